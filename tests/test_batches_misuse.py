@@ -137,7 +137,7 @@ def test_an_endless_loader_is_stopped():
 
 
 def test_to_go_on_with_other_data_is_refused():
-    with pytest.raises(ValueError, match=r"gave 3 batch\(es\) in epoch 2, which is to go on at batch 5; resume with"):
+    with pytest.raises(ValueError, match=r"gave 3 batch\(es\) in epoch 2, but the fit must continue at batch 5"):
         batches(PAIRS).epoch(2, skip=5)
     with pytest.raises(
         ValueError, match=r"state of 1 generator\(s\) of the loader, but this loader has 0; resume with"

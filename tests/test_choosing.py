@@ -8,6 +8,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.auto import choosing
 from pyro_bnn.auto.choosing import Budget, Design, UnsuitableError, fit_best
+from pyro_bnn.auto.fitting import _variational
 
 from .tolerances import assert_identical
 
@@ -47,6 +48,7 @@ def makers(num_hidden=8):
     return {"line": make(1, 1), "curve": make(1, num_hidden, 1)}
 
 
+@pytest.mark.daily("1.0-line")
 @pytest.mark.parametrize(("slope", "best"), [(0.0, "curve"), (1.0, "line")])
 def test_held_out_rows_choose_the_model_that_the_data_came_from(slope, best):
     chosen = fit_best(makers(), as_tensors(*wave(slope=slope)), max_draws=20, seed=0)
@@ -145,8 +147,9 @@ def test_other_faults_than_those_of_c_are_raised(monkeypatch):
 def test_with_too_many_rows_for_chains_the_fit_is_variational_and_says_why(monkeypatch):
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 10**9)
     x, y = wave(30)
-    with pytest.raises(UnsuitableError, match="30 rows and 25 weights leave time for 20000 steps"):
+    with pytest.raises(UnsuitableError, match="30 rows and 25 weights leave time for only 20000 steps"):
         fit_best({"curve": makers()["curve"]}, as_tensors(x, y), seed=0)
+    monkeypatch.setattr(_variational, "MOST_STEPS", 500)
     regressor = pb.BNNRegressor((3,), likelihood="gaussian", random_state=0).fit(x, y)
     assert regressor.status_.startswith("variational inference, since 30 rows and")
 

@@ -323,6 +323,7 @@ def test_recording_the_accuracy_does_not_change_the_fit(tmp_path, guide):
         assert torch.equal(value, fits[1].median()[name])
 
 
+@pytest.mark.nightly
 @pytest.mark.daily("tutorial-mixture")
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["tutorial", "tutorial-mixture"])

@@ -90,6 +90,7 @@ def test_each_command_gives_its_results_as_json(pyro_bnn, tmp_path):
         assert min(sum(site["num_removed"] for site in sites), 1) == num_removed
 
 
+@pytest.mark.nightly
 def test_json_of_the_comparison(pyro_bnn, tmp_path, monkeypatch):
     """With two methods that take no time; `test_cli.py` runs them all."""
     methods = study.RegressionStudy.methods

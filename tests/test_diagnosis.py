@@ -60,7 +60,7 @@ def diagnosis(model, loc, scale):
 # --- the fits ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.daily("*-0")
+@pytest.mark.daily("mean-field-0", "low-rank-0")
 @pytest.mark.parametrize(
     ("kind", "seed"), [("mean-field", 0), ("mean-field", 1), ("mean-field", 2), ("low-rank", 0), ("auto-normal", 0)]
 )
@@ -73,6 +73,7 @@ def test_a_fit_that_weighs_the_prior_too_much_is_prior_dominated(kind, seed):
     assert posterior.diagnose(model).share_at_prior > 0.9
 
 
+@pytest.mark.daily("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_layer_without_information_is_named(seed):
     model, data = curve(seed, prior=pb.NormalPrior(0.3), depends=False)
@@ -80,6 +81,7 @@ def test_a_layer_without_information_is_named(seed):
         fitted(model, data, elbo=TraceMeanField_ELBO(), steps=800)
 
 
+@pytest.mark.daily("mean-field-0", "low-rank-1", "auto-normal-0", "auto-low-rank-1")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_fit_from_scales_close_to_zero_is_collapsed(kind, seed):
@@ -91,7 +93,7 @@ def test_a_fit_from_scales_close_to_zero_is_collapsed(kind, seed):
     assert posterior.diagnose(model).share_collapsed > 0.9
 
 
-@pytest.mark.daily("*-0")
+@pytest.mark.daily("problem0-*", "problem3-*", "problem6-*", "problem10-*")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("problem", "options"),
@@ -146,6 +148,7 @@ def test_weights_that_explain_the_data_together_carry_information_though_each_is
 # --- the states of weights --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.daily("mean-field", "low-rank", "auto-full-rank")
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_divergences_are_those_of_the_marginals(kind):
     model, _, _ = whole(prior=PerWeightPrior())

@@ -92,6 +92,7 @@ def test_the_mean_field_optimum_has_zero_gradient_on_average(problem):
     assert agrees_in_mean(torch.stack(gradients), 0.0)
 
 
+@pytest.mark.nightly
 def test_the_marginal_variance_is_no_optimum(problem):
     guide, _ = mean_field_at_its_optimum(problem)
     marginal = torch.linalg.inv(problem.precision).diagonal().sqrt().reshape(1, D)
@@ -105,7 +106,7 @@ def test_the_marginal_variance_is_no_optimum(problem):
     assert not agrees_in_mean(torch.stack(gradients), 0.0)
 
 
-@pytest.mark.daily("Trace_ELBO-None", "TraceMeanField_ELBO-5")
+@pytest.mark.daily("Trace_ELBO-None")
 @pytest.mark.parametrize("batch_size", [None, 5])
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 def test_fit_svi_finds_the_optimum(problem, elbo, batch_size):
@@ -188,6 +189,7 @@ def gap_of_mean_field(problem):
     return 0.5 * float(problem.precision.diagonal().log().sum() - torch.logdet(problem.precision))
 
 
+@pytest.mark.nightly
 @pytest.mark.daily("low-rank")
 @pytest.mark.parametrize("rank", [None, D], ids=["full-rank", "low-rank"])
 def test_a_gaussian_with_correlations_reaches_the_exact_posterior(problem, rank):

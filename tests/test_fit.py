@@ -216,6 +216,7 @@ def test_what_a_plateau_remembers_can_be_saved():
     assert again.trend == plateau.trend is not None
 
 
+@pytest.mark.daily("epochs1-True")
 @pytest.mark.parametrize(("epochs", "looks"), [((700, 900), False), ((50, 90), True)])
 def test_a_fit_can_go_on_from_a_checkpoint(tmp_path, epochs, looks):
     """After a plateau, at which the learning rate was lowered; and after looks at validation rows."""

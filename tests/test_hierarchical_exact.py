@@ -42,6 +42,7 @@ def moments_by_quadrature(scale_prior, x, y):
     return torch.stack([(weights * f).sum() for f in (u, u**2, w, w**2)])
 
 
+@pytest.mark.daily("scale_prior0")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scale_prior", [dist.HalfNormal(torch.tensor(1.0)), dist.LogNormal(torch.tensor(0.0), torch.tensor(0.8))]
@@ -113,6 +114,7 @@ def test_the_gradient_in_a_learned_scale_vanishes_where_the_evidence_is_largest(
     assert (abs(gradient) < 1e-8) == (factor == 1.0)
 
 
+@pytest.mark.nightly
 def test_fit_svi_learns_the_scale_that_maximises_the_evidence():
     model, x, y = orthogonal_problem()
     guide = pb.MeanFieldGuide(model)

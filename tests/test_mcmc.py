@@ -72,7 +72,7 @@ def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):
     return posterior, posterior.samples["net.weight"].flatten(2)
 
 
-@pytest.mark.daily("HMC", "MCLMC", "one's own")
+@pytest.mark.daily("HMC", "MCLMC")
 @pytest.mark.parametrize("name", ALL_SAMPLERS)
 def test_every_sampler_finds_a_conjugate_posterior(name):
     problem = Problem()

@@ -44,7 +44,7 @@ def check(potential):
     return emitted(function.graph, [z[:1], *function.constants], OPERATIONS).blocks is not None
 
 
-@pytest.mark.daily("normal-*", "mixture-*", "by-name-*", "hierarchical-h*", "horseshoe-p*")
+@pytest.mark.daily("normal-categorical", "horseshoe-per-weight-categorical", "mixture-bernoulli")
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize(("prior", "likelihood"), list(zip(PRIORS, itertools.cycle(LIKELIHOODS))))
 def test_a_potential_in_blocks_is_that_of_torch(prior, likelihood):

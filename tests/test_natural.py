@@ -233,6 +233,7 @@ def thirds(problem):
     return [(problem.x[index::3], problem.y[index::3]) for index in range(3)]
 
 
+@pytest.mark.daily("1.0-True-1", "1.0-False-1")
 @pytest.mark.parametrize(
     ("kl_weight", "is_split", "num_draws"), [(1.0, False, 1), (0.3, False, 2), (1.0, True, 1)], ids=str
 )
@@ -304,7 +305,7 @@ def best_gaussians(log_densities, num_variables, kl_weight):
     return loc, log_scale.exp()
 
 
-@pytest.mark.daily("laplace*", "mixture*")
+@pytest.mark.daily("mixture-1.0")
 @pytest.mark.parametrize(("name", "kl_weight"), [("laplace", 0.4), ("mixture", 1.0), ("latent-scale", 1.0)])
 def test_the_optimum_with_other_priors_is_a_fixed_point(name, kl_weight):
     prior, noise, log_densities = MODELS[name]

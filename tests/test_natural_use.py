@@ -30,6 +30,7 @@ def mean_elbo(model, guide, x, y, num_draws=200):
     return -Trace_ELBO(num_particles=num_draws).loss(model, guide, x, y)
 
 
+@pytest.mark.daily("normal", "mixture", "fan-in")
 @pytest.mark.parametrize("prior", FIXED_PRIORS)
 def test_the_elbo_rises_with_every_prior(prior):
     model, x, y = small_model(prior=FIXED_PRIORS[prior], num_data=6)

@@ -72,7 +72,7 @@ def exact(x, y):
     return (x @ y) / NOISE**2 / precision, precision**-0.5
 
 
-@pytest.mark.daily("function-*", "MeanFieldGuide-*")
+@pytest.mark.daily("MeanFieldGuide-function")
 @pytest.mark.parametrize(
     "make", [pytest.param(lambda: line, id="function"), pytest.param(Line, id="module", marks=pytest.mark.nightly)]
 )

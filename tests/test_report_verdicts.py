@@ -96,7 +96,9 @@ def regressed(kind="good", *, num_outputs=1):
     network = predicted(centre, scale, y, num_draws=4, epistemic=1e-3)
     names = tuple(f"target {i}" for i in range(num_outputs))
     zero = torch.zeros(num_outputs)
-    return Measured(regressed=Regressed(y, names, network, ("mean weights", network), rivals, zero, zero + 10, is_count=False))
+    return Measured(
+        regressed=Regressed(y, names, network, ("mean weights", network), rivals, zero, zero + 10, is_count=False)
+    )
 
 
 WIDE, NARROW = "intervals too wide", "intervals too narrow"
@@ -149,7 +151,16 @@ def test_equal_predicted_sds_rank_nothing_and_could_not():
     network = predicted(mean, one, y, num_draws=4, epistemic=1e-3)
     rivals = {"mean of the targets": predicted(0 * mean, 10 * one, y)}
     subject = Measured(
-        regressed=Regressed(y, ("t",), network, ("mean weights", network), rivals, torch.zeros(1), torch.full((1,), 10.0), is_count=False)
+        regressed=Regressed(
+            y,
+            ("t",),
+            network,
+            ("mean weights", network),
+            rivals,
+            torch.zeros(1),
+            torch.full((1,), 10.0),
+            is_count=False,
+        )
     )
     check(subject, "Usable: RMSE ", {"predicted sd does not rank the errors": "note"})
 
@@ -209,7 +220,9 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
         variance_of_means=torch.zeros_like(rate),
         components=claimed,
     )
-    found = Regressed(y, ("n",), network, ("mean weights", network), {"n": network}, torch.zeros(1), torch.ones(1), is_count=True)
+    found = Regressed(
+        y, ("n",), network, ("mean weights", network), {"n": network}, torch.zeros(1), torch.ones(1), is_count=True
+    )
     section = intervals_section(Measured(regressed=found))
     assert section.verdicts[0].short == short
     assert section.values["levels"][0]["promised"] > 0.55

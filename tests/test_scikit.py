@@ -341,14 +341,17 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
     [
         (
             {"method": "mcmc"},
-            "`method` must be one of 'auto', 'svi', 'nuts', 'mclmc', 'laplace', 'ensemble', got 'mcmc'",
+            "`method` must be one of 'auto', 'svi', 'natural', 'nuts', 'mclmc', 'laplace', 'kronecker'",
         ),
         ({"likelihood": "normal"}, "unknown likelihood 'normal'; choose"),
         ({"likelihood": "categorical"}, "use a BNNClassifier"),
         ({"max_iter": 0}, "`max_iter` must be a whole number of at least 1"),
         ({"num_samples": 1}, "`num_samples` must be a whole number of at least 2"),
         ({"learning_rate": -1}, "`learning_rate` must be a finite number above 0"),
-        ({"kl_weight": 0.5, "method": "laplace"}, '`kl_weight` must be 1 for methods other than "svi", got 0.5'),
+        (
+            {"kl_weight": 0.5, "method": "laplace"},
+            '`kl_weight` must be 1 for methods other than "svi" and "natural", got 0.5',
+        ),
         ({"kl_weight": -1}, "a KL weight must be a finite number of at least 0"),
         ({"hidden_layer_sizes": (0,)}, "`sizes` must be a whole number of at least 1"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "`validation_fraction` must lie strictly between"),

@@ -4,12 +4,14 @@ import functools
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 import pyro_bnn as pb
 from pyro_bnn.interop.scikit import standard_units
 
-from .test_scikit import NOISE, SHORT, curve
+from .test_scikit import NOISE, SHORT, blobs, curve
+from .tolerances import assert_identical
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -95,3 +97,83 @@ def test_neighbouring_seeds_of_ensembles_share_no_member():
 def test_an_unknown_setting_is_said_to_be_one_of_the_estimator(estimator):
     with pytest.raises(TypeError, match=rf"{estimator.__name__}.*'max_epochs'"):
         estimator(max_epochs=2)
+
+
+# --- data in parts, sparse data, weights of classes, several labels ---------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["auto", "svi", "natural"])
+def test_two_parts_of_the_data_give_what_all_of_it_gives(method):
+    """Under known noise a linear model's posterior is the same either way, up to the Gaussians' independence."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(120, 2))
+    y = X @ [2.0, -1.0] + 0.5 * random.normal(size=120)
+    settings = {**SHORT, "hidden_layer_sizes": (), "max_iter": 600, "learning_rate": 0.05, "likelihood": "gaussian:0.3"}
+    settings |= {"num_samples": 500, "method": method}
+    parts = pb.BNNRegressor(**settings).partial_fit(X[:100], y[:100])
+    first = parts.predict(X, return_std=True)[0]
+    parts.partial_fit(X[100:], y[100:] + 3)
+    whole = pb.BNNRegressor(**settings | {"method": "svi"}).fit(X, np.r_[y[:100], y[100:] + 3])
+    last = pb.BNNRegressor(**settings | {"method": "svi"}).fit(X[100:], y[100:] + 3)
+    truth, found, later = (some.predict(X) for some in (whole, parts, last))
+    assert np.abs(found - truth).mean() < 0.1
+    assert np.abs(first - truth).mean() > 0.3  # must fail
+    assert np.abs(later - truth).mean() > 0.5  # must fail
+    with pytest.raises(ValueError, match="`y` must have 1 columns, as in the first part, got 2"):
+        parts.partial_fit(X, np.stack([y, y], 1))
+
+
+def test_a_classifier_learns_in_parts_that_lack_classes():
+    X, labels = blobs()
+    settings = {**SHORT, "max_iter": 300, "learning_rate": 0.05}
+    is_owl = labels == "owl"
+    classifier = pb.BNNClassifier(**settings).partial_fit(X[~is_owl], labels[~is_owl], ["owl", "dog", "cat"])
+    assert classifier.score(X, labels) < 0.7
+    classifier.partial_fit(X, labels)
+    assert classifier.classes_.tolist() == ["cat", "dog", "owl"]
+    assert classifier.score(X, labels) > 0.9
+    with pytest.raises(ValueError, match=r"labels of `classes`, \['cat', 'dog', 'owl'\], got \['emu'\]"):
+        classifier.partial_fit(X[:2], ["emu", "cat"])
+    with pytest.raises(ValueError, match="`method` must be one of 'auto', 'svi', 'natural' for `partial_fit`"):
+        pb.BNNClassifier(**settings | {"method": "laplace"}).partial_fit(X, labels)
+
+
+@pytest.mark.parametrize("form", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
+def test_a_sparse_table_is_the_same_table(form):
+    X, labels = blobs()
+    X = X * (np.abs(X) > 0.5)
+    for kind, y in ((pb.BNNClassifier, labels), (pb.BNNRegressor, X.sum(1))):
+        dense, sparse = kind(**SHORT).fit(X, y), kind(**SHORT).fit(form(X), y)
+        assert_array = np.testing.assert_array_equal
+        assert_array(dense.predict(X), sparse.predict(form(X)))
+
+
+def test_weights_of_classes_are_weights_of_their_rows():
+    random = np.random.default_rng(0)
+    X, labels = random.normal(size=(120, 2)), np.array(["a", "a", "a", "b"] * 30)
+    settings = {**SHORT, "hidden_layer_sizes": (), "max_iter": 300}
+    plain = pb.BNNClassifier(**settings).fit(X, labels)
+    balanced = pb.BNNClassifier(**settings, class_weight="balanced").fit(X, labels)
+    by_rows = pb.BNNClassifier(**settings).fit(X, labels, np.where(labels == "a", 2 / 3, 2.0))
+    both = pb.BNNClassifier(**settings, class_weight={"b": 3.0}).fit(X, labels, np.full(120, 2 / 3))
+    assert_identical(balanced.predict_proba(X), by_rows.predict_proba(X))
+    assert_identical(both.predict_proba(X), by_rows.predict_proba(X))
+    assert abs(balanced.predict_proba(X)[:, 0].mean() - 0.5) < 0.1
+    assert plain.predict_proba(X)[:, 0].mean() > 0.65  # must fail
+
+
+@pytest.mark.parametrize("method", ["auto", "svi", "laplace"])
+def test_a_row_may_have_several_labels(method):
+    random = np.random.default_rng(0)
+    X = random.normal(size=(150, 2))
+    y = (X + 0.1 * random.normal(size=(150, 2)) > [0, 0.5]).astype(int)
+    settings = {**SHORT, "method": method, "max_iter": 50 if method == "auto" else 300}
+    classifier = pb.BNNClassifier(**settings).fit(X, y)
+    probs = classifier.predict_proba(X)
+    assert probs.shape == (150, 2)
+    assert ((probs > 0.5) == classifier.predict(X)).all()
+    assert classifier.score(X, y) > 0.85  # share of rows with both labels right
+    assert (classifier.predict(X)[:, ::-1] == y).all(1).mean() < 0.7  # must fail
+    assert classifier.predict_distribution(X).probs.shape == (150, 2, 2)
+    with pytest.raises(ValueError, match="y should be a 1d array"):
+        pb.BNNClassifier(**settings).fit(X, 2 * y + [0, 1])

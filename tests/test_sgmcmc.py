@@ -274,7 +274,7 @@ def test_chains_go_on_to_the_bit(tmp_path, num_chains, is_stored):
     for name, draws in whole.samples.items():
         assert torch.equal(draws, gone_on.samples[name])
     other = {**options, "num_epochs": 30}
-    with pytest.raises(ValueError, match="of another fit: its optimizer's settings"):
+    with pytest.raises(ValueError, match="from another fit: its optimizer's settings"):
         drawn(model, x, y, **other, resume=tmp_path / "run", callbacks=[lambda history: None])
 
 

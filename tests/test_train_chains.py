@@ -14,6 +14,8 @@ from pyro_bnn.app.folders import creating
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing
+from pyro_bnn.auto.choosing import _choose
+from pyro_bnn.auto.fitting import _variational
 
 from .own_data import houses, predictions_in, scores_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -198,6 +200,7 @@ def test_a_variational_fit_says_why_it_is_one(pyro_bnn, tmp_path):  # noqa: F811
 
 def test_without_a_compiler_the_fit_is_variational_and_says_why(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setenv("CC", "/bin/false")
+    monkeypatch.setattr(_variational, "MOST_STEPS", 500)
     code, out, err = train(pyro_bnn, tmp_path, "--hidden", 5, num_rows=31)
     assert (code, err) == (0, "")
     assert "variational inference, since" in out
@@ -243,7 +246,8 @@ def test_an_interrupted_choice_leaves_nothing(pyro_bnn, tmp_path, monkeypatch): 
     assert {path.name for path in tmp_path.iterdir()} == {"houses.csv"}
 
 
-def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path):  # noqa: F811
+def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(_choose, "_slowness", lambda *_: 1.0)  # a busy machine has no time for chains
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 2)
     assert code == 0
     assert config_of(tmp_path / "run")["time_limit"] == 2

@@ -299,6 +299,7 @@ def test_the_command_says_what_it_takes():
     assert all(method.name in " ".join(printed.split()) for method in uci.METHODS)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_mean_field_beats_the_published_mean_field_on_real_data(real_uci):
     """Yacht, two splits: 1.32 and -1.62 by others."""

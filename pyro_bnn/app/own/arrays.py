@@ -37,7 +37,7 @@ class ArrayEncoding:
     is_whole: bool
 
     def inputs(self, x: np.ndarray, shown: str) -> Tensor:
-        """The inputs, shape ``(N, *shape)``; whole numbers that are left as they are stay whole numbers."""
+        """The inputs, shape ``(N, *shape)``; whole numbers stay whole numbers unless they are standardised."""
         _check_numbers("x", x, shown)
         x = x[:, None] if x.ndim == 1 else x
         if [*x.shape[1:]] != self.shape:
@@ -52,13 +52,13 @@ class ArrayEncoding:
             raise ValueError(
                 f"`x` in {shown} holds numbers that are too large, the first in row {is_far.argmax() + 1}: "
                 f"{'standardised by the training rows ' if self.mean else ''}they must lie within {LARGEST:g}; mend "
-                "that row, or divide the numbers by another one before training."
+                "that row, or divide all numbers by a constant before training."
             )
         return torch.from_numpy(np.asarray(inputs, dtype=np.float64)).to(torch.get_default_dtype())
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays x, y, x_train, y_train, x_test and y_test of a file, as far as it has them."""
+    """The arrays x, y, x_train, y_train, x_test and y_test of a file; some may be missing."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
     if not path.is_file():
@@ -110,7 +110,7 @@ def pairs_of(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair |
     for x, y in (training, given) if given else (training,):
         if len(arrays[x]) != len(arrays[y]):
             raise ValueError(
-                f"`{x}` and `{y}` in {shown} must have as many rows, got {len(arrays[x])} and {len(arrays[y])}."
+                f"`{x}` and `{y}` in {shown} must have equally many rows, got {len(arrays[x])} and {len(arrays[y])}."
             )
     found = (arrays[training[0]], arrays[training[1]])
     return found, (arrays["x_test"], arrays["y_test"]) if given else None

@@ -1,4 +1,4 @@
-"""The cells of a column of texts, as numbers, as times or as labels."""
+"""Reads the cells of a text column as numbers, times or labels."""
 
 import shlex
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ NUMBERS = {
     "1 234,5": (BLANKS, ","),
     "1 234.5": (BLANKS, "."),
 }
-"""How numbers may be written, by an example: what groups their digits, and what is before decimals."""
+"""How numbers may be written, by an example: the characters that group digits, and the decimal separator."""
 
 DATES = {
     "year first": (r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?=$|[ T])", r"\1-\2-\3"),
     "day first": (r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})(?=$|[ T])", r"\3-\2-\1"),
     "month first": (r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})(?=$|[ T])", r"\3-\1-\2"),
 }
-"""How dates may be written: the pattern, and how the parts are put in order."""
+"""How dates may be written: a pattern, and its replacement, which puts the year first."""
 
 DATE_LIKE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2}))(?:[ T].*)?"
 
@@ -38,8 +38,8 @@ class Cells:
 
     Args:
         name: Name of the column.
-        shown: Where they are from, for messages.
-        texts: The cells, shape (N,), by the number of the row in the file; missing ones are None.
+        shown: Where the cells are from, for messages.
+        texts: The cells, shape (N,), indexed by row number in the file; missing ones are None.
         separator: What separates the cells in their file.
     """
 
@@ -61,12 +61,12 @@ class Cells:
 
     @property
     def present(self) -> pd.Series:
-        """The cells that are not missing, by the number of the row."""
+        """The cells that are not missing, indexed by row number."""
         return self.texts.dropna()
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as names of classes, where truth values are written in one way; missing ones are empty."""
+        """The cells as names of classes, with truth values in one spelling; missing ones are empty."""
         truth = {"true": "True", "false": "False"}
         return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)
 
@@ -103,7 +103,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """The reading that leaves no cell out, what it is called, and others that give other values."""
+        """The reading that fits all cells, its name, and the names of readings that give other values."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None
@@ -151,7 +151,7 @@ class Cells:
         days, written, others = found
         if others and written != preferred:
             raise ValueError(
-                f"{self} holds dates such as {present.iloc[0]!r}, where day and month are not told; {remedy}."
+                f"{self} holds dates such as {present.iloc[0]!r}, where day and month are ambiguous; {remedy}."
             )
         return days, written
 

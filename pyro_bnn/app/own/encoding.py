@@ -1,4 +1,4 @@
-"""Rows of a table as inputs of a network: numbers, dates, categories and texts of many values."""
+"""Rows of a table as inputs of a network: numbers, dates, categories and texts with many values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from .reading import Table
 from .scaling import LARGEST, moments, scaler
 
 MOST_CATEGORIES = 100
-"""Heuristic: texts with more different values become numbers by their letters."""
+"""Heuristic: a text column with more different values becomes numbers by its letters."""
 
 FEW = 10
-"""Heuristic: in a table of so few rows, texts that all differ may still be categories, and numbers may count."""
+"""Heuristic: with so few rows, texts that all differ may be categories, and rising numbers may be more than a count."""
 
 NUM_HASHED = 32
-"""Inputs of a text of many values, about as many as skrub takes."""
+"""Number of inputs for a text column with many values, about as many as skrub takes."""
 
 PERIODS = (365.2425, 7.0, 1.0)
 """Days of a year, a week and a day: dates have a sine and a cosine of each."""
@@ -35,7 +35,7 @@ class Feature:
         kind: ``number`` and ``date`` are standardised; a ``category`` has an input for each of the categories; a
             ``text`` has inputs from its letters.
         written: How numbers or dates are written; see :mod:`~pyro_bnn.app.own.cells`.
-        parts: Numbers of the parts that are used: of a date, those that change.
+        parts: Indices of the parts that are used; for a date, of those that change.
         mean: Number that is subtracted from each part.
         scale: Number that each part is divided by, above 0.
         categories: The categories in the order of their inputs.
@@ -69,7 +69,7 @@ class Feature:
 
     def transformers(self) -> list[tuple[Any, str | list[str]]]:
         """Members of a `ColumnTransformer`: one for the values, and one that tells where they are missing."""
-        from sklearn.feature_extraction.text import HashingVectorizer  # late: it takes long
+        from sklearn.feature_extraction.text import HashingVectorizer  # imported late, since this takes long
         from sklearn.frozen import FrozenEstimator
         from sklearn.impute import MissingIndicator
         from sklearn.pipeline import make_pipeline
@@ -77,7 +77,7 @@ class Feature:
 
         standard = make_pipeline(
             FunctionTransformer(lambda frame: _parts(frame.to_numpy())[:, self.parts]),
-            FrozenEstimator(scaler(self.mean, self.scale)),  # it has learned, and is not fitted again
+            FrozenEstimator(scaler(self.mean, self.scale)),  # fitted already, and not to be fitted again
             FunctionTransformer(np.nan_to_num),  # missing ones become the mean; infinite ones stay far from it
         )
         one_hot = OneHotEncoder(categories=[self.categories], handle_unknown="ignore")
@@ -123,7 +123,7 @@ class TableEncoding:
         return [feature.name for feature in self.features if feature.kind == kind]
 
     def inputs(self, table: Table) -> Tensor:
-        """The inputs of a table's rows, shape (N, D); an unseen category has no indicator."""
+        """The inputs of a table's rows, shape (N, D); an unseen category sets no indicator."""
         from sklearn.compose import make_column_transformer
 
         table.require(self.names)
@@ -149,7 +149,7 @@ class TableEncoding:
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
-        """How numbers are written in columns where that is not as in training, by column."""
+        """How numbers are written, for each column where this differs from training."""
         read = {name: table.column(name).numbers(written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
 
@@ -181,9 +181,9 @@ def learned_encoding(
 
 
 def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Feature | str:
-    """How a column becomes inputs, or why it says nothing of the target."""
+    """How a column becomes inputs, or why it says nothing about the target."""
     has_missing = bool(cells.is_missing.any())
-    told = len({*cells.is_missing[training]}) > 1  # whether it is missing may be all that a column says
+    told = len({*cells.is_missing[training]}) > 1  # then missing cells alone may say something
     if cells.is_missing.all():
         return "holds no value"
     numbers = cells.numbers()
@@ -193,7 +193,7 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
         if numbers and _counts_rows(values) and not is_wanted:
             return "counts the rows, and says nothing of new ones"
         mean, scale = moments(_parts(values[training][:, None])[:, : 1 if numbers else None], str(cells))
-        used = np.flatnonzero(scale > (0.0 if numbers else 1e-6))  # more than what is left of rounding
+        used = np.flatnonzero(scale > (0.0 if numbers else 1e-6))  # more than rounding errors
         if not len(used) and not told:
             return "is the same in all training rows"
         kind, parts = "number" if numbers else "date", used.tolist()

@@ -24,7 +24,7 @@ def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> 
     """The network that a function of the user returns.
 
     Modules are found in the current folder and where Python finds its own. The function gets `input_shape` and
-    `num_outputs` by keyword, as far as it has arguments of these names.
+    `num_outputs` by keyword, if it has arguments of these names.
     """
     place, name = parts_of(spec)
     if place.endswith(".py") and not Path(place).is_file():
@@ -48,7 +48,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _executed(path: Path) -> ModuleType:
-    """The module of a file. Python knows it by a name of its own, which dataclasses and pickles look up."""
+    """The module of a file. It is registered under a name of its own, which dataclasses and pickles look up."""
     name = f"pyro-bnn --net {path.stem}"
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None
@@ -69,12 +69,12 @@ class OwnCodeError(ValueError):
 
 @contextmanager
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
-    """A context in which code of the user runs: it ends in the same current folder, and an error names its line.
+    """A context for running the user's code: it restores the current folder, and an error names the user's line.
 
     Args:
-        spec: Name of the function, as typed; ``mlp`` stands for no code of the user.
+        spec: Name of the function, as typed; ``mlp`` means that there is no code of the user.
         doing: What the code was asked for, for the message.
-        otherwise: What is said before an error that has no line in the user's code; without it, the error stays.
+        otherwise: Beginning of the message if no line of the user's code raised; if empty, that error is raised as is.
     """
     here = Path.cwd()
     try:
@@ -93,7 +93,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
 
 def _text(error: BaseException) -> str:
-    """What an error of the user's says, whose text is code of the user too."""
+    """The text of an error; the user's code may make this text, and fail."""
     try:
         return str(error)
     except Exception as other:
@@ -101,7 +101,7 @@ def _text(error: BaseException) -> str:
 
 
 def _own_line(error: BaseException) -> str | None:
-    """The last line of the user's in a traceback; None if there is none, or if it called this library, which raised."""
+    """The last line of the user's code in a traceback; None without one, or if it called this library, which raised."""
     paths = sysconfig.get_paths()
     package = str(Path(__file__).parents[2])
     others = (paths["stdlib"], paths["purelib"], paths["platlib"], "<")
@@ -126,7 +126,7 @@ def _found_in(folder: Path) -> Iterator[None]:
 
 
 def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
-    """Those of the offered arguments that a function takes."""
+    """The offered arguments that a function takes."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -149,7 +149,7 @@ def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any])
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
-    """Check that a network gives one row of outputs, which are for `reason`, for each row of inputs."""
+    """Check that a network gives a row of outputs for each row of inputs; `reason` says what the outputs are for."""
     shape = tuple(x.shape)
     doing, otherwise = f" on inputs of shape {shape}", f"the network cannot take inputs of shape {shape}: "
     with own_code(spec, doing=doing, otherwise=otherwise), torch.no_grad(), eval_mode(net):

@@ -20,7 +20,7 @@ class Table:
     """A table of texts.
 
     Args:
-        shown: Where it is from, for messages.
+        shown: Where the table is from, for messages.
         frame: The cells, as texts; None is a missing value. Its index has the numbers of the rows in the file, from 1.
         separator: What separates the cells in the file; empty if nothing does.
         notes: Sentences for the user on what was read.
@@ -51,7 +51,7 @@ class Table:
             raise ValueError(f"{self.shown} has no column {listed(missing)}; its columns are {listed(self.names)}.")
 
     def rows(self, chosen: np.ndarray) -> "Table":
-        """The table with some of its rows, given as truth values."""
+        """The table with only the rows where `chosen` is True."""
         return replace(self, frame=self.frame[chosen])
 
 
@@ -105,10 +105,10 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
             sep=separator,
             header=None,  # so that no line may have more cells than the first
             dtype=object,
-            keep_default_na=False,  # so that only cells that are not there are NaN
+            keep_default_na=False,  # so that NaN means that a line has too few cells
             skipinitialspace=True,
             encoding="utf-8-sig",
-            engine="python",  # the other one fills up short lines, and takes stray quotes
+            engine="python",  # the C engine fills up short lines, and accepts stray quotes
         )
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -132,7 +132,7 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
-    """The same of a Parquet file."""
+    """The same for a Parquet file."""
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # a damaged file raises errors of many kinds
@@ -157,7 +157,7 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarray:
-    """Which rows have a value in all of the columns, shape (N,); without `drop`, all must."""
+    """Which rows have a value in all of the columns, shape (N,); without `drop`, raise unless all rows do."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])

@@ -9,26 +9,26 @@ if TYPE_CHECKING:
     from sklearn.preprocessing import StandardScaler
 
 LARGEST = 1e9
-"""Heuristic: standardised numbers beyond it are mistakes; squares of sums of larger ones leave single precision."""
+"""Heuristic: larger standardised numbers are mistakes; squares of their sums would overflow in single precision."""
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and scale of each column of numbers, shape (N, P), of which NaN are left out.
+    """Mean and scale of each column of numbers, shape (N, P), without NaN.
 
-    The scale is 0 where all numbers are the same but for rounding, or where there is none.
+    The scale of a column is 0 if its numbers are equal up to rounding, or if it has none.
     """
-    from sklearn.preprocessing import StandardScaler  # late: it takes long
+    from sklearn.preprocessing import StandardScaler  # imported late, since this takes long
 
     with np.errstate(over="ignore", invalid="ignore"):
         scaler = StandardScaler().fit(values.astype(np.float64))
     mean, scale = scaler.mean_, np.sqrt(scaler.var_)
     if np.isinf(mean).any() or not np.isfinite(scale).all():
-        raise ValueError(f"{what} holds too large numbers; divide them by a number.")
+        raise ValueError(f"{what} holds numbers that are too large; divide them by a constant.")
     return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 0.0)
 
 
 def scaler(mean: Sequence[float], scale: Sequence[float]) -> "StandardScaler":
-    """The transformer that has learned these means and scales, which are all that a run's file holds of it."""
+    """The fitted transformer with these means and scales; a run's file stores only these numbers."""
     from sklearn.preprocessing import StandardScaler
 
     made = StandardScaler()

@@ -11,9 +11,9 @@ from .cells import Cells
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Numbers of training rows and of test rows, divided at random, each in their first order.
+    """Indices of training rows and of test rows, divided at random, each in their original order.
 
-    With `labels`, the share of the test rows is taken of each class, and one row of it stays for training.
+    With `labels`, each class gives about the same share of its rows to the test, and keeps at least one for training.
     """
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
@@ -21,7 +21,7 @@ def split_rows(
     for row in order:
         groups.setdefault(None if labels is None else labels[row], []).append(row)
     test: list[int] = []
-    owed = 0.0  # shares of small classes add up
+    owed = 0.0  # small classes save up fractions of a row
     for rows in groups.values():
         owed += fraction * len(rows)
         taken = min(round(owed), len(rows) - 1)
@@ -32,7 +32,7 @@ def split_rows(
 
 
 def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
-    """Numbers of the earlier rows, to train on, and of the latest, to test on, each in their first order."""
+    """Indices of the earlier rows, to train on, and of the latest, to test on, each in their original order."""
     _check_enough(len(cells))
     values = cells.numbers() or cells.days()
     if values is None or cells.is_missing.any():

@@ -24,7 +24,7 @@ class Target:
         name: Name of the target.
         classes: Names of the classes; empty for numbers.
         mean: Number that is subtracted from each output's target; empty for classes.
-        scale: Number that it is divided by, above 0; empty for classes.
+        scale: Number that the difference is divided by, above 0; empty for classes.
         written: How numbers are written in a table; see :mod:`~pyro_bnn.app.own.cells`.
     """
 
@@ -50,7 +50,7 @@ class Target:
         return all(mean == 0 for mean in self.mean) and all(scale == 1 for scale in self.scale)
 
     def standardized(self, y: np.ndarray, shown: str, rows: Sequence[int] | None = None) -> Tensor:
-        """Numbers as the network predicts them; `rows` are their numbers in the file, by default from 1."""
+        """Numbers in the network's units; `rows` are their row numbers in the file, by default from 1."""
         standard = (y - np.array(self.mean)) / np.array(self.scale)
         is_far = (np.abs(standard) > LARGEST).any(1)
         if is_far.any():
@@ -69,8 +69,8 @@ class Target:
         others = sorted({*labels} - {*self.classes})
         if others:
             raise ValueError(
-                f"the target {self.name!r} in {cells.shown} holds the class {others[0]!r}, which was not among those "
-                f"of training: {', '.join(self.classes)}."
+                f"the target {self.name!r} in {cells.shown} holds the class {others[0]!r}, which is not a class of "
+                f"training: {', '.join(self.classes)}."
             )
         place = {name: index for index, name in enumerate(self.classes)}
         return torch.tensor([place[label] for label in labels], dtype=torch.int64)

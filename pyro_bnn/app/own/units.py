@@ -12,8 +12,8 @@ from .targets import Target
 def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
     """A prediction of standardised targets, in the target's own units and in double precision.
 
-    With y = mean + scale * z, means are scaled and shifted, variances get the factor scale^2, and a density of y is
-    that of z divided by scale.
+    With y = mean + scale * z, means are scaled and shifted, variances are multiplied by scale^2, and densities are
+    divided by scale.
     """
     if prediction.mean.dim() != 2 or target.is_as_given:
         return prediction

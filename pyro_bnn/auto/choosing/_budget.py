@@ -1,6 +1,6 @@
 """How long chains may be in a given time.
 
-Lengths follow from the numbers of rows and weights alone unless a limit in seconds is given, so that fits repeat.
+Without a limit in seconds, lengths depend only on the numbers of rows and weights, so that fits are reproducible.
 """
 
 from dataclasses import dataclass
@@ -9,26 +9,28 @@ SECONDS_PER_ROW = 0.06
 """CPU seconds of a fit for each row: half a minute on two cores for a thousand. Heuristic, as are the next three."""
 
 FEWEST_SECONDS, MOST_SECONDS = 20.0, 300.0
-"""CPU seconds of a fit without a limit of its own, whatever the number of rows."""
+"""Least and most CPU seconds of a fit for which the user sets no limit."""
 
-SECONDS_PER_PRODUCT, SECONDS_PER_WEIGHT = 3e-10, 4e-8
-"""CPU seconds of a gradient in C, in single precision, for each pair of a row and a weight, and for each weight; from
-networks of 450 to 700 weights on 691 rows."""
+SECONDS_PER_PRODUCT, SECONDS_PER_WEIGHT = 1.8e-10, 4e-8
+"""CPU seconds of a gradient in C, in single precision, for each pair of a row and a weight, and for each weight.
+
+Networks of 420 to 3400 weights on 150 to 7000 rows took 0.4e-10 to 1.5e-10 for each pair on one machine; the value here
+is for slower ones."""
 
 SEARCH = 0.35
-"""Share of the time in which candidates are compared, if there are several; heuristic."""
+"""Share of the time for comparing candidates, if there are several; heuristic."""
 
 DESCENT, WARMUP = 0.15, 0.65
-"""Share of a chain's gradients that find its mode, and share of the other ones that warm up; heuristic."""
+"""Share of a chain's gradients for finding its mode, and share of its steps for warm-up; heuristic."""
 
 MOST_DESCENT, MOST_STEPS = 2000, 10_000
-"""Steps of Adam and of a chain beyond which predictions hardly got better on UCI tables; heuristic."""
+"""Most steps of Adam and of a chain: on UCI tables, more hardly improved predictions; heuristic."""
 
 FEWEST_STEPS = 1000
-"""Steps of a chain with fewer of which a variational fit is the better choice; heuristic."""
+"""With fewer steps of a chain, a variational fit is the better choice; heuristic."""
 
 NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4
-"""Chains of the fit, and of a comparison."""
+"""Numbers of chains of the fit, and of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class Budget:
 
     Args:
         seconds: CPU seconds.
-        slowness: CPU seconds that a gradient takes here, in units of its nominal time.
-        most_steps: Limit of the steps of warm-up and, likewise, of those after it.
+        slowness: CPU time of a gradient on this machine, divided by its nominal time.
+        most_steps: Most steps of warm-up, and most steps after it.
     """
 
     seconds: float
@@ -69,7 +71,7 @@ class Budget:
 
     @classmethod
     def of_rows(cls, num_rows: int, most_steps: int | None = None) -> "Budget":
-        """The time that a table of so many rows gets if nobody limits it."""
+        """The time for a table of so many rows if the user sets no limit."""
         seconds = min(max(SECONDS_PER_ROW * num_rows, FEWEST_SECONDS), MOST_SECONDS)
         return cls(seconds, most_steps=MOST_STEPS if most_steps is None else most_steps)
 
@@ -78,7 +80,7 @@ class Budget:
         return self.slowness * (SECONDS_PER_PRODUCT * num_rows + SECONDS_PER_WEIGHT) * num_weights
 
     def lengths(self, share: float, num_rows: int, num_weights: int, num_chains: int) -> Lengths:
-        """Lengths of chains that take a share of the time together."""
+        """Lengths of chains that together take a share of the time."""
         gradients = share * self.seconds / self.gradient(num_rows, num_weights) / num_chains
         descent = min(DESCENT * gradients, MOST_DESCENT)
         steps = (gradients - descent) / 2  # a step takes two gradients

@@ -1,6 +1,6 @@
-"""The fit of the model, among several, that predicts held-out rows best: modes, each explored by a chain.
+"""Chooses the model that predicts held-out rows best, and fits it: a chain explores each of several modes.
 
-The models are compared by short runs on a part of the rows, and the best one is run on all of them.
+Short runs on some of the rows compare the models, and the best model then runs on all rows.
 """
 
 import math
@@ -23,16 +23,16 @@ STEPS_PER_DRAW = 10
 """Steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
 
 FEW_ROWS, NUM_FOLDS = 1000, 3
-"""With fewer rows than that each is held out once, in so many folds; heuristic."""
+"""With fewer rows, each row is held out once, in so many folds; heuristic."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""With more rows, the share that is held out, at most so many of them, and most rows that a comparison fits."""
+"""With more rows: the share of rows to hold out, the most rows to hold out, and the most rows to fit."""
 
 MOST_DIVERGING = 0.01
-"""Share of draws with a step that was not taken from which on the status is not ok; heuristic."""
+"""The status is not ok if a larger share of the draws has a step that was not taken; heuristic."""
 
 FEW_TIMED, MOST_TIMED = 8, 2048
-"""Draws of the shortest run that is timed, most of whose time goes into preparations, and of the longest; heuristic."""
+"""Draws of the shortest timed run, which mostly takes preparation time, and of the longest; heuristic."""
 
 MORE_TIME = "With more time, `time_limit=`, each chain explores its mode further."
 
@@ -72,14 +72,14 @@ def fit_best(
     """Fit the model that predicts held-out rows best, by an ensemble of explored modes (:class:`~pyro_bnn.MCLMC`).
 
     Args:
-        candidates: Functions that make the models, by names that say in words what they are.
+        candidates: Functions that make the models, by names that describe them in words.
         data: All rows (x, y). x has the shape (N, D).
-        seconds: Wall time on the threads that torch has, by which lengths are set; the draws then depend on the
-            machine. None sets them by the numbers of rows and weights, and repeats on every machine with a compiler.
+        seconds: Wall time on torch's threads. It sets the lengths, so the draws depend on the machine. None sets the
+            lengths by the numbers of rows and weights: the same on every machine with a compiler.
         num_chains: Number of chains.
-        max_draws: Limit of the draws of each chain, and of those of its warm-up.
-        saves_search: Whether the time of a comparison is left unused where there is one model only. Its fit is then
-            the same as after a comparison that has chosen it, unless `seconds` are given.
+        max_draws: Most draws of each chain, and most draws of its warm-up.
+        saves_search: Whether to leave the time for a comparison unused if there is only one model. Its fit is then the
+            same as if a comparison had chosen it, unless `seconds` is given.
         progress: Whether to show a progress bar.
         seed: Seed of everything random.
 
@@ -103,8 +103,8 @@ def fit_best(
     if not suited:
         name = max(lengths, key=lambda name: lengths[name].num_steps)
         raise UnsuitableError(
-            f"{num_rows} rows and {sizes[name]} weights leave time for {lengths[name].num_steps} steps of each chain "
-            f"only, and it takes {FEWEST_STEPS} at least"
+            f"{num_rows} rows and {sizes[name]} weights leave time for only {lengths[name].num_steps} steps of each "
+            f"chain, and at least {FEWEST_STEPS} are needed"
         )
     is_open = is_open and len(suited) > 1
     scores = _compared({name: candidates[name] for name in suited}, data, budget, seed) if is_open else {}
@@ -144,11 +144,11 @@ def _held_out_score(
 
 
 def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of rows to fit and rows to predict, without copies of the former: who remembers them predicts no better."""
+    """Pairs of rows to fit and rows to predict. The latter are no copies of the former: remembering must not help."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     if len(x) < FEW_ROWS:
         size = len(x) // NUM_FOLDS
-        parts = order[: NUM_FOLDS * size].split(size)  # of one size, so that each model is compiled once
+        parts = order[: NUM_FOLDS * size].split(size)  # of equal size, so that each model is compiled once
         pairs = [(torch.cat([*parts[:k], *parts[k + 1 :]]), parts[k]) for k in range(NUM_FOLDS)]
     else:
         held_out = min(round(HELD_OUT * len(x)), MOST_HELD_OUT)
@@ -202,7 +202,7 @@ def _status(
 
 
 def _slowness(make: Candidate, data: Rows, seed: int) -> float:
-    """CPU seconds of a gradient here, in units of its nominal time: what more draws add to a run on all threads."""
+    """CPU time of a gradient on this machine, divided by its nominal time; measured by runs of different lengths."""
     model = make(len(data[0]))
 
     def seconds(num_draws: int) -> float:

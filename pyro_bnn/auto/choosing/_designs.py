@@ -40,8 +40,8 @@ class Design:
 
 
 FEW_VALUES = 20
-"""Heuristic: targets with at most this many distinct values get the same noise everywhere. A network that learns where
-the noise is small finds an unbounded density where equal targets meet, and is confidently wrong elsewhere."""
+"""Heuristic: targets with at most this many distinct values get the same noise everywhere. A network that predicts the
+noise reaches an unbounded density at repeated targets, and is confidently wrong elsewhere."""
 
 
 def open_designs(
@@ -57,7 +57,7 @@ def open_designs(
     given = {name: value for name, value in parts.items() if value is not None}
     found: list[Design] = []
     for choice in choices:
-        design = replace(choice, **given)  # type: ignore[arg-type]  # the names are those of the parts
+        design = replace(choice, **given)  # type: ignore[arg-type]  # the keys are names of parts
         if design not in found:
             found.append(design)
     return found

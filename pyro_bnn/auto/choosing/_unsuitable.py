@@ -1,4 +1,4 @@
-"""Which models chains in C cannot fit, apart from what C cannot write, and what is done instead."""
+"""Finds models that chains in C cannot fit, for other reasons than missing operations, and says what to do instead."""
 
 from dataclasses import replace
 
@@ -15,24 +15,24 @@ NUM_TRIED = 32
 """Rows with which the network is tried; heuristic."""
 
 TOLERANCE = 1e-4
-"""Difference of two outputs that rounding may make, relative to the largest output; heuristic."""
+"""Difference of two outputs that rounding may cause, relative to the largest output; heuristic."""
 
 MOST_NAMED = 3
-"""Parameters that a message names."""
+"""Most parameters that a message names."""
 
 
 class UnsuitableError(ValueError):
-    """Chains in C are no way to fit this model in this time; the message says why."""
+    """Chains in C cannot fit this model in this time; the message says why."""
 
     def instead(self, status: Status) -> Status:
-        """The status of a variational fit that was made for this reason."""
+        """The status of a variational fit made instead, with this reason added."""
         return replace(status, message=f"variational inference, since {self}: {status.message}")
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:
-    """Raise an :class:`UnsuitableError` unless all that a model learns are draws, and its density is a fixed one.
+    """Raise an :class:`UnsuitableError` unless all learned parameters have a prior and the density is fixed.
 
-    Chains move on a fixed density: that of the network in eval mode, whose parameters without a prior stay as they are.
+    Chains use the density of the network in eval mode, and do not change parameters without a prior.
     """
     if model.device.type != "cpu":
         raise UnsuitableError(f"the model is on {model.device}, and chains are drawn on a CPU")

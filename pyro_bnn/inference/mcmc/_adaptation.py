@@ -19,10 +19,10 @@ INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 """Stan's default schedule, for 150 warm-up draws or more."""
 
 SHORTEST_WITH_MASS = 50
-"""Shorter warm-ups learn no mass matrix: the step size has to be learned again after it; heuristic."""
+"""Shorter warm-ups learn no mass matrix, since the step size must be learned again after it; heuristic."""
 
 FEWEST_UPDATES = 10
-"""Dual averaging starts at ten times the first step size. After fewer updates that still shows; heuristic."""
+"""Dual averaging starts at ten times the first step size, which fewer updates cannot undo; heuristic."""
 
 SHRINKAGE = 1e-3
 """Value towards which Stan shrinks a variance, with the weight of 5 draws."""
@@ -33,9 +33,9 @@ FindStep = Callable[[Tensor, Tensor], float]
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Numbers of draws after which the mass matrix is renewed.
+    """Numbers of draws after which the mass matrix is updated.
 
-    The windows between them double in length. A buffer before the first and one after the last is for the step size.
+    Each window between updates is about twice as long as the last. Buffers at both ends learn the step size only.
 
     References:
         Stan reference manual, "HMC algorithm parameters: automatic parameter tuning".
@@ -106,7 +106,7 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """Moments of no vectors yet, for vectors of this length."""
+        """Statistics of no vectors so far, for vectors of this length."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:
@@ -123,14 +123,14 @@ class Welford:
 
 
 class AnyAdaptation(ABC):
-    """What one chain learns during warm-up; its `step_size`, and its `inverse_mass` of shape (P,), among others."""
+    """What one chain learns during warm-up, such as its `step_size` and its `inverse_mass`, shape (P,)."""
 
     step_size: float
     inverse_mass: Tensor
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Learn the step size from the beginning, as at the first point and with each new mass matrix."""
+        """Start to learn the step size anew, at the first point and after each new mass matrix."""
 
     @abstractmethod
     def apply(self, kernel: Any, chain: int) -> None:
@@ -150,7 +150,7 @@ class AnyAdaptation(ABC):
 
 
 class Adaptation(AnyAdaptation):
-    """A step size for an acceptance rate, and a diagonal mass matrix, from the first point, shape (P,)."""
+    """Learns a step size for a target acceptance rate, and a diagonal mass matrix; `start` has shape (P,)."""
 
     def __init__(self, num_warmup: int, target: float, start: Tensor) -> None:
         self._num_warmup, self._target = num_warmup, target
@@ -163,7 +163,7 @@ class Adaptation(AnyAdaptation):
         self.step_size = self._averaging.step_size
 
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Learn the step size from the beginning, as at the first point and with each new mass matrix."""
+        """Start to learn the step size anew, at the first point and after each new mass matrix."""
         self._averaging = DualAveraging(find_step(z, self.inverse_mass), self._target)
         self.step_size = self._averaging.step_size
 

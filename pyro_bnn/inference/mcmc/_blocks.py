@@ -1,8 +1,8 @@
-"""Which part of a recorded function goes through the rows of data one by one, so that it may be written block by block.
+"""Finds the part of a recorded function that computes each row of data by itself, and so can run block by block.
 
-A likelihood is a sum over rows. Written operation by operation, each result for all rows goes through memory; written
-for a block of rows at a time, all of it stays in the processor's cache. The number of rows is no part of what is
-written, so that it is compiled once for tables of any length.
+A likelihood is a sum over rows. If C computes one operation for all rows at a time, each result goes through memory. If
+it computes all operations for one block of rows at a time, the results stay in the processor's cache. The C text does
+not contain the number of rows, so it is compiled once for tables of any length.
 """
 
 import itertools
@@ -18,21 +18,21 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 248
-"""Heuristic: rows that a block has room for. With 50 units each of its results takes 100 kB. It is no power of two: the
-results of all units for one row would then share a few places of the processor's cache."""
+"""Heuristic: rows that fit into a block. With 50 units, each result of a block takes 100 kB. A power of two would be
+slower: the results of all units for one row would then compete for a few places in the processor's cache."""
 
 STEP = 8
-"""Rows of one step of a loop: a vector instruction. The last step of a block may compute more rows than there are. They
-are not counted in sums, and the C compiler needs no second loop for what remains."""
+"""Rows in one step of a loop, as a vector instruction takes them. The last step of a block may compute rows that do not
+exist. Sums leave these out, and the C compiler needs no second loop for remaining rows."""
 
 FEWEST_ROWS = 32
-"""Heuristic: rows from which on there are blocks. Fewer than that are written whole, each number of them by itself."""
+"""Heuristic: with fewer rows there are no blocks, and the C text is for this number of rows only."""
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy, aten.expand, aten.unsqueeze, aten.squeeze),
     *(aten.transpose, aten.t, aten.permute, aten.view, aten._unsafe_view, aten.slice, aten.select),
 }
-"""Operations that only give elements other indices."""
+"""Operations that only change the indices of elements."""
 
 VALUELESS = {
     *(aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like, aten.new_ones),
@@ -41,10 +41,10 @@ VALUELESS = {
 """Operations whose results do not depend on the values of tensors."""
 
 PICKING = {aten.index, aten.index_put}
-"""Operations that take or put elements anywhere."""
+"""Operations that read or write elements at any index."""
 
 ALONG = {aten.gather: 1, aten.scatter_add: 1, aten._log_softmax: 1, aten._log_softmax_backward_data: 2}
-"""Operations that use other elements along one axis, and which of their arguments is that axis."""
+"""Operations that combine elements along one axis, and the number of the argument that is this axis."""
 
 RESHAPING = {aten.view, aten._unsafe_view}
 SUMMING = {aten.sum, aten.mm, aten.bmm, aten.mv}
@@ -55,12 +55,12 @@ class Blocks:
     """The parts of a recorded function."""
 
     num_rows: int
-    size: int  # rows that a block has room for; no other axis has so many elements
+    size: int  # rows that fit into a block; no other axis has this length
     before: list[Node]  # operations on the weights alone
     inside: list[Node]  # operations on rows, each of which needs no other row
-    sums: set[Node]  # those of them that sum over the rows
-    after: list[Node]  # what is made of the sums
-    with_rows: set[Node]  # what has an axis of rows
+    sums: set[Node]  # operations in `inside` that sum over the rows
+    after: list[Node]  # operations on the sums
+    with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
         """First row and end of each block. All but the last have a multiple of `STEP` rows."""
@@ -69,11 +69,11 @@ class Blocks:
         return list(itertools.pairwise(ends))
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape in a block of a tensor with rows."""
+        """Shape that a tensor with rows has in a block."""
         return tuple(self.size if length == self.num_rows else length for length in shape)
 
     def cut(self, constant: Tensor) -> Tensor:
-        """The blocks of a constant with rows along a new first axis, each filled up with zeros."""
+        """A constant with rows, cut into blocks along a new first axis; zeros fill up each block."""
         axis = constant.shape.index(self.num_rows)
         result = constant.new_zeros(len(self.bounds()), *self.shape(constant.shape))
         for block, (begin, end) in zip(result, self.bounds(), strict=True):
@@ -82,10 +82,10 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """The parts of a recorded function; None if it has few rows, or some operation is not known to need one row only.
+    """The parts of a recorded function; None if it has few rows, or an operation may mix rows.
 
-    The first node is the point; each has its operation in its `meta`. An axis of constants is that of the rows if it
-    has their number. Other tensors have rows if they are made of such, or repeat one number for each.
+    The first node is the point. Each node has its operation in its `meta`. A constant has rows if one of its axes has
+    their number as its length. Other tensors have rows if they are computed from rows, or repeat a number for each row.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
@@ -154,7 +154,7 @@ def _has_length(result: Any, length: int) -> bool:
 
 
 def _is_rowwise(node: Node, results: Mapping[Node, Any], num_rows: int, axes: Sequence[int | None]) -> bool:
-    """Whether an operation whose results have rows makes each of them from the same row of its arguments."""
+    """Whether an operation computes each row of its result from the same row of its arguments."""
     operation = node.meta["packet"]
     if operation in VALUELESS or operation == aten.expand:
         return True

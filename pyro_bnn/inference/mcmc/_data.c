@@ -1,4 +1,4 @@
-/* The constants of a potential, and how many rows those have that it goes through block by block. */
+/* The constants of a potential, and the number of rows if it is computed block by block. */
 typedef struct {
     long num_rows;
     const real *const *constants;

@@ -22,23 +22,23 @@ SMALLEST_ESS_PER_CHAIN = 100
 """Both are the advice of Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
 FEWEST_DRAWS = 4
-"""Draws that each of two chains, or each half of a single one, must have for R-hat and effective sample sizes."""
+"""R-hat and effective sample sizes need so many draws in each of several chains, or in each half of a single one."""
 
 NUM_PREDICTION_CHECKS = 50
 """Number of inputs at which the chains' predictions are compared; heuristic."""
 
 MAX_QUANTITIES = 400
-"""ArviZ takes about a millisecond for each, and should not take longer than the sampling; heuristic."""
+"""Most quantities to judge: ArviZ takes a millisecond for each, and should take less time than sampling; heuristic."""
 
 SMALLEST_BFMI = 0.3
 """Below this the momentum explores the energies too slowly: Betancourt (2016), https://arxiv.org/abs/1604.00695."""
 
 
 LARGEST_WITHIN = 1.1
-"""R-hat of a chain's halves up to which it counts as having explored its mode; heuristic."""
+"""A chain has explored its mode if R-hat of its two halves is at most this; heuristic."""
 
 MAX_QUANTITIES_OF_MODES = 50
-"""Number of predicted quantities that are looked at in each chain by itself; heuristic."""
+"""Most predicted quantities to judge where each chain is judged by itself; heuristic."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -86,7 +86,7 @@ class Convergence:
 
 
 def _of_divergences(count: int | None) -> list[str]:
-    """What is wrong if there were divergences, with a remedy; empty without divergences."""
+    """The problem of divergences, with a remedy; empty without divergences."""
     problem = (
         f"{count} divergent trajectories: the steps are too long for part of the posterior; warm up longer (1000 "
         "draws), raise `target_accept` (0.95) or, with MCLMC, lower its `energy_error`, or use smoother activations or "
@@ -132,7 +132,7 @@ class Diagnostics:
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """Name and convergence of what the chains are judged by: predictions or, if these are constant, latents."""
+        """Name and convergence of the quantities to judge: predictions, or latents if these are constant or missing."""
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
         return "predictions", self.predictions
@@ -158,7 +158,7 @@ class Diagnostics:
             parts = "chains" if self.num_chains > 1 else "halves of the chain"
             found.append(
                 f"the largest R-hat of the {what} is {judged.worst_r_hat:.3f}, above {LARGEST_R_HAT}: the {parts} "
-                "disagree; warm up and sample longer, or look whether they sit in different modes."
+                "disagree; warm up and sample longer, or check whether they sit in different modes."
             )
         if judged.worst_ess < SMALLEST_ESS_PER_CHAIN * self.num_chains:
             found.append(
@@ -195,13 +195,13 @@ def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
     found = torch.full(varies.shape, float("nan"), dtype=torch.float64)
     if bool(varies.any()):
         dataset = arviz.convert_to_dataset({"values": values[..., varies].numpy()})
-        with np.errstate(divide="ignore", invalid="ignore"):  # of chains that never moved R-hat is infinite
+        with np.errstate(divide="ignore", invalid="ignore"):  # R-hat is infinite if the chains never moved
             found[varies] = torch.as_tensor(getattr(arviz, function)(dataset, **options)["values"].values)
     return found
 
 
 def _halves(chain: Tensor) -> Tensor:
-    """The two halves of a single chain, shape (2, S / 2, M): ArviZ needs two to compare."""
+    """The two halves of a single chain, shape (2, S / 2, M): ArviZ needs two chains to compare."""
     half = chain.shape[1] // 2
     return torch.cat([chain[:, :half], chain[:, -half:]])
 
@@ -218,7 +218,7 @@ class Modes:
     """Agreement of chains with themselves and with each other, in scalar quantities such as predictions.
 
     Args:
-        within: Largest R-hat between the halves of one chain, of each chain, shape (K,); infinite if it did not move.
+        within: Largest R-hat between the two halves of each chain, shape (K,); infinite for one that did not move.
         between: Largest R-hat between the chains.
         share: Share of the variance of the quantities that lies between the chains' means, from 0 to 1.
     """
@@ -270,7 +270,7 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """See :meth:`MCMCPosterior.diagnose`; of each kind, at most so many evenly spaced quantities are looked at."""
+    """See :meth:`MCMCPosterior.diagnose`. It judges at most `max_quantities` latents and as many predictions."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     arviz = optional("arviz", "ArviZ", "mcmc")
@@ -288,7 +288,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Predictive moments at each draw, shape (K, S, M), or evenly spaced ones of them."""
+    """Predictive moments at each draw, shape (K, S, M): all, or `at_most` evenly spaced ones."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 
@@ -320,10 +320,10 @@ def judge(
         samples: The chains, ``{site: shape (K, S, *event)}``.
         statistics: What the sampler reported.
         sampler: Name of the algorithm.
-        model: The model, if its predictions at some of the inputs are to be judged rather than its latent variables.
+        model: The model. The status then judges its predictions at some of the inputs; without it, latent variables.
         x: Inputs of the model, shape (N, ...).
-        at_modes: Whether each chain began at a mode of its own. Then the predictions of each chain are judged on their
-            own: they need not agree with those of other chains.
+        at_modes: Whether each chain began at its own mode. Then each chain is judged by itself: its predictions need
+            not agree with other chains.
     """
     num_draws = next(iter(samples.values())).shape[1]
     done = _what_was_done(samples, statistics, sampler)

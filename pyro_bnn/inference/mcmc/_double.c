@@ -1,4 +1,4 @@
-/* What depends on the format of double precision: exponentials and logarithms by their bits. */
+/* Exponentials and logarithms in double precision, computed from the bits of this format. */
 
 typedef double real;
 
@@ -19,7 +19,7 @@ static inline unsigned long long as_bits(double value) {
 
 /* exp(x) = 2^n exp(r) with |r| <= log(2) / 2: returns exp(r) - 1 by its Taylor series, and 2^n. */
 static inline real reduced_expm1(double x, double *power) {
-    const double rounding = 6755399441055744.0; /* 1.5 * 2^52: a sum with it is rounded to an integer */
+    const double rounding = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to an integer */
     const double shifted = x * 1.4426950408889634 + rounding, n = shifted - rounding;
     const double r = (x - n * 0x1.62e42fefa39efp-1) - n * 0x1.abc9e3b39803fp-56; /* log(2) in two parts */
     double p = 1.0 / 6227020800.0;
@@ -57,7 +57,7 @@ static inline double log_(double x) {
     p = p * q + 1.0 / 7.0;
     p = p * q + 1.0 / 5.0;
     p = p * q + 1.0 / 3.0;
-    /* 2 s = f - f s is exact in f, the large part */
+    /* 2 s = f - f s, where the large part f is exact */
     const double value = k * 0x1.62e42fefa39efp-1 + (f - s * (f - 2.0 * q * p) + k * 0x1.abc9e3b39803fp-56);
     return x > 0.0 ? (x < INFINITY ? value : x) : x == 0.0 ? -INFINITY : NAN;
 }

@@ -1,4 +1,4 @@
-"""Recorded functions of small tensors written out as loops in C, without calls, allocations or transposed copies.
+"""Writes recorded functions of small tensors as loops in C, without calls, allocations or transposed copies.
 
 `_writer.py` has the text, `_operations.py` the operations.
 """
@@ -34,9 +34,9 @@ class Emitted:
     """A function in C."""
 
     text: str  # its definition
-    num_scratch: int  # numbers of memory that it needs
-    num_products: int  # multiplications in its matrix products; if it has blocks, those of one
-    blocks: Blocks | None  # how it goes through the rows of data block by block, if it does
+    num_scratch: int  # how many numbers its working memory holds
+    num_products: int  # multiplications in its matrix products, for one block if it has blocks
+    blocks: Blocks | None  # its blocks of rows, if it has any
     constants: Sequence[Node]  # its arguments after the point
 
     @property
@@ -58,16 +58,16 @@ class Emitted:
 
 
 Values = dict[Node, Any]
-"""The value in C of each node so far; a list of them where it returns several."""
+"""The value in C of each node so far; a list for a node with several results."""
 
 Results = Mapping[Node, Any]
 """What each node returns for the example."""
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
-    """A recorded function of one point, shape (1, P), and of constants that returns a number and its gradient, in C.
+    """Write a recorded function in C. It maps one point, shape (1, P), and constants to a number and its gradient.
 
-    C is given the constants in `data`; see :meth:`Emitted.laid_out`.
+    C reads the constants from `data`; see :meth:`Emitted.laid_out`.
 
     Raises:
         UnsupportedError: If an operation is not in the table of operations; the message names it.
@@ -79,7 +79,7 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]
     for node in graph.graph.nodes:
-        node.meta["packet"] = getattr(node.target, "overloadpacket", node.target)  # whichever overload it is
+        node.meta["packet"] = getattr(node.target, "overloadpacket", node.target)  # the same for all overloads
     for node in rest:
         if node.op != "call_function" or node.meta["packet"] not in operations:
             raise UnsupportedError(str(node.target))
@@ -111,7 +111,7 @@ def _write(
     for node in nodes:
         is_shared = _num_uses(node) > 1
         try:
-            arguments = map_arg(_arguments(node), values.get)  # zeros may be written before what they are like
+            arguments = map_arg(_arguments(node), values.get)  # `zeros_like` may come before its argument
             value = operations[node.meta["packet"]](writer, results[node], *arguments)
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.target} {error}") from error
@@ -129,7 +129,7 @@ def _write_blocks(
     values: Values,
     results: Results,
 ) -> None:
-    """Write operations on rows as a loop over blocks of them; add their sums. `Blocks.bounds` has the same blocks."""
+    """Write operations on rows as a loop over blocks, and add up the sums. `Blocks.bounds` has the same blocks."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:
@@ -160,14 +160,14 @@ def _write_blocks(
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
-    """The positional arguments of an operation, with the defaults of those that are left out."""
+    """The positional arguments of an operation, with defaults for missing ones."""
     schema: Any = getattr(node.target, "_schema", None)  # Python's `getitem` has none
     if schema is None:
         return node.args
     if schema.is_mutable:
         source: Any = node.args[0]
         if source.op != "call_function" or source.meta["packet"] in VIEWS or len(source.users) > 1:
-            raise UnsupportedError("of what is read elsewhere")
+            raise UnsupportedError("on a tensor that is used elsewhere")
     if node.kwargs and node.meta["packet"] not in VIEWS | VALUELESS:
         raise UnsupportedError(f"with {node.kwargs}")
     missing = schema.arguments[len(node.args) :]
@@ -175,12 +175,12 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Tensors without values that have the shape and type of a result with rows in a block."""
+    """Tensors without values, with the shape and type that a result with rows has in a block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")
 
 
 def _num_uses(node: Node) -> int:
-    """Number of operations that read a result, itself or a view of it."""
+    """Number of operations that read a result, directly or through views."""
     return sum(max(1, _num_uses(user)) if user.meta["packet"] in VIEWS else 1 for user in node.users)

@@ -30,7 +30,7 @@ from ._statistics import ChainStatistics
 Start = Init | Posterior | Descent | None
 
 MAX_TRIALS = 100
-"""Heuristic: draws of a start in search of one with a finite density."""
+"""Heuristic: how often starts are drawn until their densities are finite."""
 
 
 def fit_mcmc(
@@ -52,13 +52,13 @@ def fit_mcmc(
 ) -> MCMCPosterior:
     r"""Draws from the exact posterior, by Markov chains.
 
-    The model is the one that SVI uses; all data are seen at once. Chains move in unconstrained space, where a noise
-    scale is a logarithm, and the density has the Jacobian. All chains run side by side, in one batch or on several
+    The model is the one that SVI uses; every step uses all data. Chains move in unconstrained space, where a noise
+    scale is a logarithm, and the density includes the Jacobian. All chains run side by side, in one batch or on several
     cores (`compile`). During warm-up each chain learns its own step size and diagonal mass matrix.
 
-    In a group of processes (`torch.distributed` is initialised), each makes a share of the chains, and all return all
-    of them. Every process must make the call, with the same arguments and all data; each writes a `checkpoint` of its
-    own, whose name ends in its rank. The draws depend on the seed and the number of processes.
+    In a group of processes (`torch.distributed` is initialised), each draws a share of the chains, and each returns all
+    chains. Every process must make the call, with the same arguments and all data. Each writes its own `checkpoint`,
+    whose name ends in its rank. The draws depend on the seed and the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Its learnable parameters, if it has
@@ -74,22 +74,22 @@ def fit_mcmc(
         init: What the chains' starts are drawn from: the prior (None), the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain a member; :class:`~pyro_bnn.inference.mcmc.Descent` trains the members first, side by side.
-            Chains of these two are judged each by itself: each explores the mode where it began.
+            With either of these two, each chain is judged by itself, since it explores the mode where it began.
         target_accept: Acceptance rate that warm-up adapts the step size to; nearer to 1 the steps are smaller.
         dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's. In C, single
             precision takes half to two thirds of the time of double.
-        compile: Draw in C: NUTS or MCLMC of a small network on a CPU, compiled in about a second, once in a
-            process for each network, kind of prior and likelihood, and number of rows. It runs as many chains at a
-            time as torch has threads (`torch.set_num_threads`), on which the draws do not depend. Where that cannot
-            be, True raises an error that says why, and ``"auto"`` draws in torch, as False always does. Chains in C
-            have other random numbers than those in torch, so with ``"auto"`` draws depend on the machine.
-            ``posterior.path`` says what was done, and why not the faster way.
+        compile: Whether to draw in C: possible for NUTS or MCLMC of a small network on a CPU. Compiling takes about a
+            second, once in a process for each network, kind of prior and likelihood, and number of rows. As many chains
+            run at a time as torch has threads (`torch.set_num_threads`); the draws do not depend on this number. If C
+            is impossible, True raises an error that says why, and ``"auto"`` draws in torch, as False always does. C
+            and torch use different random numbers, so with ``"auto"`` the draws depend on the machine.
+            ``posterior.path`` says how draws were computed, and why not in a faster way.
         progress: Show a progress bar.
-        checkpoint: File to write the run to, at the beginning, every so many minutes (:class:`Checkpoint`) and at the
-            end. SIGINT and SIGTERM then end the run after the current draw, with all in the file.
+        checkpoint: File to write the run to: at the beginning, every few minutes (:class:`Checkpoint`) and at the end.
+            SIGINT and SIGTERM then save the run after the current draw, and end it.
         resume: File that a run with the same arguments wrote, from which this run continues. The draws are bit for bit
-            the same as without interruption. A finished run can be continued with a larger `num_samples`: the draws
-            that it has stay, and the draws that follow have other random numbers than one longer run.
+            the same as without interruption. A finished run can be continued with a larger `num_samples`: its draws
+            stay, and the further draws differ from those of a single longer run.
         seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
             were.
 
@@ -100,8 +100,8 @@ def fit_mcmc(
 
     Raises:
         ValueError: If the data do not fit the model, the model is random for given weights (dropout), no start with a
-            finite density is found, ``compile=True`` cannot be done, or `resume` is damaged or of another run.
-        OSError: If `checkpoint` cannot be written or exists and is not `resume`, or if there is no `resume`.
+            finite density is found, ``compile=True`` is impossible, or `resume` is damaged or from another run.
+        OSError: If `checkpoint` cannot be written, or exists and is not `resume`, or if `resume` does not exist.
         Interrupted: If a signal has ended the run after its state was written.
 
     Warns:
@@ -191,7 +191,7 @@ def fit_nuts(
         init: What the chains' starts are drawn from.
         target_accept: Acceptance rate that warm-up adapts the step size to.
         dtype: Dtype to compute in.
-        compile: Draw in C; or ``"auto"``.
+        compile: Whether to draw in C; or ``"auto"``.
         progress: Show a progress bar.
         checkpoint: File to write the run to.
         resume: File from which the run continues.
@@ -234,12 +234,12 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Inputs and targets as tensors; converted here, so that the file of a run knows what they are."""
+    """Inputs and targets as tensors; converted here, since the file of a run identifies the data by these tensors."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(
-            f"`data` must be a pair (x, y) with all rows, got {got}; several inputs are ((x_1, x_2), y), and the "
-            "batches of a loader must be joined: every step uses all of them."
+            f"`data` must be a pair (x, y) with all rows, got {got}; pass several inputs as ((x_1, x_2), y), and join "
+            "the batches of a loader: every step uses all rows."
         )
     return as_inputs("x", data[0], model.like), as_targets("y", data[1], model.like)
 
@@ -273,7 +273,7 @@ def _together(
 
 
 def _starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Points with a finite potential and gradient, shape (K, P); `init` None is the prior. Others are drawn again."""
+    """Points with a finite potential and gradient, shape (K, P); other points are drawn again."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)

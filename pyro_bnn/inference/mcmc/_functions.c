@@ -1,6 +1,6 @@
 /* Elementary functions without branches, which a compiler turns into vector instructions. Errors are a few roundings. */
 
-/* Both values are read in any case: GCC 12 reads wrong ones where only a condition lets it read them. */
+/* Both values are always read: GCC 12 reads wrong values if it may read them only under a condition. */
 static inline real where_(int condition, real yes, real no) { return condition ? yes : no; }
 
 static inline real exp_(real x) {
@@ -42,7 +42,7 @@ static inline real logaddexp_(real a, real b) {
 
 static inline real log_sigmoid_(real x) { return (x < 0.0f ? x : 0.0f) - log1p_(exp_(-fabs(x))); }
 
-/* torch's, which is linear from 20 on */
+/* as in torch, linear from 20 on */
 static inline real softplus_(real x) { return x > 20.0f ? x : log1p_(exp_(x)); }
 
 static inline real softplus_slope_(real x) { return x > 20.0f ? 1.0f : sigmoid_(x); }

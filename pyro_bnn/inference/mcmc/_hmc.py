@@ -29,8 +29,8 @@ NOT_IN_C = "only NUTS and MCLMC are written in C"
 class HMC(Sampler):
     """Hamiltonian Monte Carlo: trajectories of random length, each accepted or rejected as a whole.
 
-    A trajectory takes 1 to `max_steps` leapfrog steps, each number with the same probability. With a fixed number,
-    trajectories could return to where they began, for some frequency of the posterior.
+    A trajectory takes 1 to `max_steps` leapfrog steps, each number with the same probability. With a fixed number, all
+    trajectories could return to their starts if the posterior has a matching frequency.
 
     Args:
         max_steps: Number of leapfrog steps of the longest trajectory.
@@ -45,7 +45,7 @@ class HMC(Sampler):
         object.__setattr__(self, "max_steps", _checks.at_least("max_steps", self.max_steps, 1))
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> "HMCKernel":
-        """The sampler on one potential, which is recorded and replayed if it can be; there is none in C."""
+        """The sampler on one potential, which is recorded and replayed if possible; there is no HMC in C."""
         if compile is True:
             raise NotInCError(NOT_IN_C)
         return HMCKernel(value_and_grad, z, max_steps=self.max_steps, not_in_c=NOT_IN_C if compile else NOT_ASKED)

@@ -1,7 +1,7 @@
 """Operations that split, join, pick and place elements, in C; `_operations.py` has the table of all.
 
-An operation is a function of the writer, of what the operation returns for the example, and of its arguments, in which
-values in C stand for tensors.
+An operation is a function that takes the writer, the operation's result in the example run, and the operation's
+arguments, with values in C in place of tensors.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Zeros but for a slice; torch 2.4 has it where later versions pad."""
+    """Zeros but for a slice; torch 2.4 uses it where later versions pad."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))
@@ -79,7 +79,7 @@ def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Valu
 
 
 def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
-    """Where one number per row goes to one of its elements."""
+    """Adds one number per row to one element of the row."""
     shape, axis = tuple(result.shape), axis % result.dim()
     if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise UnsupportedError(f"of {which.shape}")
@@ -109,7 +109,7 @@ def take(writer: Writer, result: Tensor, source: Value, indices: Sequence[Value 
 
 
 def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | None], added: Value, _: Any) -> Value:
-    """A tensor to which slices are added where a vector of integers says, along one axis."""
+    """A tensor with slices added to it along one axis, at the positions in a vector of integers."""
     memory = writer.memory(result.shape)
     target = _picked(memory, indices)
     copy(writer, base, memory)

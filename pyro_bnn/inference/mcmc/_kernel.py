@@ -18,8 +18,8 @@ Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
-"""Energy error in nats that marks a trajectory as divergent; Stan's constant. For a sampler that adapts to the energy
-error, the squared error of a step divided by P."""
+"""Energy error in nats that marks a trajectory as divergent; Stan's constant. Samplers that adapt to the energy error
+compare the squared error of a step, divided by P, with it."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Draws:
     """Draws of the chains that have just finished one.
 
     Args:
-        finished: Which chains these are, shape (K,). The rows of the other chains mean nothing.
+        finished: Which chains have finished a draw, shape (K,). The rows of other chains have no meaning.
         z: Positions, shape (K, P).
         log_density: Minus the potential, in nats, shape (K,).
         energy: Hamiltonian, in nats, shape (K,); None for a sampler that has none.
@@ -79,17 +79,17 @@ class Kernel(ABC):
 
     @abstractmethod
     def draw(self) -> Draws:
-        """Go on until chains finish a draw. Step size and inverse mass may be changed between two calls."""
+        """Run until chains finish a draw. Step size and inverse mass may be changed between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """A kernel of the same potential at other points, shape (K, P); None if a new one takes no longer to make."""
+        """A kernel of the same potential at other points, shape (K, P); None if this saves no time over a new one."""
         return None
 
     def state(self) -> dict[str, Any]:
         """Where the chains are between two draws, as plain data: numbers, tensors, and lists and dictionaries of them.
 
-        The next draws follow from it, from step size and inverse mass, and from torch's random numbers. A sampler
-        without it draws as well, but its runs cannot be written to a file.
+        This state, step size, inverse mass and torch's random numbers determine the next draws. A sampler without this
+        method can draw, but its runs cannot be written to a file.
         """
         raise self._stateless()
 
@@ -98,17 +98,17 @@ class Kernel(ABC):
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` unless a state has an entry that all states of this kernel have."""
+        """Raise a `ValueError` unless a state has an entry `name`, as all states of this kernel have."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
-                "torch, as `compile` and the C compiler have it; resume the run as it was begun."
+                "torch; resume with the same `compile`, and with a C compiler if the first run had one."
             )
 
     def _stateless(self) -> ValueError:
         return ValueError(
-            f"`checkpoint` and `resume` need a sampler that says where its chains are, but {type(self).__name__} does "
-            "not define both `state` and `restore`; define them, or leave these arguments out."
+            f"`checkpoint` and `resume` need a sampler that can save its state, but {type(self).__name__} does not "
+            "define both `state` and `restore`; define them, or leave these arguments out."
         )
 
     def momentum(self, chain: int) -> Tensor:
@@ -116,12 +116,12 @@ class Kernel(ABC):
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """A first step size for one chain at z, shape (P,): doubled or halved until it is accepted half of the time.
+        """A first step size for one chain at z, shape (P,): doubled or halved until half of the steps are accepted.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
         """
-        rows = z.expand_as(self.inverse_mass)  # a recorded potential takes no other number of rows
+        rows = z.expand_as(self.inverse_mass)  # a recorded potential takes only this number of rows
         potential, gradient = self.value_and_grad(rows)
         r = self.momentum(chain) * inverse_mass.rsqrt()
         start = potential[0] + 0.5 * torch.dot(r, r * inverse_mass)
@@ -142,19 +142,19 @@ class Kernel(ABC):
 
 
 NOT_ASKED = "`compile` is False"
-"""Why a run is not in C that could perhaps be."""
+"""The reason why draws are not in C if nobody asked for it."""
 
 
 def in_torch(not_in_c: str, not_replayed: str) -> str:
-    """The `path` of a kernel in torch: why it is not in C and why not replayed; the second is empty if it is."""
+    """The `path` of a kernel in torch, with the reasons why it is not in C and not replayed (empty if it is)."""
     return f"eager: {not_in_c}, and {not_replayed}" if not_replayed else f"replayed: {not_in_c}"
 
 
 class NotInCError(ValueError):
-    """``compile=True`` is asked for where draws cannot be computed in C.
+    """``compile=True`` was passed, but draws cannot be computed in C.
 
     Args:
-        reason: Why not, in words that end a sentence.
+        reason: Why not, as the last part of a sentence.
     """
 
     def __init__(self, reason: str) -> None:
@@ -176,10 +176,10 @@ def leapfrog(
 
 
 class Sampler(ABC):
-    """An MCMC algorithm with its settings, to be given to :func:`~pyro_bnn.fit_mcmc`.
+    """An MCMC algorithm with its settings, an argument of :func:`~pyro_bnn.fit_mcmc`.
 
-    Subclasses are frozen dataclasses. A sampler holds only what sets its algorithm apart. Chains, warm-up
-    and diagnostics are the same for all samplers.
+    Subclasses are frozen dataclasses. A sampler holds only the settings of its own algorithm. Chains, warm-up and
+    diagnostics are the same for all samplers.
     """
 
     @property
@@ -188,7 +188,7 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """What one chain learns during warm-up: here, a step size for an acceptance rate, and a mass matrix.
+        """What one chain learns during warm-up; by default a step size for an acceptance rate, and a mass matrix.
 
         Args:
             num_warmup: Number of warm-up draws.
@@ -204,6 +204,6 @@ class Sampler(ABC):
         Args:
             value_and_grad: The potential.
             z: First points, shape (K, P).
-            compile: Whether to draw in C: True raises a `ValueError` where that is not possible, and ``"auto"`` draws
-                in torch then.
+            compile: Whether to draw in C. If that is impossible, True raises a `ValueError`, and ``"auto"`` draws in
+                torch.
         """

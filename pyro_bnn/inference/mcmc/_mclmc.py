@@ -17,21 +17,21 @@ from ._native_walkers import NativeMCLMCKernel
 class MCLMC(Sampler):
     r"""Microcanonical Langevin Monte Carlo: an unadjusted sampler for networks, whose chains start at trained members.
 
-    A step takes two gradients. It is never rejected, so the draws have a bias; it is small where the energy error of
-    the steps is small, and the warm-up sets the step size by it. The length over which a chain forgets its direction
-    is learned as well. Warm-up and sampling are counted in draws of `steps_per_draw` steps. For a network take a
-    warm-up of many steps, 5,000 to 50,000.
+    A step takes two gradients. Steps are never rejected, so the draws are biased. The bias is small if the energy error
+    of the steps is small, and warm-up chooses the step size by this error. Warm-up also learns the length over which a
+    chain forgets its direction. Warm-up and sampling are counted in draws of `steps_per_draw` steps. For a network,
+    warm up for 5,000 to 50,000 steps.
 
     The posterior of a network has many modes, and a chain stays in one. Give every chain the mode of a trained
     network (``init=`` an :class:`~pyro_bnn.EnsemblePosterior` or :class:`~pyro_bnn.inference.mcmc.Descent`): the draws
-    of all chains are then an ensemble of explored modes with equal weights. That is not the posterior, in which modes
-    have the weights of their volumes.
+    of all chains are then an ensemble of explored modes with equal weights. This is not the posterior, where the weight
+    of a mode is its probability.
 
     Args:
         steps_per_draw: Number of steps from one draw to the next.
-        energy_error: Mean squared energy error of a step in nats, divided by P, that the warm-up ends with. Of a
-            Gaussian posterior, the bias of the variances is proportional to its root; 5e-4 makes it small.
-        first_energy_error: The same for the beginning of the warm-up; in between it falls linearly.
+        energy_error: Mean squared energy error of a step in nats, divided by P, at the end of warm-up. For a Gaussian
+            posterior, the bias of the variances is proportional to its square root; 5e-4 makes the bias small.
+        first_energy_error: The same at the beginning of warm-up; in between, the target changes linearly.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),

@@ -1,4 +1,4 @@
-"""Warm-up of a chain of MCLMC: the step size by the energy error, the length by the spread of the draws."""
+"""Warm-up of an MCLMC chain: the energy error sets the step size, the spread of the draws sets the length."""
 
 import math
 from collections.abc import Mapping
@@ -12,22 +12,23 @@ from ._adaptation import AnyAdaptation, FindStep
 from ._kernel import Draws
 
 MEMORY = 99 / 101
-"""Factor by which past steps count less with each step; an average over about a hundred."""
+"""Factor by which the weight of past steps falls at each step: they are averaged over about a hundred steps."""
 
 TRUST = 9.0
-"""Width, in logarithms of the energy error, of the range in which a step counts as evidence on the step size."""
+"""A step's weight is a Gaussian function, of this standard deviation, of the logarithm of its energy error."""
 
 SHRINKAGE = 0.8
-"""Factor from a step size whose step was not taken to the largest that is still tried."""
+"""After a step that was not taken, step sizes are at most this fraction of its step size."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of the warm-up after which the length is set by the draws' variances, and by their autocorrelation."""
+"""Shares of warm-up after which the second and the third phase begin. At the end of the second phase, the variances of
+its draws set the length; at the end of the third, their autocorrelations do."""
 
 FORGETTING = 0.4
-"""Length in units of the distance that a chain moves in its mean autocorrelation time."""
+"""Length as a fraction of the distance that a chain moves in its mean autocorrelation time."""
 
 FEWEST_DRAWS = 20
-"""Draws from which on variances and autocorrelation times are taken for the length; heuristic."""
+"""Variances and autocorrelations of fewer draws do not set the length; heuristic."""
 
 
 class MCLMCAdaptation(AnyAdaptation):
@@ -96,7 +97,7 @@ class MCLMCAdaptation(AnyAdaptation):
             self.length = FORGETTING * self.step_size * steps
         if num_drawn == self._num_warmup:
             self._recent.clear()
-        self.length = max(self.length, FORGETTING * self.step_size)  # draws that stood still have no spread
+        self.length = max(self.length, FORGETTING * self.step_size)  # equal draws have no spread
 
     def state(self) -> dict[str, Any]:
         """What the chain has learned, as plain data."""
@@ -118,9 +119,9 @@ class MCLMCAdaptation(AnyAdaptation):
 
 
 def autocorrelation_time(draws: Tensor) -> float:
-    """Mean over numbers of the integrated autocorrelation time, in draws; at least 1.
+    """Integrated autocorrelation time in draws, averaged over the P numbers; at least 1.
 
-    Sums of pairs of neighbouring autocorrelations are added until one is negative.
+    Pairs of neighbouring autocorrelations are added up until the sum of a pair is negative.
 
     Args:
         draws: Successive draws, shape (S, P).

@@ -10,7 +10,7 @@ static void normalise(real *direction) {
     EACH(i) direction[i] *= scale;
 }
 
-/* Turns the direction towards the descent for a time; returns the change of kinetic energy. */
+/* Turns the direction towards descent for some time; returns the change of kinetic energy. */
 static double turn(real *direction, const real *gradient, double time) {
     const double norm = sqrt(dot(gradient, gradient));
     if (norm == 0.0) return 0.0;
@@ -21,7 +21,7 @@ static double turn(real *direction, const real *gradient, double time) {
     return (NUM_WEIGHTS - 1) * (delta - log(2.0) + log(1.0 + along + (1.0 - along) * zeta * zeta));
 }
 
-/* Takes steps; one that diverges, or whose result is not finite, is not taken, and its error is NaN.
+/* Takes steps. A step that diverges, or gives numbers that are not finite, is undone, and its error is NaN.
 
    normal: standard normal numbers, num_steps x P.
    errors: the energy errors, num_steps. */

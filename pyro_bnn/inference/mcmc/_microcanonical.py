@@ -1,10 +1,10 @@
 r"""Microcanonical Langevin dynamics: chains that move at unit speed and are never rejected.
 
-A point has a position z of P numbers and a direction u of length 1. With the potential U,
+A point has a position z of P numbers and a direction u of length 1. With the potential U, the dynamics
 
-.. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1),
+.. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1)
 
-keeps the density exp(-U) of z, and so does a little noise on the direction after each step.
+leave the density exp(-U) of z unchanged, and so does a little noise on the direction after each step.
 """
 
 import math
@@ -19,7 +19,7 @@ from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, in_torch
 from ._replayed import replayed_or_eager
 
 OUTER = 0.1931833275037836
-"""Share of a step for which the direction turns first and last: it makes the error of the integrator smallest."""
+"""Share of a step that the first and the last turn of the direction take; it minimises the integrator's error."""
 
 
 class MCLMCKernel(Kernel):
@@ -61,7 +61,7 @@ class MCLMCKernel(Kernel):
         )
 
     def _step(self) -> Tensor:
-        """One step of every chain; returns the energy errors, shape (K,), NaN where it was not taken."""
+        """Take one step of every chain; returns the energy errors, shape (K,), NaN for a step that was not taken."""
         z, step, num_weights = self._z, self.step_size[:, None], self._z.shape[1]
         direction, change = turned(self._direction, self._gradient, OUTER * step)
         z = torch.addcmul(z, direction, 0.5 * step)
@@ -98,7 +98,7 @@ class MCLMCKernel(Kernel):
 
 
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Directions after a time in which the gradient stays the same, and the changes of kinetic energy.
+    r"""Directions after turning for some time at a constant gradient, and the changes of kinetic energy.
 
     With :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`, :math:`\zeta = e^{-\delta}` and
     :math:`a = u \cdot e`, the direction becomes :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled
@@ -121,5 +121,5 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Scale of the noise on each number of a direction after a step, so that it is forgotten over a length."""
+    """Scale of the noise on each number of a direction after a step; chains forget their direction over `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()

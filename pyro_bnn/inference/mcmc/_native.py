@@ -1,7 +1,7 @@
 """The No-U-Turn Sampler in C for small networks, compiled and loaded.
 
-Compiling takes a second. What cannot be written out in C (`_operations.py`), is wide, or is on another device than the
-CPU runs in torch.
+Compiling takes a second. A density runs in torch instead if it has operations that C lacks (`_operations.py`), is wide,
+or is on another device than the CPU.
 """
 
 import ctypes
@@ -25,22 +25,22 @@ from ._operations import OPERATIONS
 from ._traced import UnsupportedError, traced
 
 MOST_PRODUCTS = 2**20
-"""Heuristic: multiplications per potential from which on matrix products of a library are faster than loops."""
+"""Heuristic: with more multiplications in a potential, a library's matrix products are faster than loops."""
 
 MOST_PRODUCTS_OF_BLOCKS = 2**24
-"""The same for a block of rows: a library goes through all rows at once, in memory and for all chains together."""
+"""The same for a block of rows. Blocks stay in the cache, but a library computes all rows and chains in memory."""
 
 MOST_LINES = 5000
-"""Heuristic: lines of C from which on compiling takes longer than ten seconds."""
+"""Heuristic: more lines of C take longer than ten seconds to compile."""
 
 NUM_KEPT = 64
-"""Number of compiled functions that are kept; those used last. Each takes some kilobytes."""
+"""Number of compiled functions to keep, those used last. Each takes some kilobytes."""
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
-"""Options of the C compiler: infinities and NaN keep their meaning, and sums are reordered only where the text says."""
+"""Options of the C compiler: infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
-"""What of the C text depends on the dtype."""
+"""The file of C text for each dtype."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 """How far a potential and its gradient in C may be from torch's, relative to their size. Heuristic."""
@@ -53,7 +53,7 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     """The samplers of a potential, compiled; the point z has shape (1, P).
 
     Raises:
-        UnsupportedError: If it is not for C, the C compiler fails, or its function and torch's differ.
+        UnsupportedError: If C cannot compute it, the C compiler fails, or C and torch give different numbers.
     """
     _require_machine(z)
     function = traced(value_and_grad, [z])
@@ -82,7 +82,7 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """The samplers in C for points like those of z, or None and why not; `compile` True raises the reason."""
+    """The samplers in C for points like those of z, or None and why not; if `compile` is True, raise the reason."""
     if not compile:
         return None, NOT_ASKED
     try:
@@ -118,7 +118,7 @@ def _require_small(potential: Emitted) -> None:
 
 
 def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Raise an `UnsupportedError` unless a potential and its gradient in C are those of torch."""
+    """Raise an `UnsupportedError` unless C and torch give the same potential and gradient, up to rounding."""
     for name, own, theirs in zip(("potential", "gradient"), found, expected, strict=True):
         tolerance = TOLERANCES[own.dtype]
         size = theirs.abs().nan_to_num(0.0, posinf=0.0).amax().clamp_min(1.0)
@@ -132,7 +132,7 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 
 
 def _compiler() -> list[str] | None:
-    """The command of the C compiler: that of `CC`, which may have options, where it is set."""
+    """The command of the C compiler: `CC`, which may have options, or the first one found; None without any."""
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
     return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)

@@ -1,6 +1,6 @@
-"""Compiled samplers and their chains, each by itself: several of them draw on as many cores.
+"""Compiled samplers and their independent chains: several cores draw several chains at a time.
 
-Each chain has random numbers of its own, so its draws do not depend on which others run at the same time, or where.
+Each chain has its own random numbers, so its draws depend neither on other chains nor on the core that draws them.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ RANDOM_BLOCK = 256
 """Uniform numbers are drawn for this many steps at once; heuristic."""
 
 ENERGY, ACCEPT, DIVERGING, NUM_STEPS = 1, 2, 3, 4
-"""Places of these numbers after a point, its gradient and its potential."""
+"""Indices of these numbers in a chain's point, counted from its potential."""
 
 
 class _Data(ctypes.Structure):
@@ -66,7 +66,7 @@ class Native:
 
     @functools.cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Threads for the parts of the points, which are kept from one evaluation to the next."""
+        """Threads that evaluate parts of the points; they are kept between evaluations."""
         return ThreadPoolExecutor(torch.get_num_threads())
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
@@ -84,7 +84,7 @@ class Native:
         position: ctypes.c_long,
         scratch: Tensor,
     ) -> bool:
-        """Go on with a trajectory; see `advance` in `_trajectory.c`. Returns whether it has ended."""
+        """Continue a trajectory; see `advance` in `_trajectory.c`. Returns whether it has ended."""
         step_size, inverse_mass = setting
         done = self._advance(
             *(state.data_ptr(), is_new, point.data_ptr(), step_size, inverse_mass.data_ptr(), normal.data_ptr()),
@@ -93,7 +93,7 @@ class Native:
         return bool(done)
 
     def walk(self, point: Tensor, step: float, refreshment: float, normal: Tensor, scratch: Tensor) -> None:
-        """Take microcanonical steps; see `walk` in `_microcanonical.c`. The point ends in room for their errors."""
+        """Take microcanonical steps; see `walk` in `_microcanonical.c`. The errors become the point's last numbers."""
         errors = point[3 * self.num_weights + 1 :]
         setting = len(normal), step, refreshment, normal.data_ptr()
         self._walk(point.data_ptr(), *setting, errors.data_ptr(), scratch.data_ptr(), self._data_pointer)
@@ -104,7 +104,7 @@ class NativeChain(ABC):
 
     Args:
         sampler: The compiled sampler.
-        point: All numbers that a draw starts from and reports; the position, of P numbers, comes first.
+        point: All numbers with which a draw starts and ends; the first P are the position.
     """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
@@ -131,7 +131,7 @@ class NativeChain(ABC):
 
 
 class _Tree(NativeChain):
-    """One chain of NUTS; `advance` of `_trajectory.c` says what its point is."""
+    """One chain of NUTS; see `advance` in `_trajectory.c` for the numbers in its point."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         super().__init__(sampler, point)
@@ -176,7 +176,7 @@ class NativeKernel(Kernel):
         self._chains = chains
         self._is_seeded = False
         self._drawing: dict[Future[Tensor], int] = {}
-        self._before: dict[int, dict[str, Any]] = {}  # states of chains that are drawing, from before
+        self._before: dict[int, dict[str, Any]] = {}  # states of chains that are drawing, from before the draw
         self.num_threads = min(num_threads, len(z))
         self._pool = ThreadPoolExecutor(self.num_threads) if self.num_threads > 1 else None
 
@@ -189,7 +189,7 @@ class NativeKernel(Kernel):
         """Draws from the points of all chains."""
 
     def draw(self) -> Draws:
-        """Go on until chains finish a draw; the others go on in threads of their own."""
+        """Run until chains finish a draw; the other chains continue in their own threads."""
         self._seed()
         waiting = [k for k in range(len(self._chains)) if self.is_needed[k] and k not in self._before]
         new: dict[int, Tensor] = {}
@@ -216,7 +216,7 @@ class NativeKernel(Kernel):
         return self._chains[chain].normal(self.inverse_mass.shape[1])
 
     def state(self) -> dict[str, Any]:
-        """The chains after their last draws; see :meth:`Kernel.state`. What is being drawn will be drawn again."""
+        """The chains after their last draws; see :meth:`Kernel.state`. Unfinished draws will start again."""
         return {
             "is_seeded": self._is_seeded,
             "chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)],
@@ -230,7 +230,7 @@ class NativeKernel(Kernel):
         self._is_seeded = state["is_seeded"]
 
     def _seed(self) -> None:
-        """Seed the chains from torch's generator: at the first draw, when a resumed run is where it was."""
+        """Seed the chains from torch's generator; at the first draw, since a run is resumed before it."""
         if not self._is_seeded:
             for chain, seed in zip(self._chains, torch.randint(2**62, (len(self._chains),)).tolist(), strict=True):
                 chain.generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Chains of MCLMC in C, each by itself: several of them draw on as many cores."""
+"""Independent chains of MCLMC in C: several cores draw several chains at a time."""
 
 import torch
 from torch import Tensor

@@ -27,9 +27,9 @@ RANDOM_BLOCK = 256
 class NUTS(Sampler):
     r"""The No-U-Turn Sampler: trajectories that grow until they turn back.
 
-    The next draw is one of the points of a trajectory, which doubles until it, or one of the balanced subtrees that it
-    is made of, turns back on itself: with velocities v at the two ends and :math:`\rho` the sum of the momenta from end
-    to end, the two ends counting half, until :math:`v \cdot \rho \le 0` at either end.
+    A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of its
+    points. With velocities v at the two ends and :math:`\rho` the sum of the momenta from end to end, the two ends
+    counting half, a trajectory turns back if :math:`v \cdot \rho \le 0` at either end.
 
     Args:
         max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
@@ -62,7 +62,7 @@ class NUTSKernel(Kernel):
         self._max_size, self._tables = 2**max_tree_depth, checkpoint_tables(max_tree_depth, z.device)
         self._tree, self._subtree = empty(z, *value_and_grad(z), num_levels=self._tables[0].shape[1])
         self._log_uniform = z.new_empty(0, 3, len(z))  # random numbers for the next steps
-        self._position = 0  # number of steps for which they are used up
+        self._position = 0  # number of steps that have used theirs
 
     def draw(self) -> Draws:
         """Run all chains until at least one finishes a draw; the others stop in the middle of their trees."""

@@ -1,7 +1,7 @@
-"""What can be written in C: one table of torch's operations. A function with anything else is drawn from in torch.
+"""Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
-An operation on elements is its text, with `{0}`, `{1}` and so on for its arguments. The others are functions of the
-writer, of what the operation returns for the example, and of its arguments, in which values in C stand for tensors.
+An elementwise operation is its C text, with `{0}`, `{1}` and so on for its arguments. The others are functions, as in
+`_indexing.py`.
 """
 
 import operator
@@ -58,7 +58,7 @@ ELEMENTWISE = {
     aten.hardtanh: "where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))",
     aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0f, {0})",
 }
-"""Operations on elements that are fast, and computed where they are read."""
+"""Fast elementwise operations, which are computed where their results are read."""
 
 SLOW = {
     aten.sqrt: "sqrt({0})",
@@ -85,7 +85,7 @@ SLOW = {
     aten.elu_backward: "{0} * {2} * where_({5} > 0.0f, 1.0f, {1} * {3} * exp_({3} * {5}))",
     aten.celu: "where_({0} > 0.0f, {0}, {1} * expm1_({0} / {1}))",
 }
-"""Operations on elements that are slow, and computed once, in a loop."""
+"""Slow elementwise operations, which are computed once, in a loop."""
 
 REQUIRED: dict[Any, dict[int, object]] = {
     aten.softplus: {1: 1, 2: 20},
@@ -95,7 +95,7 @@ REQUIRED: dict[Any, dict[int, object]] = {
     aten.leaky_relu_backward: {3: False},
     aten.index_put: {3: True},
 }
-"""Arguments, by number, that must have one value, with which the text is written."""
+"""Arguments, by number, that must have the value for which the C text is right."""
 
 POWERS: dict[object, str] = {
     -2.0: "1.0f / ({0} * {0})",
@@ -118,7 +118,7 @@ def _power(writer: Writer, result: Tensor, value: Value, exponent: object) -> Va
 
 
 def _full(writer: Writer, result: Tensor, *arguments: Any) -> Value:
-    """A tensor of equal numbers, the last of the arguments."""
+    """A tensor filled with the last argument."""
     return constant(arguments[-1], result.shape)
 
 
@@ -131,7 +131,7 @@ def _ones(writer: Writer, result: Tensor, *_: Any) -> Value:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """With a second result, which the backward pass does without."""
+    """Has a second result in torch, which the backward pass in C does not need."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -160,7 +160,7 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
 
 
 LONGEST_TOTAL = 64
-"""Heuristic: elements of an axis whose exponentials are added; all comparisons are written out one by one."""
+"""Heuristic: longest axis over which exponentials are added, since all comparisons are written out one by one."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
@@ -174,7 +174,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """The largest along an axis, which stays with size 1; 0 where it is infinite, as torch's `logsumexp` has it."""
+    """The largest along an axis, which stays with size 1; 0 where it is infinite, as in torch's `logsumexp`."""
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")
@@ -187,7 +187,7 @@ def _largest(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
-    """A product of matrices, of a batch of one each, or with a vector; with something to add, or without."""
+    """A product of two matrices, of batches of one matrix, or of a matrix and a vector; added to a tensor or not."""
     *first, left, right = arguments
     left, right, shape = writer.stored(left), writer.stored(right), tuple(result.shape)
     if len(shape) == 3 and shape[0] != 1:
@@ -203,7 +203,7 @@ NUM_TERMS = 8
 """Terms of a sum that are added in one pass over the longest axis; heuristic."""
 
 NUM_SUMS = 10
-"""Most sums over one long axis that are computed in one loop, which reads what they share once; heuristic."""
+"""Most sums over one long axis in one loop, which reads their common numbers once; heuristic."""
 
 
 def _multiplied(writer: Writer, a: Value, b: Value, added: Value, shape: tuple[int, ...]) -> Value:
@@ -223,9 +223,9 @@ def _term(a: Value, b: Value, index: Index, k: str) -> str:
 
 
 def _add_along(writer: Writer, a: Value, b: Value, added: Value, result: Value) -> None:
-    """Write a product of matrices by loops over its terms, each of which makes some elements of it."""
+    """Write a product of matrices by loops over the terms of its sums; each loop computes some elements."""
     num_terms, rows = a.shape[-1], "rows"
-    if num_terms == writer.size:  # zeros make the loops over rows a whole number of steps
+    if num_terms == writer.size:  # zeros fill up the last step of the loops over rows
         is_filled = [writer.fill(a, len(a.shape) - 1), writer.fill(b, len(b.shape) - 2)]
         rows = "room" if all(is_filled) else "rows"
     *outer, inner = order(result.shape)
@@ -250,7 +250,7 @@ def _add_along(writer: Writer, a: Value, b: Value, added: Value, result: Value) 
 
 
 def _add_across(writer: Writer, a: Value, b: Value, added: Value, result: Value) -> None:
-    """Write a product of matrices by loops over its elements, each of which adds some terms to all of them."""
+    """Write a product of matrices by loops over its elements; each loop adds some terms to all elements."""
     num_terms = a.shape[-1]
 
     def add(before: Value, terms: Sequence[str]) -> None:
@@ -271,7 +271,7 @@ def _add_across(writer: Writer, a: Value, b: Value, added: Value, result: Value)
 
 
 def _requiring(operation: Operation, required: dict[int, object]) -> Operation:
-    """An operation that refuses other values of some arguments."""
+    """An operation that refuses arguments without the required values."""
 
     def write(writer: Writer, result: Any, *arguments: Any) -> Any:
         if any(arguments[number] != value for number, value in required.items()):

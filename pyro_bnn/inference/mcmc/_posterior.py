@@ -27,7 +27,7 @@ class MCMCPosterior(Posterior):
         statistics: What the sampler reported.
         status: What the diagnostics say.
         sampler: Name of the algorithm.
-        path: How the draws were computed: ``"C"``; ``"replayed"`` or ``"eager"``, which is in torch, and the reason why
+        path: How the draws were computed: ``"C"``; ``"replayed"`` or ``"eager"``, both in torch, with the reason why
             not in a faster way; ``"pyro"``; or empty for a sampler of one's own that does not say.
 
     Raises:
@@ -121,8 +121,8 @@ class MCMCPosterior(Posterior):
     def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
 
-        Look at the predictions. To permute hidden units, or flip their signs, changes the weights and not the function,
-        so chains may sit in mirrored modes: their weights then never agree, and their predictions do.
+        Judge by the predictions. Permuting hidden units, or flipping their signs, changes the weights but not the
+        function. So chains may sit in mirrored modes, where their predictions agree but their weights never do.
 
         Args:
             model: The model that was sampled.
@@ -138,7 +138,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """With None, all draws and the statistics of the sampler; with a number, that many draws without them."""
+        """All draws and the sampler's statistics if `num_samples` is None; else so many draws, without statistics."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics
@@ -179,7 +179,7 @@ def _check_samples(samples: Mapping[str, Tensor]) -> None:
 
 
 def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
-    """Draws of a run of Pyro's own, ``{site: shape (K, S, *event)}``."""
+    """Draws of Pyro's own `MCMC`, ``{site: shape (K, S, *event)}``."""
     _checks.kind("mcmc", mcmc, MCMC, "a pyro.infer.MCMC")
     samples = mcmc.get_samples(group_by_chain=True)  # None before the run
     if not samples:
@@ -207,5 +207,5 @@ def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
         diverging = torch.zeros(like.shape[:2], dtype=torch.bool, device=like.device)
         for chain in range(len(diverging)):
             diverging[chain, divergences[f"chain {chain}"]] = True
-    # Pyro's "acceptance rate" of NUTS is the fraction of draws that moved; its kernel has one step size, the last.
+    # Left out: Pyro's "acceptance rate" of NUTS is the fraction of draws that moved, and its step size is the last one.
     return ChainStatistics(diverging=diverging, seconds=seconds)

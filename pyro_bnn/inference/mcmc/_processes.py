@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ChainProcesses(Processes):
-    """This process and those that it shares the chains with."""
+    """This process and the others that share the chains."""
 
     def share(self, num_chains: int) -> int:
         """Number of chains of this process."""
@@ -47,11 +47,11 @@ class ChainProcesses(Processes):
             for name, value in values.items():
                 if other[name] != value:
                     raise ValueError(
-                        f"`{name}` must be the same in all processes: chains are shared out, and each of them sees all "
-                        "of the data. Pass the same arguments everywhere."
+                        f"`{name}` must be the same in all processes: each process draws some of the chains, and every "
+                        "chain uses all data. Pass the same arguments everywhere."
                     )
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, in all of them."""
+        """Call a function in the first process only; all processes get its result."""
         value: T = self.from_first(make() if self.is_first else None)
         return value

@@ -1,8 +1,8 @@
 """Potentials recorded as operations that torch runs one after the other, without Python and autograd in between.
 
-Small tensors take less time to compute than Python takes to ask for them. No compiler is needed. A leapfrog step of
-NUTS of 61, 481 and 1021 weights (100 rows, one thread) takes 175, 237 and 254 microseconds in place of 425, 593 and 558
-with one chain, and 268, 418 and 512 in place of 605, 780 and 949 with four.
+For small tensors, Python takes more time than the computation. No compiler is needed. A leapfrog step of NUTS of 61,
+481 and 1021 weights (100 rows, one thread) takes 175, 237 and 254 microseconds instead of 425, 593 and 558 with one
+chain, and 268, 418 and 512 instead of 605, 780 and 949 with four.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ from ._kernel import ValueAndGrad
 from ._traced import UnsupportedError, traced, unsupported_if_it_fails
 
 MOST_OPERATIONS = 2000
-"""Heuristic: a potential of more operations is not recorded, which takes about a millisecond for each."""
+"""Heuristic: a potential of more operations is not recorded. Recording takes about a millisecond for each."""
 
 
 def replayed_or_eager(value_and_grad: ValueAndGrad, z: Tensor) -> tuple[ValueAndGrad, str]:
-    """A potential for points of the shape of z, recorded; or as it is, and why it cannot be recorded."""
+    """A potential recorded for points of the shape of z; or the potential itself, and why it cannot be recorded."""
     try:
         return replayed(value_and_grad, z), ""
     except UnsupportedError as error:
@@ -27,12 +27,12 @@ def replayed_or_eager(value_and_grad: ValueAndGrad, z: Tensor) -> tuple[ValueAnd
 
 
 def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
-    """A potential for points of the shape of z, recorded.
+    """A potential recorded for points of the shape of z.
 
     Raises:
-        UnsupportedError: If it cannot be.
+        UnsupportedError: If it cannot be recorded.
     """
-    if z.device.type != "cpu":  # elsewhere it is not Python that takes the time
+    if z.device.type != "cpu":  # elsewhere Python takes little of the time
         raise UnsupportedError(f"records are replayed on a CPU, and the device is {z.device}")
     with unsupported_if_it_fails(), _Counter() as counter:
         value_and_grad(z)
@@ -40,7 +40,7 @@ def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
         raise UnsupportedError(f"the density has {counter.count} operations, over {MOST_OPERATIONS}")
     graph, constants = traced(value_and_grad, [z])
     names = [f"argument_{number}" for number in range(1 + len(constants))]
-    try:  # as `torch.jit.trace` does it, but torch keeps what that returns for ever; these functions are not public
+    try:  # as in `torch.jit.trace`, whose results torch never frees; these functions are not public
         record, _ = torch._C._create_graph_by_tracing(
             lambda *tensors: tuple(graph(*tensors)), (z, *constants), lambda _: "", True, False, None, names
         )
@@ -50,7 +50,7 @@ def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
 
     def quick(z: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            potential, gradient = run(z.contiguous(), *constants)  # views were recorded for such a memory
+            potential, gradient = run(z.contiguous(), *constants)  # views were recorded for contiguous memory
         return potential, gradient
 
     tolerance = torch.finfo(z.dtype).eps ** 0.5

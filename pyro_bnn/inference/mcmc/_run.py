@@ -25,16 +25,16 @@ KIND = "checkpoint of chains"
 """Kind of the files, see :func:`write_state`."""
 
 SAME_DENSITY = 1e-4
-"""Relative difference of densities that rounding on another machine may make; heuristic."""
+"""Relative difference of densities that rounding on another machine may cause; heuristic."""
 
 
 RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "energy_error")
-"""What is kept of `Draws`, if the sampler has it."""
+"""Fields of `Draws` that are kept, if the sampler has them."""
 
 
 @dataclass
 class Chain:
-    """One chain: first it learns its step size and mass, then it records draws, then it idles until all have theirs."""
+    """One chain: first it learns its step size and mass, then it records draws, then it idles until all are done."""
 
     index: int  # its row in the kernel's tensors
     num_warmup: int
@@ -79,7 +79,7 @@ class Chain:
             self.records[name] = [] if values is None else list(values.to(device, copy=True))
             if len(self.records[name]) not in ({num_recorded} if name == "z" else {0, num_recorded}):
                 raise ValueError(
-                    f"a chain of {num_recorded} draws must have as many values of `{name}`, got "
+                    f"a chain of {num_recorded} draws must have one value of `{name}` for each, got "
                     f"{len(self.records[name])}; pass another file."
                 )
 
@@ -97,7 +97,7 @@ class RunPlan:
 
 
 class Run:
-    """Chains at work on one potential; `settings` must be the same, by argument, to go on from a file."""
+    """Chains at work on one potential; only a run with equal `settings`, by argument, can be resumed from its file."""
 
     def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
@@ -107,7 +107,7 @@ class Run:
         """How draws are computed; see :attr:`Kernel.path`."""
 
     def start(self, starts: Tensor, descent: Descent | None) -> None:
-        """Begin chains at points of shape (K, P), or where these descend to."""
+        """Begin chains at points of shape (K, P), or where a descent from these ends."""
         with self._stream:
             kernel = self._new_kernel(starts)
             if descent is not None:
@@ -137,7 +137,7 @@ class Run:
             chain.restore(its_state, self._starts.device)
         self.path = state["path"]
         if not all(chain.is_done for chain in self._chains):
-            # A finished run that is to have more draws begins anew at its last ones.
+            # To get more draws, a finished run begins anew at its last ones.
             z = torch.stack([chain.records["z"][-1] for chain in self._chains]) if is_finished else self._starts
             with self._stream:
                 self._kernel = self._new_kernel(z)
@@ -148,10 +148,10 @@ class Run:
         self._stream.restore(state["stream"])
 
     def finish(self, keeper: Keeper, *, progress: bool) -> None:
-        """Make the draws that are missing; the keeper gets the state at the beginning, now and then, and at the end."""
+        """Make the missing draws; the keeper gets the state at the beginning, now and then, and at the end."""
         if self._kernel is None:
             return
-        keeper.write(self.state)  # what is wrong with writing shows before hours of drawing
+        keeper.write(self.state)  # errors in writing show before hours of drawing
         kernel, chains = self._kernel, self._chains
         total, done = sum(c.num_warmup + c.num_samples for c in chains), sum(c.num_drawn for c in chains)
         with tqdm(total=total, initial=done, disable=not progress, unit="draw") as bar:
@@ -169,7 +169,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Wall time so far, that of processes that were interrupted included."""
+        """Wall time so far, including that before interruptions."""
         return self._seconds_before + time.perf_counter() - self._begin
 
     def recorded(self) -> dict[str, Tensor]:
@@ -208,7 +208,7 @@ class Run:
 
 
 def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
-    """What must be the same to resume a run, as plain data, by the name of the argument it comes from."""
+    """Settings that must be equal to resume a run, as plain data, by the name of the argument."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
         "data": digest(data),
@@ -223,7 +223,7 @@ def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) 
 
 
 def digest(value: object) -> str:
-    """Dtype, shape and SHA-256 of a tensor's content, as text; of a list or dictionary, for each of its entries."""
+    """Dtype, shape and SHA-256 of a tensor's content, as text; for a list or dictionary, of each of its entries."""
     if isinstance(value, Mapping):
         return str({name: digest(part) for name, part in value.items()})
     if isinstance(value, list | tuple):
@@ -248,7 +248,7 @@ def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def _require_same_densities(path: Path, before: Tensor, now: Tensor) -> None:
-    """A model is known by its values at the first points."""
+    """Raise if the density at the first points has changed, so the model must be another one."""
     if not torch.allclose(before, now, rtol=SAME_DENSITY, atol=SAME_DENSITY):
         raise ValueError(
             f"`resume` must be a file of the same model, but the posterior density differs from that in {path}: a "

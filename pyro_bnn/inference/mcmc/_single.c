@@ -1,4 +1,4 @@
-/* What depends on the format of single precision: exponentials and logarithms by their bits. */
+/* Exponentials and logarithms in single precision, computed from the bits of this format. */
 
 typedef float real;
 
@@ -19,7 +19,7 @@ static inline unsigned as_bits(float value) {
 
 /* exp(x) = 2^n exp(r) with |r| <= log(2) / 2: returns exp(r) - 1 by its Taylor series, and 2^n. */
 static inline float reduced_expm1(float x, float *power) {
-    const float rounding = 12582912.0f; /* 1.5 * 2^23: a sum with it is rounded to an integer */
+    const float rounding = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
     const float shifted = x * 1.44269504f + rounding, n = shifted - rounding;
     const float r = (x - n * 0x1.62ep-1f) - n * 0x1.0bfbe8p-15f; /* log(2) in two parts */
     float p = 1.0f / 5040.0f;
@@ -43,7 +43,7 @@ static inline float log_(float x) {
     p = p * q + 1.0f / 7.0f;
     p = p * q + 1.0f / 5.0f;
     p = p * q + 1.0f / 3.0f;
-    /* 2 s = f - f s is exact in f, the large part */
+    /* 2 s = f - f s, where the large part f is exact */
     const float value = k * 0x1.62ep-1f + (f - s * (f - 2.0f * q * p) + k * 0x1.0bfbe8p-15f);
     return x > 0.0f ? (x < INFINITY ? value : x) : x == 0.0f ? -INFINITY : NAN;
 }

@@ -15,17 +15,17 @@ from ._kernel import ValueAndGrad
 
 @dataclass(frozen=True)
 class FreshInit(Init):
-    """Points of networks that have just been made: Gaussian weights that keep the scale of what passes through ReLU.
+    """Points of freshly initialised networks: Gaussian weights that keep the scale of activations across ReLU layers.
 
-    Weights have the standard deviation sqrt(2 / number of inputs); all that is a vector or a number, such as biases and
-    noise scales, starts at 0 or its prior's median.
+    Weights have the standard deviation sqrt(2 / number of inputs). Vectors and numbers, such as biases and noise
+    scales, start at 0 or their prior's median.
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.
     """
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Zeros or the prior's median, and the rho of the standard deviation; see :meth:`Init.__call__`."""
+        """Zeros or the prior's median, and the standard deviation as rho; see :meth:`Init.__call__`."""
         start = site.unconstrained_start
         if start.dim() < 2:
             loc = torch.zeros_like(start) if site.transform is None else start
@@ -36,15 +36,15 @@ class FreshInit(Init):
 
 @dataclass(frozen=True)
 class Descent:
-    """Starts at modes: each chain begins at random and descends to the nearest by Adam, all of them side by side.
+    """Starts at modes: Adam takes each chain from a random point to a nearby mode, all chains side by side.
 
-    This trains an ensemble, of as many networks as there are chains, to the largest posterior density on all data.
-    With C it takes seconds; see `compile` of :func:`~pyro_bnn.fit_mcmc`.
+    This trains one network per chain, an ensemble, to maximise the posterior density on all data. With C it takes
+    seconds; see `compile` of :func:`~pyro_bnn.fit_mcmc`.
 
     Args:
         num_steps: Number of steps of Adam, each on all data.
         learning_rate: The first learning rate, which falls to 0 by a cosine.
-        init: What the points are drawn from before; None is :class:`FreshInit`.
+        init: What the random points are drawn from; None is :class:`FreshInit`.
 
     References:
         Sommer et al. (2025), https://arxiv.org/abs/2502.06335, for chains that start at the members of an ensemble.
@@ -61,7 +61,7 @@ class Descent:
             _checks.kind("init", self.init, Init, "an Init or None")
 
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor) -> Tensor:
-        """The points at which points of shape (K, P) end; a row ends where its potential was lowest."""
+        """Where the descents from points of shape (K, P) end: in each row, at the lowest potential on the way."""
         z = z.clone()
         lowest, best = torch.full_like(z[:, 0], torch.inf), z.clone()
         adam = torch.optim.Adam([z], lr=self.learning_rate)

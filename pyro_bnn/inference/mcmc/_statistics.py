@@ -1,4 +1,4 @@
-"""What a sampler reports for each draw, what a file says of chains, and its checks."""
+"""What a sampler reports for each draw, how a file stores chains, and checks of both."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ class ChainStatistics:
 
 @dataclass(frozen=True)
 class ChainsRecord:
-    """What a file says of an `MCMCPosterior`."""
+    """What a file stores of an `MCMCPosterior`."""
 
     samples: dict[str, Tensor]
     statistics: ChainStatistics
@@ -61,7 +61,7 @@ class ChainsRecord:
 
 
 def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
-    """Raise unless statistics fit chains of shape `lead`, (K, S), of so many latent numbers; None if unknown."""
+    """Raise unless statistics fit chains of shape `lead`, (K, S), with so many numbers in a draw (None if unknown)."""
     mass = statistics.inverse_mass
     size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
     shapes = dict.fromkeys(KINDS, tuple(lead)) | {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}

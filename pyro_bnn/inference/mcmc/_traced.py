@@ -1,4 +1,4 @@
-"""Functions recorded as graphs of tensor operations, whose constant tensors are arguments."""
+"""Records functions as graphs of tensor operations, with their constant tensors as arguments."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ class UnsupportedError(Exception):
 
 @contextmanager
 def unsupported_if_it_fails() -> Iterator[None]:
-    """A context for tracing a density. Tracing can fail where a plain run does not; it is then unsupported."""
+    """A context for tracing a density, which can fail where a plain run does not; errors become `UnsupportedError`."""
     try:
         yield
     except Exception as error:  # whatever a user's model raises
@@ -37,8 +37,8 @@ class Traced(NamedTuple):
 def traced(function: Callable[..., Any], example: Sequence[Tensor]) -> Traced:
     """A function recorded as plain tensor operations, without Pyro and autograd.
 
-    What the function computes from constants alone, such as the normaliser of the likelihood, is computed here, once.
-    Where it cannot be recorded, as where it branches on a value, there is an :class:`UnsupportedError`.
+    Results that depend on constants alone, such as the normaliser of the likelihood, are computed here, once. A
+    function that cannot be recorded, such as one that branches on a value, raises an :class:`UnsupportedError`.
     """
     with unsupported_if_it_fails():
         graph = make_fx(lambda *tensors: function(*tensors))(*example)

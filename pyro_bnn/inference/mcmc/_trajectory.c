@@ -1,6 +1,6 @@
 /* The No-U-Turn Sampler for one chain: `_tree.py` has the algorithm, and the same functions for many chains.
 
-   NUM_WEIGHTS (P), NUM_LEVELS (D), MAX_SIZE and DIVERGENCE are defined before; so is
+   The text before this file defines NUM_WEIGHTS (P), NUM_LEVELS (D), MAX_SIZE, DIVERGENCE and
 
        void value_and_grad(const real *z, real *value, real *gradient, real *scratch, const Data *data)
 */
@@ -125,11 +125,11 @@ static int merge(State *s, const real *inverse_mass, int grown, double log_unifo
            weighted_dot(s->right.r, between, inverse_mass) <= 0.0 || s->size == MAX_SIZE;
 }
 
-/* Goes on until the trajectory ends (1), or the random numbers are used up (0).
+/* Continues until the trajectory ends (returns 1), or the random numbers are used up (returns 0).
 
    point: z and gradient, then potential, energy, acceptance rate, whether it diverged, number of steps.
    numbers: logarithms of uniform numbers, three for each step: for a subtree's proposal, a merger, a side.
-   position: number of steps whose numbers are used up. */
+   position: number of steps that have used theirs. */
 int advance(State *s, int is_new, real *point, double step_size, const real *inverse_mass, const real *normal,
             const real *numbers, long num_numbers, long *position, real *scratch, const Data *data) {
     if (is_new) {

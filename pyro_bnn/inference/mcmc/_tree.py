@@ -2,7 +2,7 @@
 
 A trajectory starts as a tree of one point (`begin`). A subtree as large as the tree grows from one of its ends, one
 leapfrog step at a time (`grow`), until it is complete, turns or diverges (`ended`). A complete one is added to the tree
-(`merge`), and the next one starts from an end chosen at random (`turn`); `finish` is both.
+(`merge`), and the next one starts from an end chosen at random (`turn`); `finish` does both.
 
 Every chain is one row of every tensor. The functions that take `chains` change the rows that it marks, and no others.
 
@@ -22,7 +22,7 @@ from ._kernel import DIVERGENCE, ValueAndGrad, leapfrog
 
 
 class Tree(NamedTuple):
-    """The trajectory so far, and the point of it that is the next draw if the trajectory ends here."""
+    """The trajectory so far, and its proposal: the point that is the next draw if the trajectory ends here."""
 
     left_z: Tensor  # (K, P), like the other ends
     left_r: Tensor
@@ -82,8 +82,8 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
     yes, no, step = count == 0, count > 0, potential[:, None]
     tree = Tree(*point, *point, *proposal, potential, z, potential, count, potential, count, step, yes)
     subtree = Subtree(*(*point, *proposal, potential, z, potential, count, no, no), *(levels, levels, levels[..., 0]))
-    # Each field gets memory of its own, and the usual strides: where two fields are one tensor, a record relies on it,
-    # and would go wrong when they no longer are.
+    # Each field gets its own memory and the usual strides. If two fields were one tensor, a record would rely on that,
+    # and be wrong once they differ.
     copied = functools.partial(torch.clone, memory_format=torch.contiguous_format)
     return Tree(*map(copied, tree)), Subtree(*map(copied, subtree))
 
@@ -156,7 +156,7 @@ def finish(
     for_merge: Tensor,
     for_side: Tensor,
 ) -> tuple[Tree, Subtree]:
-    """Merge the subtrees of marked chains with their trees, and start the next ones; logarithms of uniform numbers."""
+    """Merge the subtrees of marked chains with their trees, and start the next ones, by logs of uniform numbers."""
     tree = merge(chains, tree, subtree, constants, max_size, for_merge)
     return turn(chains & ~tree.finished, tree, subtree, constants, for_side)
 
@@ -170,12 +170,12 @@ def merge(
 
     .. math:: \min\left(1, \frac{W_\text{subtree}}{W_\text{tree}}\right).
 
-    The trajectory ends if the subtree was not added, the tree is as large as it may be, or it turns back: with
-    velocities v at its ends and :math:`\rho` the sum of its momenta, of which the two ends count half, if
+    The trajectory ends if the subtree was not added, the tree has its largest size, or it turns back. With velocities v
+    at its ends and :math:`\rho` the sum of its momenta, the two ends counting half, it turns back if
     :math:`v \cdot \rho \le 0` at either end.
     """
     grown = chains & ~subtree.turning & ~subtree.diverging
-    # Drawing from the union would be valid, too; to favour the subtree moves the chain further.
+    # Drawing from the union would be valid too, but favouring the subtree moves the chain further.
     accepts = grown & (log_uniform < subtree.log_weight - tree.log_weight)
     right, left = ((side & grown[:, None]) for side in (tree.step > 0, tree.step <= 0))
     row, accepts_row = grown[:, None], accepts[:, None]
@@ -231,10 +231,10 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where each leaf of a subtree is stored as a checkpoint, and which checkpoints it is checked against.
 
-    Leaves are counted from 0. The balanced subtrees that a leaf completes are checked for a turn, which needs their
-    first leaves. An even leaf n is such a first leaf, and is stored at the level that is the number of ones in the
-    binary n // 2. An odd leaf completes as many balanced subtrees as its binary form ends in ones, and their first
-    leaves are the last ones stored.
+    Leaves are counted from 0. Each balanced subtree that a leaf completes is checked for a turn, which needs its first
+    leaf. Every even leaf n is such a first leaf; it is stored at a level, the number of ones in the binary form of
+    n // 2. An odd leaf completes one balanced subtree for each one at the end of its binary form; their first leaves
+    are the last ones stored.
 
     Both tables have a row per leaf of the largest tree's last subtree, and a column per level.
     """

@@ -1,8 +1,8 @@
 """The text of a C function, and tensors as pieces of it.
 
-A value is a piece of C for its element, with places for the indices. Most operations only combine such pieces; those
-that are used more than once, and all that go over an axis, are written to memory, with the longest axis innermost, over
-which the C compiler makes vector instructions.
+A value is a C expression for its element, with places for the indices. Most operations only combine such expressions. A
+result is written to memory if it is used more than once, or if its operation runs over an axis. The longest axis is
+innermost, so that the C compiler can vectorise over it.
 """
 
 import math
@@ -26,18 +26,18 @@ class Value:
     """A tensor in C."""
 
     shape: tuple[int, ...]
-    text: str  # expression of the element at the indices `{0}`, `{1}` and so on, one per axis
-    is_stored: bool = False  # whether the element is only read from memory, and may be used any number of times
+    text: str  # the element's expression, with `{0}`, `{1}` and so on for the index along each axis
+    is_stored: bool = False  # whether the element is in memory, so that using it often is cheap
     is_scratch: bool = False  # whether that memory may be written to
     is_filled: bool = False  # whether zeros follow the rows of a block
-    example: Tensor | None = None  # the tensor for the example, once it is known
+    example: Tensor | None = None  # the tensor of the example run, once it is known
 
     def at(self, index: Index) -> str:
         """The expression of an element, from one expression per axis."""
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """A tensor of another shape whose elements are those at other indices, made of its own (:func:`places`)."""
+        """A tensor of another shape that reads this one at other indices, made of its own :func:`places`."""
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
@@ -71,7 +71,7 @@ class Value:
         return self.read_at(shape, [*index[:axis], str(number % self.shape[axis]), *index[axis:]])
 
     def reshaped(self, shape: Sequence[int], *_: Any) -> "Value":
-        """The elements, in their order, with other axes; axes of size 1 only come and go in most networks."""
+        """The elements in the same order with other axes; in most networks only axes of size 1 are added or removed."""
         from_axes = [axis for axis, n in enumerate(self.shape) if n > 1]
         to_axes = [axis for axis, n in enumerate(shape) if n > 1]
         index, own = places(shape), ["0"] * len(self.shape)
@@ -152,7 +152,7 @@ class Writer:
         self.lines: list[str] = []
         self.num_scratch = 0
         self.num_products = 0
-        self.size = 0  # rows that the block has room for within which the text stands; 0 outside
+        self.size = 0  # rows that fit into the block that is being written; 0 outside of blocks
         self._count = 0
 
     def name(self, prefix: str) -> str:
@@ -176,7 +176,7 @@ class Writer:
     ) -> Iterator[list[str]]:
         """Loops over some axes, all by default; yields an index for each axis, 0 for the others.
 
-        `pragma` is for the innermost loop. `rows` is the number of rows of a block in C: "room" is rounded up.
+        `pragma` is for the innermost loop. `rows` is the C variable with the rows of a block; "room" is rounded up.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
@@ -192,15 +192,15 @@ class Writer:
     def each(self, shape: Sequence[int], line: str) -> None:
         """Loops over all axes around a line with places for the indices.
 
-        It must read nothing that it writes for other elements. A compiler sees that by itself where it knows how long
-        the loop is.
+        The line must compute each element independently of the others. Where the length of the loop is known, a
+        compiler sees this independence without a pragma.
         """
         is_known = self.size == 0 or self.size != max(shape, default=0)
         with self.loops(shape, pragma="" if is_known else "omp simd") as index:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Write zeros after the rows of a block, which are along an axis; returns whether they are there."""
+        """Write zeros after the last row of a block along an axis, if possible; returns whether zeros are there."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")
@@ -250,7 +250,7 @@ class Writer:
     def reduction(
         self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
     ) -> Iterator[list[str]]:
-        """Loops over axes that add to variables; the order of their terms is the compiler's."""
+        """Loops over axes that add to variables; the compiler may add the terms in any order."""
         if not axes:
             yield ["0"] * len(shape)
             return

@@ -1,4 +1,4 @@
-"""The arguments of a model from what people give as data: pairs (x, y), or any tuple for a model of one's own."""
+"""Turns a user's data into the arguments of a model: pairs (x, y), or any tuple for a model of one's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ Batch = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Arguments:
-    """The way in which data become arguments of a model.
+    """How data become arguments of a model.
 
-    Tensors are moved to `device`, if there is one; arrays get the device and type of `like`. If they are `paired`,
-    there must be two arguments, x and one tensor y with as many rows, as a `BayesianModel` needs.
+    Tensors are moved to `device`, if given; arrays get the device and type of `like`. If `paired`, there must be two
+    arguments with equally many rows, x and one tensor y, as a `BayesianModel` needs.
     """
 
     device: torch.device | None
@@ -67,8 +67,8 @@ class Arguments:
         kind, example = ("a pair (x, y)", "(x, y)") if self.paired else ("a tuple of the model's arguments", "a tuple")
         if isinstance(batch, Mapping):
             raise ValueError(
-                f"a batch must be {kind}, got a dictionary with the keys {list(batch)}; say which is which by a "
-                f"`collate_fn` of the loader that returns {example}."
+                f"a batch must be {kind}, got a dictionary with the keys {list(batch)}; give the loader a `collate_fn` "
+                f"that returns {example}."
             )
         got = f"{len(batch)} part(s)" if isinstance(batch, (tuple, list)) else type(batch).__name__
         if isinstance(batch, Tensor):
@@ -77,7 +77,7 @@ class Arguments:
         raise ValueError(f"a batch must be {kind}, got {got}; let the loader give {example}{several}.")
 
     def _argument(self, part: Any) -> Any:
-        """An argument of a model of one's own: its tensors are moved, and everything else is as it was."""
+        """An argument of a model of one's own: its tensors are moved, and everything else stays the same."""
         if isinstance(part, Tensor):
             return to_device(part, self.device)
         if isinstance(part, np.ndarray):

@@ -23,9 +23,9 @@ Data = Iterable[object] | tuple[object, ...]
 class Batches:
     """Iterates over one epoch of batches, on a device.
 
-    The data are a tuple with all rows, from which `generator` draws a new order in each epoch, or a loader, which has
-    an order of its own. For the arguments `device`, `like` and `paired` see :class:`Arguments`. Of processes that fit
-    together, each has all rows and takes its share of every batch; a loader gives a share itself.
+    The data are a tuple with all rows, whose order `generator` draws anew in each epoch, or a loader with its own
+    order. For `device`, `like` and `paired` see :class:`Arguments`. If several processes fit together, each takes its
+    share of every batch of a tuple, but a loader must give each process its share.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class Batches:
             self.num_batches = self._loader.num_batches
 
     def require_same_end(self, batch: Batch | None) -> None:
-        """Raise in all processes if some have a next batch and others have none; a known length is compared before."""
+        """Raise in all processes if only some have a next batch; loaders of known length were compared before."""
         if not self._processes.are_many or self._loader is None or self._loader.has_length:
             return
         if all(self._processes.any([batch is None, batch is not None])):
             raise ValueError(
-                "the loaders of all processes must give the same number of batches, but that of one process has ended "
-                "before another; repeat or drop rows, as torch's `DistributedSampler` does."
+                "the loaders of all processes must give the same number of batches, but one ended before the others; "
+                "repeat or drop rows, as torch's `DistributedSampler` does."
             )
 
     def first(self) -> Batch:
-        """An example: a batch of the first rows, without a new order, or a loader's first batch, which is not lost."""
+        """An example batch: the first rows of a tuple, or a loader's first batch, which stays in the first epoch."""
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None
@@ -91,8 +91,8 @@ class Batches:
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from the one with index `skip`.
 
-        All random numbers of the order are drawn, and skipped batches of a loader are fetched, before this returns. A
-        loader without workers draws its order with its first batch. Samplers with `set_epoch` are told the `number`.
+        Before this returns, the order is drawn, and skipped batches of a loader are fetched. Only a loader without
+        workers draws its order later, with its first batch. `number` goes to samplers with `set_epoch`.
         """
         if self._loader is not None:
             return self._loader.epoch(number, skip)
@@ -100,7 +100,7 @@ class Batches:
         if self.num_batches == 1 and not self._processes.are_many:
             return iter([self.tensors][skip:])
         order = torch.randperm(self.num_rows, generator=self._generator)
-        order = order.to(leaves(self.tensors)[0].device)  # once, since a GPU's program waits for each copy
+        order = order.to(leaves(self.tensors)[0].device)  # once, since the program waits for each copy to a GPU
         return map(self._chosen, [order[begin:end] for begin, end in self.bounds()[skip:]])
 
     def _chosen(self, rows: Tensor) -> Batch:
@@ -114,7 +114,7 @@ class Batches:
         return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def require_passes(self, num_epochs: int) -> None:
-        """Raise a `ValueError` if the data are a generator, which ends after one epoch, and there are to be more."""
+        """Raise a `ValueError` if more than one epoch is wanted of a generator, which ends after one."""
         if num_epochs > 1 and self._loader is not None and self._loader.is_one_pass:
             raise ValueError(
                 f"`data` must start anew in each of {num_epochs} epochs, got a generator or iterator, which ends after "
@@ -122,10 +122,9 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """States of the generators of the order: the one given, and a `DataLoader`'s own.
+        """States of the generators that draw the order: `generator`, and those of a `DataLoader`.
 
-        Taken before :meth:`epoch`, they repeat the order of that epoch. A loader without a generator draws its order
-        from torch's.
+        States from before :meth:`epoch` repeat the order of that epoch. A loader without a generator uses torch's.
         """
         return [generator.get_state() for generator in self._generators()]
 
@@ -148,7 +147,7 @@ def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None
     """All rows (x, y) of a model's data, as tensors on its device; None if the data are a loader.
 
     Raises:
-        ValueError: If the data are neither, or not those of the model.
+        ValueError: If the data are neither, or do not fit the model.
     """
     _require_kind(data)
     if not _is_whole(data):
@@ -177,7 +176,7 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
         return length_of(data)
     size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
     count, processes = -(-num_data // size), Execution.given(execution).processes
-    is_cut = count > 1 and num_data - (count - 1) * size < processes.count  # then the last two batches are one
+    is_cut = count > 1 and num_data - (count - 1) * size < processes.count  # then the last two batches become one
     return count - is_cut
 
 
@@ -190,7 +189,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 
 
 def _is_whole(data: Data) -> bool:
-    """Whether data are the parts of one tuple with all rows; a list of tuples, lists or dictionaries is of batches."""
+    """Whether data are one tuple with all rows; a list of tuples, lists or dictionaries counts as a loader."""
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
     )
@@ -206,6 +205,6 @@ def _require_kind(data: object) -> None:
         )
     if isinstance(data, Mapping):
         raise ValueError(f"`data` must be a pair (x, y), got a dictionary with the keys {list(data)}; {remedy}.")
-    is_array = callable(getattr(type(data), "__array__", None))  # of arrays, tensors and data frames
+    is_array = callable(getattr(type(data), "__array__", None))  # arrays, tensors and data frames have it
     if is_array or isinstance(data, (str, bytes)) or not isinstance(data, Iterable):
         raise ValueError(f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__}; {remedy}.")

@@ -1,4 +1,4 @@
-"""The file from which a fit goes on: its state, and what it is made of, in words by which two fits are compared."""
+"""The file from which a fit continues: its state, and a description in words to compare two fits by."""
 
 import hashlib
 import re
@@ -22,27 +22,27 @@ from ._loop import Loop
 KIND = "checkpoint of a fit"
 
 MOST_NUMBERS = 16
-"""Largest number of elements of a tensor that are written out; of more there is a digest."""
+"""Tensors with more elements are described by a digest, not written out."""
 
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What a checkpoint holds: what the fit is made of, and the state of its loop."""
+    """What a checkpoint holds: the description of the fit, and the state of its loop."""
 
     fit: dict[str, str]
     loop: dict[str, Any]
 
 
 def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -> None:
-    """Let a loop that has made no step go on from a file; a file of a fit with another fingerprint is refused."""
+    """Continue a loop that has made no step from a file; a file with another fingerprint is refused."""
     with understood(path, KIND):
         state = record(FitRecord, read_state(path, KIND), "file")
     for kind, expected in fingerprint.items():
         found = state.fit.get(kind)
         if found != expected:
             raise ValueError(
-                f"{path} is of another fit: its {kind} is {found}, but that of this fit is {expected}; "
-                "resume with the arguments with which the file was made."
+                f"{path} is from another fit: its {kind} is {found}, but this fit's is {expected}; "
+                "resume with the arguments of the fit that wrote the file."
             )
     with understood(path, KIND):
         loop.restore(state.loop)
@@ -51,7 +51,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """What a fit is made of, in words by kind, before its first step; fits that differ in one are not continued."""
+    """A description of a fit before its first step, in words by kind. Only equal fits can be continued."""
     step, tensors = loop.step, loop.batches.tensors
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")
@@ -82,7 +82,7 @@ def _shapes(module: nn.Module) -> str:
 
 
 def _model(model: nn.Module) -> dict[str, str]:
-    """What tensors' shapes do not tell of a `BayesianModel`."""
+    """The properties of a `BayesianModel` that its tensors' shapes do not show."""
     if not isinstance(model, BayesianModel):
         return {}
     likelihood, inner = model.likelihood, {"training"} | vars(nn.Module()).keys()
@@ -105,14 +105,14 @@ def _optimizer(optimizer: Optimizer) -> dict[str, str]:
 
 
 def _weight(weight: float | KLWeight) -> str:
-    """The weight of the KL term; nothing is known of a function of the user's own."""
+    """The weight of the KL term; a function of the user's own cannot be described."""
     if not callable(weight):
         return repr(float(weight))
     return words(weight) if is_dataclass(weight) else "a schedule"
 
 
 def words(value: object) -> str:
-    """A value in words that are the same in another process; a function is its name only."""
+    """A value in words that are the same in every process; for a function, only its name."""
     if isinstance(value, Tensor):
         return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
     if isinstance(value, Mapping):

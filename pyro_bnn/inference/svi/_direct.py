@@ -44,7 +44,7 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> J
         return f"the bound is {type(elbo).__name__}"
     if elbo.vectorize_particles or elbo.retain_graph:
         return "the bound vectorises its particles or retains its graph"
-    if _PYRO_STACK:  # later steps do not look: by then the handlers may belong to another thread
+    if _PYRO_STACK:  # not checked in later steps, when handlers may belong to another thread
         return "effect handlers are active"
     if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
         return "autocast is on"
@@ -70,7 +70,7 @@ def _of_priors(joint: Joint) -> str | None:
 
 def _of_network(model: BayesianModel, x: Inputs) -> str | None:
     try:
-        with seeded(0, model.device), torch.no_grad(), poutine.block():  # other threads of ours wait
+        with seeded(0, model.device), torch.no_grad(), poutine.block():  # our other threads wait
             tried = copied(model)  # a run changes the buffers of layers such as batch normalisation
             trace: Any = poutine.trace(tried.observation).get_trace(x)
     except Exception as error:  # if the data are wrong, the real step raises the right error
@@ -84,7 +84,7 @@ class DirectStep(GradientStep):
     r"""A step on a :class:`BayesianModel` and a :class:`FlatGuide`; :func:`direct_joint` says when it can be used.
 
     Each of the S draws takes four operations: draw the weights; run the network; run the backward pass of minus the
-    log-likelihood; turn its gradients into those in the guide's parameters, and add the gradients of the divergence.
+    log-likelihood; turn its gradients into gradients of the guide's parameters, and add those of the divergence.
     The :class:`~pyro_bnn.inference.guides.FlatState` of a family of guides defines the first and the last of these.
     """
 
@@ -122,9 +122,9 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Compute what frozen layers give for all rows; all further steps must then be on the last batch of `batches`.
+        """Compute the outputs of frozen layers for all rows; all further steps must use the last batch of `batches`.
 
-        Code of the user that runs between epochs, `is_watched`, may change these layers.
+        Set `is_watched` if the user's code runs between epochs, since it may change these layers.
         """
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
@@ -150,10 +150,10 @@ class DirectStep(GradientStep):
         return weight * terms[1] - terms[0], terms
 
     def _require_same_model(self) -> None:
-        """Raise if a prior was changed, the model was moved, or it or the guide got hooks since the first step."""
+        """Raise if, since the first step, a prior was changed, the model was moved, or hooks were set."""
         model, value = self._joint.model, self._state.value
         is_same = [tensor._version for tensor in self._in_priors] == self._versions
-        statements, like = model.sample_statements, model.like  # once, since both are searched for
+        statements, like = model.sample_statements, model.like  # once, since both take a search
         if not is_same or statements != self._statements:
             raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
         if like.device != value.device or like.dtype != value.dtype:
@@ -189,7 +189,7 @@ class DirectStep(GradientStep):
             loss = log_likelihood * (-share / self._num_draws)
             if loss.requires_grad:  # else the network uses no weight
                 self._state.observe(loss)
-                loss.backward(retain_graph=index < len(parts) - 1)  # of the values, which all parts share
+                loss.backward(retain_graph=index < len(parts) - 1)  # all parts share the graph of the values
             terms.append(share * log_likelihood.detach())
         return terms[0] if len(parts) == 1 else torch.stack(terms).sum()
 

@@ -1,4 +1,4 @@
-"""How steps are computed: options that change their cost, and not what they estimate."""
+"""How steps are computed: options that change their cost, but not what they estimate."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,12 @@ class Execution:
         cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of a small
             network's time. The network's Python code then runs only in the first few steps. The optimizer must have
             ``fused=True``.
-        num_parts: Number of parts into which each batch is cut. The network runs on one after the other, with the same
-            weights, and their gradients are added up: memory is that of one part. Batch normalisation sees the parts.
-        autocast: Type in which the network computes where torch thinks that safe, ``torch.bfloat16``; the likelihood,
-            the guide and the prior keep the model's. None computes everything in the model's type.
+        num_parts: Number of parts into which each batch is cut. The network runs on one part after the other, with the
+            same weights, and the gradients are added up. This saves memory. Batch normalisation sees single parts.
+        autocast: Type in which the network computes where torch considers this safe, ``torch.bfloat16``. Likelihood,
+            guide and prior keep the model's type. None computes everything in the model's type.
         distributed: Whether the processes of a `torch.distributed` process group, if there is one, make steps together.
-            Each takes its share of the rows and noise of its own, and gradients are averaged.
+            Each takes its share of the rows and draws its own noise, and gradients are averaged.
 
     Raises:
         ValueError: If an option has a wrong value.

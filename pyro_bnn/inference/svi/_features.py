@@ -1,4 +1,4 @@
-"""What the frozen layers of a network give for all rows of the data, computed once for a fit."""
+"""Outputs of a network's frozen layers for all rows of the data, computed once for a fit."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,7 +17,7 @@ MOST_BYTES = 10**9
 """Heuristic: memory for the features of all rows. If they take more, the frozen layers run in each step."""
 
 MOST_TRIES = 8
-"""Heuristic: runs of a batch in which to learn which calls can be repeated; each run refuses all that it finds."""
+"""Heuristic: runs of a batch to find calls that cannot be left out later; each run refuses all that it finds."""
 
 UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
@@ -25,27 +25,25 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 class Features:
     """Outputs of the frozen layers before the first random or learned parameter, for all rows, and their use in steps.
 
-    The network runs once over all rows, in parts that are as large as the batches. What the recorded calls return is
-    put into tables with one entry for each row. A step takes the rows of its batch from the tables. A network in which
-    something is found that does not permit this runs as a whole: it mixes rows, or the tables would be too large. So
-    does one that is changed during the fit, from then on. Random numbers and buffers are as if nothing had been run. If
-    they are `is_watched`, :meth:`check` compares the numbers of the frozen layers with a copy of them.
+    The network runs once over all rows, in parts that are as large as the batches. The results of recorded calls go
+    into tables with one entry for each row. A step takes the rows of its batch from the tables. The network runs as a
+    whole if it mixes rows or the tables would be too large, and once frozen layers have changed during the fit. Random
+    numbers and buffers are as without this run. If `is_watched`, :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
         self._model, self._batches, self._autocast = model, batches, execution.autocast
         self._tables: list[Tensor] = []
-        self._memories: dict[int, Memory] = {}  # by the number of rows, since a recorded call has a shape
+        self._memories: dict[int, Memory] = {}  # by the number of rows, which a recorded call fixes
         self._taken: tuple[Tensor | None, list[Tensor]] = None, []
         self._fixed: list[tuple[Tensor, Tensor]] = []
         self.in_words = ""
-        """What was done, to be put at the end of a sentence; empty if there are no frozen layers that could be left
-        out."""
+        """What was done, as the end of a sentence; empty if no frozen layers could be left out."""
         random = random_paths(model)
         named = dict(model.network.named_parameters(remove_duplicate=False))
         learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}
         self._plan = Plan(model.network, random, learned)
-        # Processes that fit together write all buffers at every step, which could not be told from a change.
+        # Processes that fit together write all buffers at every step, which would look like a change.
         is_alone = execution.num_parts == 1 and not execution.processes.are_many
         if batches.tensors is None or not is_alone or not _have_parameters(self._plan.modules):
             return
@@ -62,7 +60,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """What a function computes that calls the network once with the last batch, without the frozen layers."""
+        """Call a function that runs the network once on the last batch, with tables in place of frozen layers."""
         memory = self._filled()
         if memory is None:
             return compute()
@@ -76,7 +74,7 @@ class Features:
         return compute()
 
     def check(self) -> None:
-        """End the use of the tables if the frozen layers have other numbers now, even if torch did not see a change."""
+        """Stop using the tables if the frozen layers have changed, even if torch did not notice."""
         with EXCLUSIVE:
             if self._memories and not (
                 self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
@@ -110,24 +108,24 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables; returns whether they can be used, and the buffers that the network changes, as they were."""
+        """Fill the tables; returns whether they can be used, and the (restored) buffers that the network changes."""
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:
                 is_usable = self._compute() and self._have_independent_rows()
-            except Exception:  # the steps will raise it, if it is not of a batch that only occurs here
+            except Exception:  # the steps will raise it, unless only a batch used here is at fault
                 is_usable = False
             changed = [pair for pair in zip(buffers, before, strict=True) if not _is_equal(*pair)]
-            for buffer, value in changed:  # as by batch normalisation after the frozen layers
+            for buffer, value in changed:  # for example by batch normalisation after the frozen layers
                 buffer.copy_(value)
         return is_usable, [buffer for buffer, _ in changed]
 
     def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
-        """Note down what must stay as it is; tensors that change in steps may do so."""
+        """Note the present state, which must stay the same; only the tensors `changing` may change."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
-        # Recurrent layers with random weights note down the weights of the last call. What a refused module gives is
-        # never an argument of a call that is left out, except of one inside of it.
+        # These modules may change: recurrent layers with random weights, which store the weights of their last call,
+        # and refused modules, whose results no left-out call reads, except for calls inside of them.
         own_ways = {module for module in self._plan.refused if left_out.isdisjoint(module.modules())}
         own_ways |= {module for module in modules if isinstance(module, nn.RNNBase) and module not in left_out}
         self._state = State((module for module in modules if module not in own_ways), changing)
@@ -162,7 +160,7 @@ class Features:
         return num_bytes <= MOST_BYTES
 
     def _have_independent_rows(self) -> bool:
-        """Whether rows that come together with others get the same features, up to rounding."""
+        """Whether the features of a row stay the same, up to rounding, when the batch has other rows."""
         second = self._batches.bounds()[:2][-1]
         rows = torch.arange(0, second[1], 2, device=self._tables[0].device)
         memory = self._recorded(take(self._x, rows))

@@ -33,7 +33,7 @@ from ._requirements import check_model
 from ._svi_step import svi_step
 
 FEWEST_STEPS = 100
-"""Heuristic: after fewer steps a guide is still near its start, and it shows what was chosen, not what was learned."""
+"""Heuristic: after fewer steps a guide is still near its start, which says nothing about the data."""
 
 NOTABLE_FALL = 0.05
 """Heuristic: if the objective ends lower than it began by more than this fraction, that is not Monte Carlo noise."""
@@ -63,15 +63,15 @@ def fit_svi(
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
-    This is a loop over epochs and batches around the step of :func:`svi_step`. The formula of the ELBO is there, and
-    when the gradients are computed directly or by Pyro. Every quantity in the history is that of the whole data set, in
-    nats. Frozen layers before the first random parameter run once for each row of tensors, if what they give takes at
-    most 1 GB.
+    This is a loop over epochs and batches around the step of :func:`svi_step`, which has the formula of the ELBO and
+    says whether gradients are computed directly or by Pyro. Every quantity in the history is for the whole data set, in
+    nats. If `data` is tensors, frozen layers before the first random parameter run only once for each row, provided
+    that their outputs take at most 1 GB.
 
     Args:
         model: The model; for `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
-        guide: The guide, which is fitted in place. Of a function ``posterior.guide`` is a module with the values that
-            the fit gave its parameters.
+        guide: The guide, which is fitted in place. If it is a function, ``posterior.guide`` is a module with the fitted
+            values of its parameters.
         data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
             a tensor, an array, a list of numbers or a data frame; for networks with several inputs a tuple or a
             dictionary of these. Everything is moved to the model's device.
@@ -84,16 +84,16 @@ def fit_svi(
         elbo: The bound; None is ``Trace_ELBO()``.
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
         kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
-        callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit. One
-            that remembers something is saved in checkpoints if it is a :class:`StatefulCallback`; one that is a context
-            manager, such as :class:`TensorBoard`, is entered for the time of the fit.
+        callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
+            save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
+            :class:`TensorBoard`, is entered for the time of the fit.
         progress: Whether to show a progress bar with the ELBO and its two terms.
         execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
         checkpoint: File to which the state of the fit is written at the end of each epoch (less often if that would
             take more than 2 % of the time) and every ten minutes, or a :class:`Checkpoint` that says how often. With
             it, Ctrl-C and SIGTERM end the fit after the current step with a checkpoint.
         resume: Checkpoint from which the fit continues, with the same arguments. History and parameters end up bit for
-            bit as in a fit without interruption. `num_epochs` may be larger. The same path may be `checkpoint`.
+            bit as in a fit without interruption. `num_epochs` may be larger. `checkpoint` may be the same path.
         seed: Seed of the fit, which makes it repeatable; None draws one. Torch's generators are left as they were.
 
     Returns:

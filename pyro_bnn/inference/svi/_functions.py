@@ -18,8 +18,8 @@ from ..._core.scope import EXCLUSIVE, restored
 class PyroFunction(nn.Module):
     """A Pyro model or guide that is a function, as a module.
 
-    Its `pyro.param` statements get the values of the module's own parameters. These are made at the first call: from
-    Pyro's global store, as far as it has them, and from the statements' first values.
+    Its `pyro.param` statements get the values of the module's own parameters. The first call makes these from Pyro's
+    global store or, if they are not there, from the statements' first values.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -84,7 +84,7 @@ class _OwnValues(Messenger):
 
 
 def as_module(name: str, value: object) -> nn.Module:
-    """A model or guide, which `name` says, as a module."""
+    """A model or guide as a module; `name` says which of the two it is."""
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, type):

@@ -19,12 +19,12 @@ from ._svi_step import svi_step
 
 @dataclass(frozen=True)
 class ParameterNoise:
-    """The gradient of the loss in one parameter of the guide or the model, over many draws of the weights.
+    """Signal and noise of the gradient of one parameter of the guide or the model, over many draws of the weights.
 
     Args:
         name: Name of the parameter, such as ``loc.net.0.weight``.
         num_numbers: Number P of elements of the parameter.
-        signal: Norm of the mean gradient, with the part that is Monte Carlo error taken off; 0 if nothing is left.
+        signal: Norm of the mean gradient, minus its Monte Carlo error; 0 if nothing is left.
         noise: Root of the variance of the gradient of one step, summed over all elements.
     """
 
@@ -74,15 +74,15 @@ def gradient_noise(
     kl_weight: float = 1.0,
     seed: int | None = None,
 ) -> GradientNoise:
-    r"""Signal and noise of the gradient of each parameter, at fixed parameters and over the noise of the weights.
+    r"""Signal and noise of the gradient of each parameter, at fixed parameters, over draws of the weights.
 
     .. math:: \text{noise}^2 = \sum_i \mathrm{Var}(g_i), \qquad
               \text{signal}^2 = \max\Big(0, \sum_i \bar g_i^2 - \tfrac1S \text{noise}^2\Big),
 
     with gradients g of the loss of a step, :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set,
     estimated from the batch (x, y). At a minimum the signal is 0. A signal far below the noise means that the optimizer
-    follows mostly noise: take a smaller learning rate, more particles, or an estimator. A batch that differs from step
-    to step adds noise of its own, which is not counted here.
+    follows mostly noise: take a smaller learning rate, more particles, or an estimator. Batches that differ from step
+    to step add further noise, which is not counted here.
 
     The gradients are computed as in :func:`svi_step`, on copies of model and guide; the originals do not change.
 
@@ -117,11 +117,11 @@ def gradient_noise(
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, nn.Module, "a guide that is a module, or the posterior from a fit of one")
     assert isinstance(found, nn.Module)
-    pair: Any = copied(nn.ModuleList([model, found]))  # together: a guide may hold its model
+    pair: Any = copied(nn.ModuleList([model, found]))  # copied together, since a guide may hold its model
     model, own = pair
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
     means: dict[str, Tensor] = {}
-    squares: dict[str, Tensor] = {}  # sums of squared deviations from the mean so far, as of Welford (1962)
+    squares: dict[str, Tensor] = {}  # sums of squared deviations from the mean so far, as in Welford (1962)
     with seeded(seed, x.device), svi_step(model, own, frozen, elbo=elbo, estimator=estimator) as step:
         for count in range(1, num_samples + 1):
             step(x, y, kl_weight=kl_weight)

@@ -61,7 +61,7 @@ class GraphStep:
 
 
 def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
-    """Run a function on a new stream; torch requires that of the steps before a recording."""
+    """Run a function on a new stream, as torch requires for the steps before a recording."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

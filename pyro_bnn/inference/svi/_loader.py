@@ -19,9 +19,9 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 class Loader:
     """Batches of anything that can be iterated over once per epoch.
 
-    The number of batches is the length of the loader, which must then be right; for an iterable data set with a length,
-    a `DataLoader`'s length is only an estimate. Without a length the number of batches is estimated as `num_data` over
-    the rows of the first batch. Each of several processes has a loader that gives a share of the rows.
+    The number of batches is the length of the loader, which must be right, except for a `DataLoader` of an iterable
+    data set with a length. Without a length, the number is estimated as `num_data` over the rows of the first batch.
+    Each of several processes has a loader that gives a share of the rows.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Loader:
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
         """The batches of an epoch from the one with index `skip`; earlier ones are fetched and dropped at once."""
         for sampler in _samplers(self._data):
-            set_epoch = getattr(sampler, "set_epoch", None)  # of `DistributedSampler`, whose order depends on it
+            set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):
                 set_epoch(number)
         source = itertools.chain(self._taken, iter(self._data))
@@ -74,8 +74,8 @@ class Loader:
         dropped = sum(1 for _ in itertools.islice(source, skip))
         if dropped < skip:
             raise ValueError(
-                f"the loader gave {dropped} batch(es) in epoch {number}, which is to go on at batch {skip}; resume "
-                "with the data of the first run."
+                f"the loader gave {dropped} batch(es) in epoch {number}, but the fit must continue at batch {skip}; "
+                "resume with the data of the first run."
             )
         return self._rest(source, number, skip)
 
@@ -100,15 +100,15 @@ class Loader:
 
     def _refuse_length(self, got: str, number: int) -> NoReturn:
         raise ValueError(
-            f"the loader has length {self._length} but gave {got} in epoch {number}; give it its true length, on which "
-            "the weights of the KL depend, or none."
+            f"the loader has length {self._length} but gave {got} in epoch {number}; give it its true length, or none: "
+            "the weights of the KL depend on it."
         )
 
     def _require_end(self, rows: int, number: int) -> None:
         if self._num_data is not None and rows > ENDLESS * max(self._num_data, num_rows(self.first()[0])):
             raise ValueError(
                 f"the loader has no length and gave {rows} rows in epoch {number}, but `num_data` is "
-                f"{self._num_data}; let it end after one pass over the data, such as by `itertools.islice`."
+                f"{self._num_data}; let it end after one pass over the data, for example by `itertools.islice`."
             )
 
     def _checked(self, batch: object, index: int, epoch: int | None) -> Batch:
@@ -139,7 +139,7 @@ def _samplers(loader: object) -> list[Any]:
     if not isinstance(loader, DataLoader):
         return []
     outer = loader.sampler, loader.batch_sampler
-    inner = (getattr(sampler, "sampler", None) for sampler in outer)  # of a `BatchSampler` in either place
+    inner = (getattr(sampler, "sampler", None) for sampler in outer)  # a `BatchSampler`, in either place, has it
     return list({id(sampler): sampler for sampler in (*outer, *inner) if sampler is not None}.values())
 
 

@@ -30,7 +30,7 @@ Callback = Callable[[History], bool | None]
 class StatefulCallback(Protocol):
     """A callback that remembers something; checkpoints hold its state.
 
-    Both methods are those of torch's optimizers and schedules. The state is plain data: numbers, texts, tensors, and
+    Torch's optimizers and schedules have the same two methods. The state is plain data: numbers, texts, tensors, and
     lists and dictionaries of these.
     """
 
@@ -38,17 +38,17 @@ class StatefulCallback(Protocol):
         """Called after each epoch; a true result ends the fit."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers."""
+        """The callback's state."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
 
 
 class Loop:
-    """A fit in progress: everything that decides how it goes on, and what it has recorded.
+    """A fit in progress: everything that its next steps depend on, and what it has recorded.
 
-    Each step runs in a block of the stream, so its random numbers depend on no other computation. Callbacks run between
-    the blocks. The order of tensors' rows is drawn by `batches` alone.
+    Each step draws from `stream`, so its random numbers depend on no other computation. Callbacks run outside of the
+    stream. `batches` alone draws the order of tensors' rows.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Loop:
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make all steps that are left; `after_step`, which may raise, is called after all but the last of an epoch."""
+        """Make the remaining steps; `after_step`, which may raise, is called after every step but an epoch's last."""
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
@@ -104,7 +104,7 @@ class Loop:
             after_epoch(self._end_epoch(time.perf_counter() - begin))
 
     def _started(self) -> Iterator[Batch]:
-        """The batches that are left of the epoch in progress."""
+        """The remaining batches of the epoch in progress."""
         if not self.num_steps:
             with self.stream:
                 return self.batches.epoch(self.epoch)
@@ -136,9 +136,9 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Checks in the first epoch only, since they cost much: finite inputs, and one of outputs in the first step.
+        """Costly checks, in the first epoch only: inputs are finite, and the outputs of the first step are valid.
 
-        Where to read a number waits for a device, the step itself does not check targets, so this does.
+        Where reading a number means waiting for a device, the step does not check targets, so this method does.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
@@ -180,7 +180,7 @@ class Loop:
         return record
 
     def state(self) -> dict[str, Any]:
-        """Plain data from which :meth:`restore` goes on, between two steps. All processes must call it."""
+        """The state between two steps as plain data, for :meth:`restore`. All processes must call it together."""
         stream, order = self._at_begin
         return {
             "model": self.step.model.state_dict(),
@@ -200,7 +200,7 @@ class Loop:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state of a loop of the same model, guide, data and settings."""
+        """Continue from the state of a loop with the same model, guide, data and settings."""
         self.step.model.load_state_dict(state["model"])
         self.step.guide.load_state_dict(state["guide"])
         self.step.optimizer.load_state_dict(state["optimizer"])

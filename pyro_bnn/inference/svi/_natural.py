@@ -29,8 +29,8 @@ def natural_gradient(
 
     It maximises the same ELBO as other optimizers do, for a :class:`MeanFieldGuide` with
     ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. The gradient
-    g of minus the log-likelihood, at a draw w, moves both: the mean by a Newton step, with S as the Hessian, and S
-    towards the Hessian plus the prior's precision, estimated from :math:`g\,(w - m)`. For a data set of N rows, a
+    g of minus the log-likelihood at a draw w updates both. The mean takes a Newton step with S as the Hessian. S moves
+    towards the Hessian, estimated from :math:`g\,(w - m)`, plus the prior's precision. For a data set of N rows, a
     Gaussian prior with precision P around 0, and KL weight :math:`\lambda`,
 
     .. math::
@@ -39,10 +39,10 @@ def natural_gradient(
             u = g\,(w - m) / \lambda + P / S - 1, \qquad \rho = 1 - \beta_2, \\
         m &\leftarrow m - \alpha \left(M / (\lambda (1 - \beta_1^t)) + P m\right) / S.
 
-    The optimum is where the gradients of the ELBO vanish. Other priors than Gaussian ones enter through the gradient of
-    their log-density at w. Latent variables of the likelihood, such as a noise scale, have the second derivative of
-    minus the log-likelihood itself in the place of :math:`g\,(w - m)\,S`. A step needs two vectors of state, as Adam's
-    on a network without distributions, and no derivative of a scale.
+    The optimum is where the gradients of the ELBO vanish. Priors other than Gaussian ones enter through the gradient of
+    their log-density at w. For latent variables of the likelihood, such as a noise scale, the second derivative of
+    minus the log-likelihood itself replaces :math:`g\,(w - m)\,S`. A step needs two vectors of state, like Adam on a
+    plain network, and no derivative with respect to a scale.
 
     Args:
         lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
@@ -50,17 +50,17 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian; a memory of about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: First Hessian h of the loss of one row of data: scales start at
-            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. If these are the prior's own,
-            as after ``posterior.as_prior()``, they say that the data have no curvature; a warning tells you so.
+            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. If these equal the prior's, as
+            after ``posterior.as_prior()``, they mean data without curvature; a warning then tells you so.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
-        num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. The average M is not
-            biased towards 0, so the first step is as long as a full one, which is ten times that of SGD with the same
-            momentum; networks far from a good start need 50 to several hundred.
+        num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. M is corrected for
+            its start at 0, so without warm-up the first step has full length, ten times that of SGD with the same
+            momentum. Networks far from a good start need 50 to several hundred steps of warm-up.
         others: Function that makes an optimizer for parameters without a distribution, such as those of a partly random
-            network; its learning rate changes in proportion with `lr`. None is Adam with a learning rate of 1e-3.
+            network; its learning rate changes in proportion to `lr`. None is Adam with a learning rate of 1e-3.
 
     Returns:
-        A function from parameters to an optimizer. Also :func:`scheduled` takes it.
+        A function from parameters to an optimizer, for :func:`fit_svi` or :func:`scheduled`.
 
     Raises:
         ValueError: If an argument has a wrong value.
@@ -105,9 +105,9 @@ def natural_gradient(
 class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes. It works in a step of :func:`svi_step` only.
 
-    The step computes gradients in vectors, and this optimizer updates the guide in these; see
+    The step computes gradients in long vectors, where this optimizer updates the guide; see
     :class:`~pyro_bnn.inference.guides.NaturalState`. It keeps the settings, which schedules and checkpoints read, and
-    the averaged gradients; `others` makes the optimizer of parameters without a distribution.
+    the averaged gradients. `others` makes the optimizer of parameters without a distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
@@ -124,7 +124,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """A context in which this optimizer updates a guide by its state; a step may add up draws or processes."""
+        """A context in which this optimizer updates a guide by its state; `adds_up` if draws or processes are added."""
         if self._state is not None:
             raise ValueError("the optimizer is used by another step already; make one for each step.")
         with guide.natural(joint, initial_hessian=self._group["initial_hessian"], adds_up=adds_up) as state:
@@ -137,7 +137,7 @@ class NaturalGradient(SkippingOptimizer):
                 self._state = None
 
     def _share_momentum(self) -> None:
-        """Let the averaged gradients lie in the vector of the state, with the values that this optimizer has."""
+        """Move the averaged gradients, with their values, into the vector of the state."""
         state = self._state
         assert state is not None
         views = state.joint.layout.views(state.momentum).values()
@@ -161,16 +161,16 @@ class NaturalGradient(SkippingOptimizer):
 
     @property
     def can_skip(self) -> bool:
-        """Whether the optimizer of the other parameters can, too; see :attr:`SkippingOptimizer.can_skip`."""
+        """Whether the optimizer of the other parameters can skip steps; see :attr:`SkippingOptimizer.can_skip`."""
         return self._others is None or skips_on_flag(self._others)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update the guide, and all other parameters by their own optimizer, after a step's gradients."""
+        """Update the guide, and all other parameters by their own optimizer, from the gradients of a step."""
         if closure is not None or self._state is None:
             raise ValueError(
-                "an optimizer of `natural_gradient` needs gradients in the weights' draws, which only a step of ours "
-                "computes; pass it to `fit_svi` or `svi_step`, and call that."
+                "an optimizer of `natural_gradient` needs gradients with respect to drawn weights, which only our own "
+                "step computes; pass the optimizer to `fit_svi` or `svi_step`, and call that."
             )
         group = self._group
         rise = min(1.0, (group["num_updates"] + 1) / max(group["num_warmup"], 1))
@@ -207,7 +207,7 @@ class NaturalGradient(SkippingOptimizer):
 
 
 def mean_field(guide: object) -> MeanFieldGuide:
-    """The guide, if it is a mean-field guide; else an error."""
+    """The guide, if it is a mean-field guide; else raise a `ValueError`."""
     if not isinstance(guide, MeanFieldGuide):
         raise ValueError(
             "`natural_gradient` needs a mean-field guide with precisions, got "

@@ -50,7 +50,7 @@ def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
 
         made.register_step_pre_hook(clip)
         for group in made.param_groups:
-            group["clipped_to"] = max_norm  # a setting like the others, which fits that go on must share
+            group["clipped_to"] = max_norm  # a setting like the others, which a resumed fit must share
         return made
 
     return make
@@ -83,10 +83,10 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
 
 
 class SkippingOptimizer(Optimizer, ABC):
-    """An optimizer of ours, whose step may do nothing as that of torch's fused optimizers."""
+    """An optimizer of ours, whose step can do nothing, like a step of torch's fused optimizers."""
 
     found_inf: Tensor | None = None
-    """Flag on the device, above 0 if a step must do nothing; None if it is known that it must be made."""
+    """Flag on the device, above 0 if a step must do nothing; None if the step must be made in any case."""
 
     @property
     @abstractmethod
@@ -119,7 +119,7 @@ def require_maker(optimizer: object) -> None:
 
 
 def require_schedule(schedule: Any) -> Schedule:
-    """The schedule, if it is one of torch's, or another object with their methods."""
+    """The schedule, if it has the methods of torch's schedulers; else raise a `ValueError`."""
     needed = ("step", "state_dict", "load_state_dict")
     if isinstance(schedule, type) or not all(callable(getattr(schedule, name, None)) for name in needed):
         raise ValueError(

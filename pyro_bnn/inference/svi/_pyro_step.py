@@ -24,12 +24,12 @@ SMALLEST_KL_WEIGHT = 1e-30
 """Weight that replaces a KL weight of 0, so that the KL can still be computed; it is too small to change a gradient."""
 
 SMALLEST_DIVISOR = 1e-3
-"""Heuristic: below this KL weight the KL is not computed as part of the loss divided by the weight, since the division
+"""Heuristic: below this KL weight, the KL is not computed from the loss by division by the weight, since the division
 would magnify rounding errors."""
 
 
 class PyroStep(GradientStep):
-    """A step with one of Pyro's ELBOs; it uses only the processes of the execution."""
+    """A step with one of Pyro's ELBOs; it ignores all options of `execution` except the processes."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class PyroStep(GradientStep):
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         weight = max(weight, SMALLEST_KL_WEIGHT)
         scaled = nullcontext() if weight == 1.0 else _ScaleLatents(weight)
-        quiet = filtered_warnings("ignore", "Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
+        quiet = filtered_warnings("ignore", "Encountered (NaN|[+-]?inf)")  # NonFiniteError says so
         with short_errors(), self._contexts[weight >= SMALLEST_DIVISOR], scaled, quiet:
             loss = float(self._elbo.loss_and_grads(self.model, self.guide, *batch))
         terms = torch.stack(self._terms(loss, weight))
         return torch.full_like(terms[0], loss), terms
 
     def _terms(self, loss: float, weight: float) -> tuple[Tensor, Tensor]:
-        """Expected log-likelihood and KL, on the parameters' device: Pyro waits for values, but nothing else here."""
+        """Expected log-likelihood and KL, on the parameters' device: only Pyro itself waits for a GPU."""
         pairs, num_particles = self._traces, self._elbo.num_particles
         zero = torch.zeros((), dtype=torch.float64, device=self._is_finite.device)
         log_likelihood = sum((_log_prob(model, model.observation_nodes) for model, _ in pairs), zero) / num_particles

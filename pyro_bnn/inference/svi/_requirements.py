@@ -36,7 +36,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
     except TypeError as error:
         raise ValueError(
             f"`{name}` must be a Pyro {name} that is called with the {len(batch)} tensors of a batch, got "
-            f"{type(module).__name__}, which cannot be: {error}. For a plain network make a BayesianModel and a guide."
+            f"{type(module).__name__}, which cannot: {error}. For a plain network make a BayesianModel and a guide."
         ) from None
 
 
@@ -70,11 +70,11 @@ def _drawn(model: Any, batch: Batch) -> set[str]:
 
 
 def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -> None:
-    """Raise unless a guide draws what the network or the likelihood draws by a `pyro.sample` in its forward pass."""
+    """Raise unless a guide draws all variables that the network or the likelihood draws in its forward pass."""
     random = random_paths(model)
     with short_errors(), seeded(0), torch.no_grad(), poutine.block():
         buffers = [buffer for path, buffer in model.network.named_buffers() if path not in random]
-        before = [buffer.clone() for buffer in buffers]  # a run changes those of layers such as batch normalisation
+        before = [buffer.clone() for buffer in buffers]  # batch normalisation, for example, changes its buffers
         drawn = _drawn(model, batch)
         for buffer, value in zip(buffers, before, strict=True):
             buffer.copy_(value)
@@ -103,7 +103,7 @@ def learned_parameters(
         )
     owned = dict.fromkeys(parameter for module in (guide, model) for parameter in module.parameters())
     for name, node in trace.nodes.items():
-        # A value without a constraint is the parameter itself, to which Pyro's first call gives no `unconstrained`.
+        # A value without a constraint is the parameter itself, and lacks `unconstrained` after Pyro's first call.
         if node["type"] == "param" and node["value"] not in owned and node["value"].unconstrained() not in owned:
             raise ValueError(
                 f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; make it a "

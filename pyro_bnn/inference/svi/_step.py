@@ -22,14 +22,14 @@ from ._optimizers import skipping, skips_on_flag
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
 
 LARGE = 1e3
-"""Heuristic: a KL weight above it is named where a step is not finite; schedules reach the number of batches."""
+"""Heuristic: error messages mention a KL weight above this. Schedules reach the number of batches."""
 
 
 class NonFiniteError(RuntimeError):
     """A loss or gradient was not finite; the parameters are as they were after the last finite step."""
 
     def __init__(self, problem: str, where: str, more: str = "", kl_weight: float = 1.0) -> None:
-        large = f" The KL weight is {kl_weight:g}: lower it, 1 is that of the ELBO." if kl_weight > LARGE else ""
+        large = f" The KL weight is {kl_weight:g}: lower it; 1 gives the ELBO." if kl_weight > LARGE else ""
         super().__init__(
             f"the {problem} is not finite at {where}{more}. The parameters are those of the last finite step."
             f"{large} {REMEDY}"
@@ -71,7 +71,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether losses and gradients were finite up to this step; after one that was not, no step has an effect."""
+        """Whether all losses and gradients were finite so far; after one that was not, no step has an effect."""
         return self.values[2].bool()
 
     @property
@@ -147,12 +147,12 @@ class GradientStep(ABC):
         return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
 
     def _averaged(self, loss: Tensor, terms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Average the gradients over all processes by their rows; returns the averages of the other numbers, too."""
+        """Average the gradients over all processes, weighted by rows; returns averages of the other numbers."""
         header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
         self._processes.sum_([header])
         share = rows.to(header)[0] / header[3]
         for parameter in self._learned:
-            if parameter.requires_grad and parameter.grad is None:  # it may have a gradient elsewhere
+            if parameter.requires_grad and parameter.grad is None:  # another process may have one
                 parameter.grad = torch.zeros_like(parameter)
         gradients = self._gradients()
         for gradient in gradients:

@@ -1,4 +1,4 @@
-"""A step for training loops of your own, and for that of `fit_svi`."""
+"""A step for your own training loops, and for the loop of `fit_svi`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ from ._step import GradientStep, StepTerms
 
 
 class SVIStep:
-    """An optimisation step on an ELBO; :func:`svi_step` makes it, and says what its arguments are."""
+    """An optimisation step on an ELBO; :func:`svi_step` makes it and describes its arguments."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SVIStep:
 
         Args:
             *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), as :func:`fit_svi` takes them.
-            kl_weight: Weight of the KL term in this step; 1 is the ELBO, None the weight of :func:`svi_step`.
+            kl_weight: Weight of the KL term in this step; 1 gives the ELBO, None takes the weight of :func:`svi_step`.
 
         Returns:
             The ELBO of the step and its two terms.
@@ -101,7 +101,7 @@ class SVIStep:
             *batch: Arguments of the model, as in a call of the step.
 
         Returns:
-            The step inside, which is called with a batch as a tuple and a KL weight.
+            The inner step, which is called with a batch as a tuple and a KL weight.
 
         Raises:
             ValueError: If the arguments of :func:`svi_step` do not fit each other.
@@ -135,7 +135,7 @@ class SVIStep:
     def _prepare(self, batch: Batch) -> GradientStep | GraphStep:
         model, guide, elbo, execution = self.model, self.guide, self._elbo, self.execution
         if isinstance(model, BayesianModel):
-            rest_frozen(model.network, random_paths(model))  # what was frozen after the model was built
+            rest_frozen(model.network, random_paths(model))  # layers frozen after the model was built
             check_gradients(model, *batch)
         trace = traced_guide(model, guide, elbo, batch)
         joint = direct_joint(model, guide, elbo, batch[0])
@@ -161,7 +161,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if something needs the direct path but it has an obstacle, or natural steps have a wrong option."""
+        """Raise if an option needs the direct path but an obstacle closes it, or `natural_gradient` excludes one."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
@@ -171,8 +171,7 @@ class SVIStep:
                 )
             if has_estimator:
                 raise ValueError(
-                    "`natural_gradient` needs the weights' draws, which an estimator does not make; leave `estimator` "
-                    "out."
+                    "`natural_gradient` needs draws of the weights, but an estimator makes none; leave `estimator` out."
                 )
             if execution.cuda_graph:
                 raise ValueError("steps of `natural_gradient` cannot be recorded; leave `cuda_graph` out.")
@@ -216,15 +215,15 @@ def svi_step(
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model, called as ``model(*batch)``.
-        guide: Any Pyro guide. A module is fitted in place. The `pyro.param` statements of functions begin with what
-            Pyro's global store has, as under `pyro.infer.SVI`, and their values are there again at the end.
+        guide: Any Pyro guide. A module is fitted in place. The `pyro.param` statements of functions start from the
+            values in Pyro's global store, as under `pyro.infer.SVI`, and write the fitted values back at the end.
         optimizer: A torch optimizer of parameters of the guide and the model, or a function from all of these
             parameters to an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
         elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; None is
             ``Trace_ELBO()``. `TraceMeanField_ELBO` uses closed-form divergences where they exist.
         estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; None draws each
             weight once per step.
-        kl_weight: Weight of the KL term relative to the ELBO in steps that give none.
+        kl_weight: Weight of the KL term relative to the ELBO, for steps that are called without one.
         execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes; see
             :class:`Execution`.
 
@@ -281,4 +280,4 @@ def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, e
             f"{type(elbo).__name__}, which weighs whole draws, while an estimator draws noise for each row; choose one "
             "of these, or fit without an estimator."
         )
-    Applied(estimator, model, guide)  # type: ignore[arg-type]  # raises if model or guide is of another kind
+    Applied(estimator, model, guide)  # type: ignore[arg-type]  # raises if model or guide has a wrong type

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
@@ -28,7 +29,7 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import FanInNormalPrior
 from ...results.prediction import predict
 from ...scores.uncertainty import MixtureDensityPrediction, Prediction, RegressionPrediction
-from ._methods import METHODS, WITHOUT_VALIDATION, Settings, Task
+from ._methods import METHODS, PARTIAL, WITH_KL, WITHOUT_VALIDATION, Settings, Task
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 """Heuristic: defaults for all methods with a named fit, chosen for NUTS on validation rows of UCI tables
@@ -55,10 +56,20 @@ P = TypeVar("P", bound=Prediction)
 class BNNEstimator(Settings):
     """A network with a posterior over its weights, fitted to a table."""
 
-    def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, np.ndarray]:
-        """Checked inputs, shape (N, D), and targets of a fit."""
-        inputs, targets = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, **options)
-        return torch.tensor(inputs, dtype=DTYPE), targets
+    def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
+        """Checked inputs, shape (N, D), and targets of a fit; `is_next` if a part of the data came before."""
+        least = 1 if is_next else 2
+        inputs, targets = validate_data(
+            self, X, y, dtype=np.float64, accept_sparse=True, ensure_min_samples=least, reset=not is_next, **options
+        )
+        return _dense(inputs), targets
+
+    def _is_next(self) -> bool:
+        """Whether :meth:`partial_fit` has a posterior to start from; raises if the method has none that can be one."""
+        if self.method not in PARTIAL:
+            names = ", ".join(map(repr, PARTIAL))
+            raise ValueError(f"`method` must be one of {names} for `partial_fit`, got {self.method!r}.")
+        return hasattr(self, "posterior_")
 
     @staticmethod
     def _weights(sample_weight: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -102,11 +113,15 @@ class BNNEstimator(Settings):
         likelihoods: Mapping[str, Likelihood],
         num_targets: int,
         classes: np.ndarray | None = None,
+        *,
+        is_part: bool = False,
+        is_next: bool = False,
     ) -> Self:
         """Fit to rows with standardised targets, shape (N, O), or classes, shape (N,), as in `validation`."""
-        if self.method != "svi" and self.kl_weight != 1:
+        if self.method not in WITH_KL and self.kl_weight != 1:
             raise ValueError(
-                f'`kl_weight` must be 1 for methods other than "svi", got {self.kl_weight!r}; leave it out.'
+                f'`kl_weight` must be 1 for methods other than "svi" and "natural", got {self.kl_weight!r}; leave it '
+                "out."
             )
         if self.max_iter is not None:
             _checks.at_least("max_iter", self.max_iter, 1)
@@ -116,7 +131,9 @@ class BNNEstimator(Settings):
                 raise ValueError(f'`time_limit` is for method="auto", got {self.method!r}; leave it out.')
         self._seed = self._drawn_seed()
         rows, held_out = self._split(len(x), classes)
-        mean, scale = standard_units(x[rows], None if weights is None else weights[rows])
+        start = self.posterior_ if is_next else None
+        if not is_next:
+            self._units = standard_units(x[rows], None if weights is None else weights[rows])
         targets = y
         if weights is not None:
             likelihoods = {name: likelihood.with_row_weights() for name, likelihood in likelihoods.items()}
@@ -125,13 +142,15 @@ class BNNEstimator(Settings):
         def build(design: Design, seed: int, num_rows: int) -> BayesianModel:
             likelihood = copy.deepcopy(likelihoods[design.likelihood])
             with seeded(seed):
-                first = nets.Standardize(mean, scale)
+                first = nets.Standardize(*self._units)
                 sizes = [x.shape[1], *design.hidden, likelihood.num_outputs(num_targets)]
                 net = nets.mlp(sizes, activation=design.activation, first=[first]).to(DTYPE)
-            return BayesianModel(net, prior=design.prior, likelihood=likelihood, num_data=num_rows)
+            prior = design.prior if start is None else start.as_prior()
+            return BayesianModel(net, prior=prior, likelihood=likelihood, num_data=num_rows)
 
         held = None if held_out is None else (x[held_out], targets[held_out])
-        fitted = METHODS[self.method](Task(self, designs, build, (x[rows], targets[rows]), held, self._seed))
+        method = PARTIAL[self.method] if is_part else METHODS[self.method]
+        fitted = method(Task(self, designs, build, (x[rows], targets[rows]), held, self._seed, start))
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         if not self.posterior_.status:
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
@@ -154,7 +173,7 @@ class BNNEstimator(Settings):
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
         """The prediction of a table; repeated calls use the same draws."""
         check_is_fitted(self)
-        inputs = torch.tensor(validate_data(self, X, dtype=np.float64, reset=False), dtype=DTYPE)
+        inputs = _dense(validate_data(self, X, dtype=np.float64, accept_sparse=True, reset=False))
         stored = self.posterior_.num_stored
         if self.num_samples is None:
             num_samples = NUM_SAMPLES if stored is None else min(MOST_STORED, stored)
@@ -164,12 +183,22 @@ class BNNEstimator(Settings):
         options: dict[str, Any] = {"num_samples": num_samples, "keep_draws": keep_draws, "seed": self._seed}
         return predict(self.model_, self.posterior_, inputs, **options).as_kind(kind)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     @property
     def status_(self) -> str:
         """How the fit ended and, if there is trouble, what to try."""
         check_is_fitted(self)
         status = self.posterior_.status
         return str(replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status)
+
+
+def _dense(inputs: Any) -> Tensor:
+    """Inputs as a tensor; standard units have no zeros to leave out."""
+    return torch.tensor(inputs.toarray() if issparse(inputs) else inputs, dtype=DTYPE)
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:

@@ -1,17 +1,21 @@
 """The classifier."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
+from torch import Tensor
 
 from ...auto.choosing import OF_CLASSES
-from ...modelling.likelihoods import CategoricalLikelihood
+from ...modelling.likelihoods import make_likelihood
 from ...scores.uncertainty import ClassificationPrediction
 from ._base import BNNEstimator
 
@@ -23,11 +27,15 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
     Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are those of
-    :class:`BNNRegressor` without `likelihood`; its description says when to choose which method. `early_stopping` holds
-    out the same share of the rows of each class.
+    :class:`BNNRegressor` without `likelihood`, and one more; its description says when to choose which method.
+    `early_stopping` holds out the same share of the rows of each class.
+
+    Args:
+        class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights inverse to
+            the numbers of rows; it multiplies `sample_weight`. None weights all alike.
 
     Attributes:
-        classes_: The labels, sorted, shape (C,).
+        classes_: The labels, sorted, shape (C,); for several labels a row, their numbers, shape (L,).
         model_: The fitted :class:`~pyro_bnn.BayesianModel`.
         posterior_: Its :class:`~pyro_bnn.Posterior`.
         status_: How the fit ended and, if there is trouble, what to try.
@@ -36,14 +44,16 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         feature_names_in_: Names of the columns, if X was a data frame.
     """
 
+    class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
     classes_: NDArray[Any] = field(init=False)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNClassifier":
         """Fit the network to a table.
 
         Args:
-            X: Inputs, shape (N, D): an array, a list of rows or a data frame of numbers.
-            y: Labels, shape (N,): numbers or texts.
+            X: Inputs, shape (N, D): an array, a list of rows, a data frame of numbers, or a sparse matrix, which
+                takes the memory of a full one.
+            y: Labels, shape (N,): numbers or texts. Or for several labels a row, 1 or 0 for each, shape (N, L).
             sample_weight: Weight of each row, shape (N,): a row of weight 2 counts as the same row twice, and one of
                 weight 0 is left out. None gives all rows the same weight.
 
@@ -56,33 +66,121 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Warns:
             ConvergenceWarning: scikit-learn's, if the fit shows a sign of trouble; the message says what to try.
         """
-        x, labels = self._table(X, y)
+        return self._learn(X, y, sample_weight)
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> "BNNClassifier":
+        """Fit to a next part of the data: the posterior of the rows so far becomes the prior.
+
+        The first part sets the standard units. The methods are ``"svi"``, which ``"auto"`` means here, and
+        ``"natural"``.
+
+        Args:
+            X: Inputs, shape (N, D).
+            y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
+            classes: All labels that will come; the first call needs them unless its rows have them all.
+            sample_weight: Weight of each row, shape (N,), as in :meth:`fit`.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: If the method has no Gaussian posterior, a label is not one of the classes, or as for
+                :meth:`fit`.
+
+        References:
+            Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
+        """
+        return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
+
+    def _learn(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        classes: Any = None,
+        *,
+        is_part: bool = False,
+        is_next: bool = False,
+    ) -> "BNNClassifier":
+        x, labels = self._table(X, y, is_next=is_next, multi_output=True)
         check_classification_targets(labels)
-        labels = column_or_1d(labels, warn=True)
+        is_multilabel = type_of_target(labels) == "multilabel-indicator"
+        if not is_multilabel:
+            labels = column_or_1d(labels, warn=True)
         rows, weights = self._weights(sample_weight, len(x))
-        self.classes_, indices = np.unique(labels[rows], return_inverse=True)
-        if len(self.classes_) < 2:
+        labels = labels.toarray() if issparse(labels) else labels
+        x, labels = x[rows], labels[rows]
+        if self.class_weight is not None:
+            of_classes = compute_sample_weight(self.class_weight, labels)
+            weights = of_classes if weights is None else weights * of_classes
+        if not is_next:
+            self._is_multilabel = is_multilabel
+            self.classes_ = self._classes(labels, classes)
+        y_all, stratify = self._targets(labels)
+        likelihood = "bernoulli" if self._is_multilabel else "categorical"
+        return self._fit(
+            x,
+            y_all,
+            weights,
+            self._designs(OF_CLASSES, likelihood, likelihood),
+            {likelihood: make_likelihood(likelihood)},
+            len(self.classes_),
+            stratify,
+            is_part=is_part,
+            is_next=is_next,
+        )
+
+    def _classes(self, labels: np.ndarray, classes: Any) -> np.ndarray:
+        """The labels, or the numbers of the columns of yes and no."""
+        if self._is_multilabel:
+            return np.arange(labels.shape[1])
+        found = np.unique(labels if classes is None else np.asarray(classes))
+        if len(found) < 2:
             raise ValueError(
-                f"`y` must have at least two classes, got one class, {self.classes_[0]!r}, in rows of a weight above 0."
+                f"`y` must have at least two classes, got one class, {found[0]!r}, in rows of a weight above 0."
             )
-        y_all, num_classes = torch.from_numpy(indices), len(self.classes_)
-        likelihoods = {"categorical": CategoricalLikelihood()}
-        designs = self._designs(OF_CLASSES, "categorical")
-        return self._fit(x[rows], y_all, weights, designs, likelihoods, num_classes, indices)
+        return found
+
+    def _targets(self, labels: np.ndarray) -> tuple[Tensor, np.ndarray | None]:
+        """Targets of the likelihood, and classes whose shares a held-out part keeps."""
+        if self._is_multilabel:
+            if labels.ndim != 2 or labels.shape[1] != len(self.classes_):
+                raise ValueError(f"`y` must have the shape (N, {len(self.classes_)}), got {labels.shape}.")
+            return torch.from_numpy(labels.astype(np.int64)), None
+        unknown = np.setdiff1d(labels, self.classes_)
+        if len(unknown):
+            raise ValueError(f"`y` must have labels of `classes`, {self.classes_.tolist()}, got {unknown.tolist()}.")
+        indices = np.searchsorted(self.classes_, labels)
+        return torch.from_numpy(indices), indices
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable label of each row, shape (N,)."""
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]
+        """The most probable label of each row, shape (N,); for several labels a row, yes or no to each, (N, L)."""
+        probs = self.predict_proba(X)
+        return (probs > 0.5).astype(int) if self._is_multilabel else self.classes_[probs.argmax(1)]
 
     def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities of the classes, shape (N, C), in the order of :attr:`classes_`: means over weight draws."""
+        """Probabilities of the classes, shape (N, C), in the order of :attr:`classes_`: means over weight draws.
+
+        For several labels a row, the probability of each, shape (N, L).
+        """
         probs = self._prediction(X, ClassificationPrediction, keep_draws=False).probs.numpy()
-        return probs / probs.sum(1, keepdims=True)
+        probs = probs / probs.sum(-1, keepdims=True)
+        return probs[..., 1] if self._is_multilabel else probs
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
         """Logarithms of :meth:`predict_proba`, shape (N, C)."""
         return np.log(self.predict_proba(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
     def predict_distribution(self, X: ArrayLike) -> ClassificationPrediction:
         """The whole prediction: entropies, and how far the weight draws agree; classes are numbered as in `classes_`.

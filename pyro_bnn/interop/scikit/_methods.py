@@ -3,9 +3,10 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pyro.infer import Trace_ELBO
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
@@ -17,6 +18,8 @@ from ...inference.gauss_newton import fit_gauss_newton
 from ...inference.guides import MeanFieldGuide, NetworkInit, auto_delta
 from ...inference.mcmc import MCLMC, Descent, fit_mcmc, fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
+from ...inference.scale_maps import Precision
+from ...inference.svi import OptimizerMaker, natural_gradient
 from ...modelling.likelihoods import MixtureDensityLikelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import Prior
@@ -39,6 +42,15 @@ MOST_FULL = 1000
 evidence factorises a matrix of this size some dozen times. In larger networks only the weights of the last layer are
 random."""
 
+LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
+"""Heuristic: default learning rates of Adam, and of natural gradients, where it is a fraction of a Newton step."""
+
+HESSIAN_DECAY, CLIP = 0.99, 0.1
+"""Heuristic: memory of the Hessian, and limit of a step, of natural gradients, for fits of some thousand steps."""
+
+NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
+"""First steps of natural gradients in a next part of the data: the scales of its prior say nothing of its curvature."""
+
 SEED_STEP = 1_000_003
 """Distance of the seeds of an ensemble's members: a prime number, so that two estimators with neighbouring seeds share
 no member."""
@@ -56,7 +68,7 @@ class Settings(BaseEstimator):
     time_limit: float | None = None
     max_iter: int | None = None
     batch_size: int | None = None
-    learning_rate: float = 0.02
+    learning_rate: float | None = None
     early_stopping: bool = False
     validation_fraction: float = 0.1
     kl_weight: float = 1.0
@@ -77,6 +89,7 @@ class Task:
     data: tuple[Tensor, Tensor]  # inputs, shape (N, D), and targets, with their weights if there are any
     validation: tuple[Tensor, Tensor] | None  # the same for early-stopping rows
     seed: int
+    start: Posterior | None = None  # of the rows before these, if they are a next part of the data
 
     def make_model(self, seed: int) -> BayesianModel:
         """The model of the default design; a seed determines its network's first weights."""
@@ -115,7 +128,18 @@ def auto(task: Task) -> Fitted:
 def svi(task: Task) -> Fitted:
     """One independent Gaussian for each weight, by variational inference."""
     model = task.make_model(task.seed)
-    return _fitted(task, model, MeanFieldGuide(model, init=INIT), task.seed, kl_weight=task.settings.kl_weight)
+    guide = _started(task, MeanFieldGuide(model, init=INIT))
+    return _fitted(task, model, guide, task.seed, kl_weight=task.settings.kl_weight)
+
+
+def natural(task: Task) -> Fitted:
+    """As `svi`, by natural gradients."""
+    model = task.make_model(task.seed)
+    guide = _started(task, MeanFieldGuide(model, init=INIT, scale_map=Precision()))
+    rate = NATURAL_RATE if task.settings.learning_rate is None else task.settings.learning_rate
+    next_part = {} if task.start is None else NEXT_PART
+    optimizer = natural_gradient(rate, hessian_decay=HESSIAN_DECAY, clip=CLIP, **next_part)
+    return _fitted(task, model, guide, task.seed, kl_weight=task.settings.kl_weight, optimizer=optimizer)
 
 
 def ensemble(task: Task) -> Fitted:
@@ -131,10 +155,20 @@ def ensemble(task: Task) -> Fitted:
 
 def laplace(task: Task) -> Fitted:
     """A Gaussian around a point estimate; its predictions use the network linearised in its weights."""
+    return _laplace(task, "full")
+
+
+def kronecker(task: Task) -> Fitted:
+    """As `laplace`, over all weights, whose covariance is a Kronecker product for each layer."""
+    return _laplace(task, "kronecker")
+
+
+def _laplace(task: Task, structure: Literal["full", "kronecker"]) -> Fitted:
     model = task.make_model(task.seed)
     if isinstance(model.likelihood, MixtureDensityLikelihood):
         raise ValueError(
-            '`likelihood` must not be a mixture for method="laplace", which needs its curvature; use another method.'
+            f'`likelihood` must not be a mixture for method="{task.settings.method}", which needs its curvature; use '
+            "another method."
         )
     mode = _fitted(task, model, auto_delta(model), task.seed)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
@@ -142,8 +176,8 @@ def laplace(task: Task) -> Fitted:
     posterior = fit_gauss_newton(
         model,
         task.data,
-        structure="full",
-        where="**" if num_weights <= MOST_FULL else f"{last_layer}.*",
+        structure=structure,
+        where="**" if structure == "kronecker" or num_weights <= MOST_FULL else f"{last_layer}.*",
         prior_precision="evidence" if task.settings.prior is None else None,
         init=mode.posterior,
         seed=task.seed,
@@ -191,15 +225,32 @@ def mclmc(task: Task) -> Fitted:
     return Fitted(model, posterior, draws)
 
 
-def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int, *, kl_weight: float = 1.0) -> Fitted:
+def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:
+    """The guide, where the one of the rows before ended."""
+    if task.start is not None:
+        guide.load_state_dict(task.start.guides[0].state_dict())
+    return guide
+
+
+def _fitted(
+    task: Task,
+    model: BayesianModel,
+    guide: nn.Module,
+    seed: int,
+    *,
+    kl_weight: float = 1.0,
+    optimizer: OptimizerMaker | None = None,
+) -> Fitted:
     settings = task.settings
-    learning_rate = _checks.positive("learning_rate", settings.learning_rate)
+    rate = LEARNING_RATE if settings.learning_rate is None else settings.learning_rate
+    adam = functools.partial(torch.optim.Adam, lr=_checks.positive("learning_rate", rate))
     posterior = fit(
         model,
         task.data,
         method="svi",
         guide=guide,
-        optimizer=functools.partial(torch.optim.Adam, lr=learning_rate),
+        optimizer=adam if optimizer is None else optimizer,
+        elbo=None if optimizer is None else Trace_ELBO(),
         max_epochs=settings.max_iter,
         batch_size=settings.batch_size,
         kl_weight=kl_weight,
@@ -210,15 +261,23 @@ def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int, *, kl
     return Fitted(model, posterior, len(posterior.history.epochs))
 
 
+WITH_KL = frozenset({"svi", "natural"})
+"""Methods that maximise the ELBO, with a weight of its KL divergence."""
+
 WITHOUT_VALIDATION = frozenset({"auto", "nuts", "mclmc"})
 """Methods that do not use held-out rows, and so are fitted to all rows."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,
     "svi": svi,
+    "natural": natural,
     "nuts": nuts,
     "mclmc": mclmc,
     "laplace": laplace,
+    "kronecker": kronecker,
     "ensemble": ensemble,
 }
 """Each method by the name that `method=` takes."""
+
+PARTIAL = {"auto": svi, "svi": svi, "natural": natural}
+"""What each method does in `partial_fit`: it needs a Gaussian for each weight, the prior of the next part."""

@@ -32,19 +32,22 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     compiler, it uses ``"svi"`` instead, and `status_` says why. The other methods fit one network, by default of 20
     tanh units:
 
-    ``"svi"`` fits one Gaussian for each weight; it is fast, for any number of rows. ``"nuts"`` draws from the exact
+    ``"svi"`` fits one Gaussian for each weight; it is fast, for any number of rows. ``"natural"`` fits the same by
+    natural gradients. ``"nuts"`` draws from the exact
     posterior, in time that grows with the rows: use it for up to some thousand. ``"mclmc"`` trains `num_members`
     networks and lets a Markov chain explore the mode of each: best where the modes of the posterior differ, above all
     with two or more hidden layers, at several times the cost. ``"ensemble"`` fits several point estimates, good where
     the target is nearly without noise. ``"laplace"`` fits a Gaussian around one point estimate, for any number of rows,
     over all weights if they are at most 1000, otherwise over those of the last layer. It predicts with the network
     linearised in its weights there. It chooses the noise by the evidence, and also the prior, unless you name one. It
-    accepts Gaussian priors, and all likelihoods except mixtures.
+    accepts Gaussian priors, and all likelihoods except mixtures. ``"kronecker"`` does the same over all weights of a
+    network of any size, with Kronecker factors, for constant noise and for classes; it needs laplace-torch.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. None lets ``"auto"``
             choose, and means 20 for the other methods; None also lets it choose `likelihood`, `activation` and `prior`.
-        method: The inference method: ``"auto"``, ``"svi"``, ``"nuts"``, ``"mclmc"``, ``"laplace"`` or ``"ensemble"``.
+        method: The inference method: ``"auto"``, ``"svi"``, ``"natural"``, ``"nuts"``, ``"mclmc"``, ``"laplace"``,
+            ``"kronecker"`` or ``"ensemble"``.
         likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
             rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
             depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
@@ -58,12 +61,13 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, after as many warm-up draws; None is 200 draws
             after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. For ``"auto"`` it limits both numbers.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
-        learning_rate: First learning rate of Adam.
+        learning_rate: First learning rate: of Adam, 0.02 by default; of natural gradients, as a fraction of a Newton
+            step, 0.1.
         early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains use all
             rows.
         validation_fraction: Share of the rows that `early_stopping` holds out.
-        kl_weight: Weight of the KL divergence of ``"svi"``. With 1 the fit maximises the ELBO; less follows the data
-            more closely, with narrower weights.
+        kl_weight: Weight of the KL divergence of ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; less
+            follows the data more closely, with narrower weights.
         num_samples: Number of weight draws of a prediction; None is 100, or 800 for chains, whose draws are stored.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
@@ -93,7 +97,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """Fit the network to a table.
 
         Args:
-            X: Inputs, shape (N, D): an array, a list of rows or a data frame of numbers.
+            X: Inputs, shape (N, D): an array, a list of rows, a data frame of numbers, or a sparse matrix, which
+                takes the memory of a full one.
             y: Targets, shape (N,) or (N, O).
             sample_weight: Weight of each row, shape (N,): a row of weight 2 counts as the same row twice, and one of
                 weight 0 is left out. None gives all rows the same weight.
@@ -107,15 +112,49 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         Warns:
             ConvergenceWarning: scikit-learn's, if the fit shows a sign of trouble; the message says what to try.
         """
-        x, targets = self._table(X, y, multi_output=True, y_numeric=True)
-        self._has_target_axis = targets.ndim == 2
+        return self._learn(X, y, sample_weight)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
+        """Fit to a next part of the data: the posterior of the rows so far becomes the prior.
+
+        The first part sets the standard units. The methods are ``"svi"``, which ``"auto"`` means here, and
+        ``"natural"``. Each part estimates the noise anew.
+
+        Args:
+            X: Inputs, shape (N, D).
+            y: Targets, shape (N,) or (N, O).
+            sample_weight: Weight of each row, shape (N,), as in :meth:`fit`.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: If the method has no Gaussian posterior, or as for :meth:`fit`.
+
+        References:
+            Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
+        """
+        return self._learn(X, y, sample_weight, is_part=True, is_next=self._is_next())
+
+    def _learn(
+        self, X: Any, y: Any, sample_weight: Any, *, is_part: bool = False, is_next: bool = False
+    ) -> "BNNRegressor":
+        x, targets = self._table(X, y, is_next=is_next, multi_output=True, y_numeric=True)
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
         x, y_all = x[rows], y_all[rows]
-        num_targets, likelihood = y_all.shape[1], self.likelihood
-        if likelihood is None and has_few_values(y_all):
-            likelihood = "gaussian"
-        designs = self._designs(OF_NUMBERS, "gaussian", likelihood)
+        num_targets = y_all.shape[1]
+        if is_next:
+            if num_targets != len(self._mean):
+                raise ValueError(f"`y` must have {len(self._mean)} columns, as in the first part, got {num_targets}.")
+            designs = [self._design]
+        else:
+            self._has_target_axis = targets.ndim == 2
+            likelihood = self.likelihood
+            if likelihood is None and has_few_values(y_all):
+                likelihood = "gaussian"
+            designs = self._designs(OF_NUMBERS, "gaussian", likelihood)
+            self._design = designs[0]
         likelihoods = {design.likelihood: make_likelihood(design.likelihood) for design in designs}
         kind = LIKELIHOODS[next(iter(likelihoods)).partition(":")[0]].targets
         if kind == "classes":
@@ -125,11 +164,11 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         if "gaussian" in likelihoods and num_targets > 1:  # one noise scale for each target
             scales = dist.LogNormal(*NOISE_PRIOR).expand([num_targets]).to_event(1)
             likelihoods["gaussian"] = GaussianLikelihood(scales)
-        if kind == "counts":
-            self._mean, self._scale = y_all.new_zeros(num_targets), y_all.new_ones(num_targets)
-        else:
-            self._mean, self._scale = standard_units(y_all, weights)
-        return self._fit(x, (y_all - self._mean) / self._scale, weights, designs, likelihoods, num_targets)
+        if not is_next:
+            counts = y_all.new_zeros(num_targets), y_all.new_ones(num_targets)
+            self._mean, self._scale = counts if kind == "counts" else standard_units(y_all, weights)
+        y_standard = (y_all - self._mean) / self._scale
+        return self._fit(x, y_standard, weights, designs, likelihoods, num_targets, is_part=is_part, is_next=is_next)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Floats: ...

@@ -27,7 +27,7 @@ class Weighted(TorchDistribution):
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
     def __init__(self, base: TorchDistributionMixin, weights: Tensor) -> None:
-        self.base, self.weights = base, weights  # a shape that broadcasts to the batch shape
+        self.base, self.weights = base, weights  # weights broadcast to the batch shape
         super().__init__(base.batch_shape, validate_args=False)
 
     @property
@@ -52,7 +52,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """Function of a `PyroSample`: a fixed prior, on the device and in the dtype of the likelihood's buffer `like`."""
+    """Function for a `PyroSample`: a fixed prior, on the device and in the dtype of the likelihood's buffer `like`."""
 
     prior: Distribution
 
@@ -70,9 +70,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     as in ``class Mine(Likelihood[RegressionPrediction])``; type checkers then know what `predict` returns.
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
-    The weights w make the likelihood :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts as the same
-    row twice, and the data as :math:`\sum_n w_n` rows. Weights are not normalised: if their mean over the data is not
-    1, the posterior is narrower or wider than that of N rows; divide them by that mean to avoid it. ELBO and
+    With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts twice, and the
+    data count as :math:`\sum_n w_n` rows. Weights are not normalised: if their mean over the data is not 1, the
+    posterior is narrower or wider than that of N rows. To avoid this, divide the weights by their mean. ELBO and
     log-likelihood of a fit are weighted; predictions, scores, and draws of observations are not.
     """
 
@@ -80,7 +80,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     """Whether targets come with a weight, in a last axis of two; see :meth:`with_row_weights`."""
 
     def __init__(self) -> None:
-        super().__init__()  # without the name that a PyroModule takes
+        super().__init__()  # `PyroModule` would also take a name
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
         """Register a number in double precision as a buffer that is exact in every dtype to which the likelihood moves.
@@ -97,7 +97,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super()._apply(fn, recurse)
         for name, exact in kept.items():
             old, new = before[name], self.get_buffer(name)
-            if not (old.is_meta or new.is_meta) and torch.equal(exact.to(old), old):  # else a file gave it another
+            if not (old.is_meta or new.is_meta) and torch.equal(exact.to(old), old):  # else a loaded file changed it
                 new.copy_(exact)
                 if not bool((torch.isfinite(new) & ((new > 0) == (exact > 0))).all()):
                     raise ValueError(
@@ -117,7 +117,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if outputs, of at least one row, are of a kind that this likelihood does not expect."""
+        """Warn if outputs, of at least one row, are not what this likelihood expects."""
         return
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
-        """A copy whose targets come with weights: y is then a result of :meth:`join_weights`, wherever it is given.
+        """A copy whose targets come with weights: wherever y is an argument, pass a result of :meth:`join_weights`.
 
         The weights travel with the data, so loaders, batches and samplers need not know of them. Predictions take such
         targets too, and ignore their weights.
@@ -162,7 +162,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
             Floating-point numbers, shape ``(N, *O, 2)``: value and weight of each target.
 
         Raises:
-            ValueError: If a shape is another, or if a target or weight is not finite, or a weight is negative.
+            ValueError: If a shape is wrong, a target or weight is not finite, or a weight is negative.
         """
         _checks.kind("y", y, Tensor, "a tensor of targets")
         dtype = y.dtype if y.is_floating_point() else torch.get_default_dtype()
@@ -201,16 +201,16 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         self.check_values(output, y)
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Factors of the targets' log-densities in a fit, in the values' shape; None if all are 1."""
+        """Weights of the targets' log-densities in a fit, in the shape of the values; None if all are 1."""
         return y[..., 1].to(dtype) if self.has_row_weights else None
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
-        """The distribution of the observations with log-densities as a fit weights them."""
+        """The distribution of the observations, with log-densities weighted as in a fit."""
         weights = self.fit_weights(y, dtype)
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """A twin with the same parameters and fixed values of its own latent variables, whose calls are free of Pyro.
+        """A twin that shares the parameters, has fixed values of its latent variables, and runs without Pyro.
 
         Args:
             values: A value, shape ``(*draws, *event)``, for every latent variable, by the name of the attribute.
@@ -218,7 +218,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """The prior of a latent variable, without Pyro, given others on which it may depend; or a tensor, its value."""
+        """The prior of a latent variable, without Pyro, given `values` of others; a tensor if these fix its value."""
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
         assert isinstance(prior, (TorchDistributionMixin, Tensor))

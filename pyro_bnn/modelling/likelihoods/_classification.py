@@ -14,8 +14,8 @@ from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationP
 from ._base import Likelihood, require_output_dims
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: probabilities add up to 1 to so many units of rounding, and to a few thousandths in half precision. Those
-of other networks hardly ever do, even in a single row."""
+"""Heuristic: probabilities add up to 1 within so many units of rounding, at most 1e-2. Other outputs hardly ever
+do, even in a single row."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
@@ -48,7 +48,7 @@ class CategoricalLikelihood(_ClassLikelihood):
     With class weights a fit multiplies each row's log-probability by the weight of its class, for example where rare
     classes should count as much as common ones; :class:`Likelihood` says what this means. The weights are not
     normalised. For weights inverse to the frequencies of the classes, and of mean 1 over the data, pass
-    ``len(y) / (C * torch.bincount(y, minlength=C))``; any others get that mean by ``weights / weights[y].mean()``.
+    ``len(y) / (C * torch.bincount(y, minlength=C))``; ``weights / weights[y].mean()`` gives any weights this mean.
 
     Args:
         class_weights: Weight of each class above 0, C numbers; None weights all alike.
@@ -68,14 +68,14 @@ class CategoricalLikelihood(_ClassLikelihood):
         return dist.Categorical(logits=output, validate_args=False)
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if the outputs are probabilities, as those of a network that ends in a softmax."""
+        """Warn if the outputs are probabilities, as from a network that ends in a softmax."""
         require_output_dims("CategoricalLikelihood", output, 2, "(N, C)")
         off, num_classes = (output.double().sum(-1) - 1).abs(), output.shape[-1]
         tolerance = min(ROUNDING_ERRORS * torch.finfo(output.dtype).eps, SUM_TOLERANCE)
         if num_classes > 1 and bool((output >= 0).all()) and bool((off < tolerance).all()):
             warnings.warn(
                 "the network's outputs are at least 0 and add up to 1, as after a softmax, but CategoricalLikelihood "
-                "takes logits and their softmax itself; with these outputs no class can get a probability above "
+                "takes logits and applies the softmax itself; with these outputs no class can get a probability above "
                 f"{math.e / (math.e + num_classes - 1):.2f}. Remove the softmax, or end in `nn.LogSoftmax`.",
                 stacklevel=3,
             )
@@ -83,7 +83,7 @@ class CategoricalLikelihood(_ClassLikelihood):
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless targets are whole numbers from 0 to C - 1; see :meth:`Likelihood.check_values`."""
         num_classes = output.shape[-1]
-        if self.has_row_weights:  # labels are floating point beside their weights
+        if self.has_row_weights:  # joined with weights, labels are floating point
             if not bool((y == y.floor()).all()):
                 raise ValueError(f"class labels must be whole numbers, got {y[y != y.floor()][:3].tolist()}.")
             y = y.long()

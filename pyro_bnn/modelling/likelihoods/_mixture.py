@@ -23,7 +23,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
 
     Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones: so a
     large :math:`\rho` does not overflow, and the mean of the variances does not explode where :math:`\rho` is
-    uncertain. The lower bound :math:`\epsilon` limits the gain of a component that shrinks onto one point. In single
+    uncertain. The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one point. In single
     precision and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and
     :math:`\rho` if targets lie within :math:`10^{10}` of the means.
 

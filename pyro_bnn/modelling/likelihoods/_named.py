@@ -11,8 +11,8 @@ from ._mixture import MixtureDensityLikelihood
 from ._regression import GaussianLikelihood, HeteroscedasticGaussianLikelihood, PoissonLikelihood
 
 NOISE_PRIOR = (-1.5, 1.5)
-"""Log-normal prior of a Gaussian's noise scale, for targets of standard deviation 1: 95 % lie between 0.012 and 4.2,
-from noise of a hundredth of the signal to far more than all there is. Heuristic."""
+"""Heuristic: log-normal prior of a Gaussian's noise scale, for targets of standard deviation 1. 95 % of it lie between
+0.012 and 4.2: from a hundredth of the targets' scale to four times this scale."""
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
@@ -24,7 +24,7 @@ class _Choice(NamedTuple):
     """One of the likelihoods that have a name."""
 
     make: Callable[..., Likelihood]
-    """Function that makes it from its number, or without one."""
+    """Function that makes the likelihood from its number, or without one."""
     number: str
     """What the number after the colon is; empty if there is none."""
     targets: str
@@ -39,7 +39,7 @@ LIKELIHOODS: dict[str, _Choice] = {
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
-"""Each likelihood by the name that is typed for it. Bernoulli has one output for two classes, categorical one each."""
+"""Each likelihood by its typed name. Bernoulli has one output for two classes, categorical one for each class."""
 
 
 def likelihoods_in_words(names: Iterable[str]) -> str:
@@ -55,15 +55,15 @@ def likelihoods_in_words(names: Iterable[str]) -> str:
 
 
 LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
-"""All of them in a sentence."""
+"""All names in a sentence."""
 
 
 def make_likelihood(spec: str) -> Likelihood:
     """The likelihood that a text names; :meth:`Likelihood.num_outputs` says how many outputs the network needs.
 
     Args:
-        spec: A name of :data:`LIKELIHOODS`, or a name and a number: ``gaussian:0.5`` has that noise scale and
-            ``mixture:5`` so many components. ``gaussian`` alone learns its noise scale, for targets in standard units.
+        spec: A name of :data:`LIKELIHOODS`, or a name and a number: the noise scale in ``gaussian:0.5``, the number of
+            components in ``mixture:5``. ``gaussian`` alone learns its noise scale, for targets in standard units.
 
     Raises:
         ValueError: If there is no such likelihood, or a number is missing, out of range or too many.

@@ -42,7 +42,7 @@ class GaussianLikelihood(NumberLikelihood):
         elif isinstance(scale, Distribution):
             prior = require_positive("scale", scale)
             self._scale_event_dim = prior.event_dim
-            self.register_buffer("like", torch.zeros(()))  # has the device and dtype
+            self.register_buffer("like", torch.zeros(()))  # holds the device and dtype
             self.scale = PyroSample(MovedPrior(prior))
         else:
             self.keep_exact("fixed_scale", torch.tensor(_checks.positive("scale", scale), dtype=torch.float64))
@@ -96,8 +96,8 @@ class GaussianLikelihood(NumberLikelihood):
 class _Standardising(dist.Normal):
     """A Gaussian whose log-density divides by the scale before it squares.
 
-    torch divides by the variance, and in its gradient by the square of it: that is infinite in single precision for a
-    scale of 1e-7 and an error of 3e5, where the gradient in the log variance is 5e24.
+    torch divides by the variance, and in the gradient by its square. In single precision this gives infinity for a
+    scale of 1e-7 and an error of 3e5, where the true gradient in the log variance is 5e24.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
