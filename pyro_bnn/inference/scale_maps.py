@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from .._core import checks as _checks
-from .._core.devices import reads_wait
 
 __all__ = ["Capped", "LogVariance", "Precision", "ScaleMap", "Softplus"]
 
@@ -99,7 +98,7 @@ class Softplus(ScaleMap):
         formula is used on a CPU, because the time of torch's softplus varies there: it uses log1p, which took 0.5 ms
         for 478,410 numbers in some processes and 6 ms in others, with the same library on the same machine.
         """
-        if reads_wait(parameter.device) or float(parameter.max()) > LARGEST_EXPONENT:
+        if not parameter.is_cpu or float(parameter.max()) > LARGEST_EXPONENT:
             softplus(parameter, out=out)  # type: ignore[call-arg]
             return
         u = torch.exp(parameter, out=out)

@@ -4,7 +4,7 @@ import re
 import weakref
 from abc import ABCMeta
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
 import pyro
@@ -13,7 +13,7 @@ from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.distributions import constraints
 
-from ._lock import EXCLUSIVE
+from ._exclusive import EXCLUSIVE
 
 
 class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
@@ -46,16 +46,14 @@ def own_parameters(*modules: object) -> Iterator[None]:
             yield
 
 
-class _NoContext(AbstractContextManager[None]):
+class _NoContext(nullcontext[None]):
     """Replaces the context of a `PyroModule`: it is never active, so no attribute access is a Pyro statement."""
 
     active, used = 0, True
 
     def __init__(self) -> None:
+        super().__init__()
         self.param_state: dict[str, dict[str, Any]] = {"params": {}, "constraints": {}}
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def get(self, name: str) -> None:
         """The result is not cached."""

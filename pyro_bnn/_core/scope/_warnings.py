@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
 
-from ._lock import EXCLUSIVE
+from ._exclusive import EXCLUSIVE
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """Gaussians with removed elements, whose value is exactly zero: as a Pyro distribution, and in flat vectors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from pyro.distributions import Normal, TorchDistribution
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution, constraints, kl_divergence, register_kl
 
 from ..._core.reflection import elementwise
@@ -57,19 +57,22 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
     return q.or_zero(kl_divergence(q.normal, p))
 
 
+def masks_of(guide: nn.Module) -> dict[str, Tensor]:
+    """Mask of the elements of a guide that are random, boolean, for each site with removed elements."""
+    keep = guide._modules.get("keep")
+    return {} if keep is None else dict(keep.named_buffers())
+
+
 class FlatMask:
     """Removed weights in the flat vectors of a step.
 
     A removed weight gets location 0, noise 0 and the scale of its prior. Its value is then 0, and its term in the ELBO
-    is a known constant. The scale keeps that constant small, so that sums over all weights lose few digits. The
-    function `present` returns the guide's present masks of random elements, for each site with removed ones.
+    is a known constant. The scale keeps that constant small, so that sums over all weights lose few digits.
     """
 
-    def __init__(
-        self, joint: Joint, present: Callable[[], Mapping[str, Tensor]], is_closed: Mapping[str, bool]
-    ) -> None:
-        keep = self._keep = present()
-        self._present = present
+    def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:
+        self._guide = guide
+        keep = self._keep = masks_of(guide)
         self.is_any = bool(keep)
         """Whether any weight is removed; if none is, nothing needs to be written."""
         self._removed: Tensor | None = None
@@ -87,7 +90,7 @@ class FlatMask:
 
     def require_same(self) -> None:
         """Raise a `ValueError` if the guide's removed weights have changed since this object was made."""
-        now, before = self._present(), self._keep
+        now, before = masks_of(self._guide), self._keep
         if not now and not before:
             return
         if all(now.get(name) is mask for name, mask in before.items()) and len(now) == len(before):

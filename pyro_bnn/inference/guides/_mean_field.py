@@ -17,7 +17,7 @@ from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece, Site, find_sites
 from ..scale_maps import Precision, ScaleMap
 from ._flat import Choice, GaussianGuide, tree
 from ._init import Init
-from ._masks import FlatMask, PrunedNormal
+from ._masks import FlatMask, PrunedNormal, masks_of
 from ._natural_state import NaturalState
 from ._state import FlatState, Noise, ParameterVector, RandomParameter, lent, scratch_for
 
@@ -102,7 +102,7 @@ class MeanFieldGuide(GaussianGuide):
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
         is_closed = {name: closed_form and density.is_closed for name, density in joint.densities.items()}
-        mask = FlatMask(joint, lambda: self.masks, is_closed)
+        mask = FlatMask(joint, self, is_closed)
         return lent(MeanFieldState(joint, *self.vectors(joint), self.scale_map, mask, noise, is_closed))
 
     def natural(
@@ -120,7 +120,7 @@ class MeanFieldGuide(GaussianGuide):
                 "Adam with another scale map, or call `guide.requires_grad_(True)`."
             )
         is_closed = {name: isinstance(density, NormalDensity) for name, density in joint.densities.items()}
-        mask = FlatMask(joint, lambda: self.masks, is_closed)
+        mask = FlatMask(joint, self, is_closed)
         vectors = self.vectors(joint)
         return lent(NaturalState(joint, *vectors, mask, initial_hessian=initial_hessian, adds_up=adds_up))
 
@@ -158,8 +158,7 @@ class MeanFieldGuide(GaussianGuide):
     @property
     def masks(self) -> dict[str, Tensor]:
         """Mask of the elements that are random, boolean, for each site with removed elements."""
-        keep = self._modules.get("keep")
-        return {} if keep is None else dict(keep.named_buffers())
+        return masks_of(self)
 
     def remarks(self) -> list[str]:
         masks = self.masks.values()

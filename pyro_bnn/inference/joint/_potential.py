@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.copies import copied
-from ..._core.inputs import Inputs, as_inputs, as_targets, map_inputs, named_leaves
+from ..._core.inputs import Inputs, map_inputs, named_leaves
 from ..._core.reflection import unvalidated
 from ..._core.scope import EXCLUSIVE, own_parameters, seeded
 from ...modelling.model import BayesianModel
@@ -114,7 +114,7 @@ def network_potential(
 
     Args:
         model: The model.
-        x: All inputs, shape (N, ...), also as arrays or lists.
+        x: All inputs, shape (N, ...).
         y: All targets, shape (N, ...).
         dtype: Type of the copy; None keeps the model's dtype.
         stacklevel: Stack level of the warning about learnable parameters, as seen from the caller.
@@ -123,7 +123,6 @@ def network_potential(
         ValueError: If the data do not fit the model, if they are not the whole data set, if the network is random, or
             if it hides a part of its gradient.
     """
-    x, y = as_inputs("x", x, model.like), as_targets("y", y, model.like)
     model.check_targets(x, y)
     for name, leaf in named_leaves("x", x):
         _checks.finite(name, leaf)

@@ -1,13 +1,10 @@
 """Writes recorded functions of small tensors as loops in C, without calls, allocations or transposed copies.
 
-A value is a C expression for its element at given indices. Most operations only combine such expressions. A result is
-written to memory if it is used more than once, or if its operation runs over an axis. The longest axis is innermost, so
-that the C compiler can vectorise over it. `_operations.py` has the operations.
+`_writer.py` has the text, `_operations.py` the operations.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,206 +14,7 @@ from torch.fx.node import map_arg
 
 from ._blocks import STEP, VALUELESS, VIEWS, Blocks, blocks_of
 from ._traced import UnsupportedError
-
-Index = Sequence[str]
-
-
-@dataclass(frozen=True)
-class Value:
-    """A tensor in C."""
-
-    shape: tuple[int, ...]
-    at: Callable[[Index], str]  # the element's expression, from one expression per axis
-    is_stored: bool = False  # whether the element is in memory, so that using it often is cheap
-    is_scratch: bool = False  # whether that memory may be written to
-    is_filled: bool = False  # whether zeros follow the rows of a block
-    example: Tensor | None = None  # the tensor of the example run, once it is known
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    def read_at(self, shape: Sequence[int], index_of: Callable[[Index], Index]) -> "Value":
-        """A tensor of another shape that reads this one at other indices."""
-        return replace(self, shape=tuple(shape), at=lambda index: self.at(index_of(index)), example=None)
-
-
-def constant(number: float, shape: Sequence[int]) -> Value:
-    """A tensor of equal numbers."""
-    return Value(tuple(shape), lambda _: literal(number), is_stored=True)
-
-
-def literal(number: float) -> str:
-    """A number in C."""
-    number = float(number)
-    if math.isnan(number):
-        return "NAN"
-    if math.isinf(number):
-        return "INFINITY" if number > 0 else "(-INFINITY)"
-    return f"((real){number!r})"
-
-
-def broadcast(value: Value, shape: Sequence[int]) -> Value:
-    """The value broadcast to a shape: new leading axes, and axes of size 1 repeated."""
-    lead, own = len(shape) - len(value.shape), value.shape
-    result = value.read_at(shape, lambda index: ["0" if n == 1 else i for n, i in zip(own, index[lead:], strict=True)])
-    return replace(result, is_scratch=value.is_scratch and own == tuple(shape[lead:]))
-
-
-def strides(shape: Sequence[int]) -> list[int]:
-    """Strides of a tensor whose longest axis is innermost."""
-    result, stride = [0] * len(shape), 1
-    for axis in reversed(order(shape)):
-        result[axis], stride = stride, stride * shape[axis]
-    return result
-
-
-def order(shape: Sequence[int]) -> list[int]:
-    """Axes from the outermost to the innermost loop: the longest comes last."""
-    return sorted(range(len(shape)), key=lambda axis: shape[axis])
-
-
-def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
-    """A tensor that begins at an element of an array."""
-    steps = strides(shape)
-
-    def at(index: Index) -> str:
-        terms = [i if step == 1 else f"{step} * ({i})" for i, step, n in zip(index, steps, shape, strict=True) if n > 1]
-        return f"{name}[{' + '.join([str(offset), *terms])}]"
-
-    return Value(tuple(shape), at, is_stored=True)
-
-
-class Writer:
-    """The text of a C function so far."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.num_scratch = 0
-        self.num_products = 0
-        self.size = 0  # rows that fit into the block that is being written; 0 outside of blocks
-        self._count = 0
-
-    def name(self, prefix: str) -> str:
-        """A new name."""
-        self._count += 1
-        return f"{prefix}{self._count}"
-
-    def add(self, line: str) -> None:
-        """Add a line."""
-        self.lines.append(line)
-
-    def memory(self, shape: Sequence[int]) -> Value:
-        """A new tensor in memory, to be written."""
-        value = replace(in_memory("w", self.num_scratch, shape), is_scratch=True)
-        self.num_scratch += -(-value.size // 8) * 8  # whole cache lines
-        return value
-
-    @contextmanager
-    def loops(
-        self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
-    ) -> Iterator[list[str]]:
-        """Loops over some axes, all by default; yields an index for each axis, 0 for the others.
-
-        `pragma` is for the innermost loop. `rows` is the C variable with the rows of a block; "room" is rounded up.
-        """
-        index = ["0"] * len(shape)
-        opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
-        for axis in opened:
-            index[axis] = name = self.name("i")
-            if pragma and axis == opened[-1]:
-                self.add(f'_Pragma("{pragma}")')
-            end = rows if shape[axis] == self.size else shape[axis]
-            self.add(f"for (long {name} = 0; {name} < {end}; ++{name}) {{")
-        yield index
-        self.add("}" * len(opened))
-
-    @contextmanager
-    def each(self, shape: Sequence[int]) -> Iterator[list[str]]:
-        """Loops over all axes for a line that computes each element independently of the others.
-
-        Where the length of the loop is known, a compiler sees this independence without a pragma.
-        """
-        is_known = self.size == 0 or self.size != max(shape, default=0)
-        with self.loops(shape, pragma="" if is_known else "omp simd") as index:
-            yield index
-
-    def fill(self, value: Value, axis: int) -> bool:
-        """Write zeros after the last row of a block along an axis, if possible; returns whether zeros are there."""
-        if not value.is_scratch:
-            return value.is_filled
-        self.add("if (rows < room) {")
-        with self.loops(value.shape, [other for other in order(value.shape) if other != axis]) as index:
-            self.add('_Pragma("omp simd")')
-            self.add(f"for (long last = room - {STEP}; last < room; ++last) {{")
-            element = value.at([*index[:axis], "last", *index[axis + 1 :]])
-            self.add(f"{element} = where_(last < rows, {element}, 0.0f);")
-            self.add("}")
-        self.add("}")
-        return True
-
-    def stored(self, value: Value) -> Value:
-        """The value in memory, or in a variable if it is one number."""
-        if value.is_stored:
-            return value
-        if value.size == 1:
-            name = self.name("s")
-            self.add(f"const real {name} = {value.at(['0'] * len(value.shape))};")
-            return Value(value.shape, lambda _: name, is_stored=True)
-        result = self.memory(value.shape)
-        with self.each(value.shape) as index:
-            self.add(f"{result.at(index)} = {value.at(index)};")
-        return result
-
-    def sum(self, value: Value, axes: Sequence[int], keeps: bool) -> Value:
-        """Sum over some axes. A short sum is one expression, so the loop around it can run over the longest axis."""
-        shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape))
-        inner = [axis for axis in order(value.shape) if axis in axes and value.shape[axis] > 1]
-        if len(inner) == 1 and value.shape[inner[0]] <= 16 and value.shape[inner[0]] != self.size:
-            (axis,) = inner
-
-            def at(index: Index) -> str:
-                parts = (value.at([*index[:axis], str(i), *index[axis + 1 :]]) for i in range(value.shape[axis]))
-                return f"({' + '.join(parts)})"
-
-            result = self.stored(Value(shape, at))
-        else:
-            result = self.memory(shape)
-            with self.loops(shape) as index:
-                name = self.name("sum")
-                self.add(f"real {name} = 0.0f;")
-                with self.reduction(value.shape, inner, [name]) as own:
-                    full = [own[axis] if axis in axes else i for axis, i in enumerate(index)]
-                    self.add(f"{name} += {value.at(full)};")
-                self.add(f"{result.at(index)} = {name};")
-        return result if keeps else without(result, axes)
-
-    @contextmanager
-    def reduction(
-        self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
-    ) -> Iterator[list[str]]:
-        """Loops over axes that add to variables; the compiler may add the terms in any order."""
-        if not axes:
-            yield ["0"] * len(shape)
-            return
-        pragma = f"omp simd reduction(+ : {', '.join(names)})"
-        with (
-            self.loops(shape, axes[:-1], rows=rows) as outer,
-            self.loops(shape, axes[-1:], pragma=pragma, rows=rows) as inner,
-        ):
-            yield [b if axis == axes[-1] else a for axis, (a, b) in enumerate(zip(outer, inner, strict=True))]
-
-
-def without(value: Value, axes: Sequence[int]) -> Value:
-    """The value without some axes, which have size 1."""
-    kept = [axis for axis in range(len(value.shape)) if axis not in axes]
-
-    def full(index: Index) -> Index:
-        given = dict(zip(kept, index, strict=True))
-        return [given.get(axis, "0") for axis in range(len(value.shape))]
-
-    return value.read_at([value.shape[axis] for axis in kept], full)
+from ._writer import Operation, Value, Writer, in_memory, order
 
 
 class _Recorder(Interpreter):
@@ -242,11 +40,6 @@ class Emitted:
     constants: Sequence[Node]  # its arguments after the point
 
     @property
-    def has_blocks(self) -> bool:
-        """Whether it computes block by block, and takes the number of rows as an argument."""
-        return self.blocks is not None
-
-    @property
     def num_rows(self) -> int:
         """Number of rows; 0 if it has no blocks."""
         return 0 if self.blocks is None else self.blocks.num_rows
@@ -269,9 +62,6 @@ Values = dict[Node, Any]
 
 Results = Mapping[Node, Any]
 """What each node returns for the example."""
-
-Operation = Callable[..., Any]
-"""Writes one operation in C. Arguments: the writer, the result for the example, the operation's own arguments."""
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
@@ -319,14 +109,15 @@ def _write(
 ) -> None:
     """Write operations one after the other, and add their values to `values`."""
     for node in nodes:
+        is_shared = _num_uses(node) > 1
         try:
             arguments = map_arg(_arguments(node), values.get)  # `zeros_like` may come before its argument
             value = operations[node.meta["packet"]](writer, results[node], *arguments)
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.target} {error}") from error
         if isinstance(value, Value):
-            is_shared = _num_uses(node) > 1 or value.size == 1
-            value = replace(writer.stored(value) if is_shared else value, example=results[node])
+            value = writer.stored(value) if is_shared or math.prod(value.shape) == 1 else value
+            value = replace(value, example=results[node])
         values[node] = value
 
 

@@ -5,7 +5,6 @@ or is on another device than the CPU.
 """
 
 import ctypes
-import functools
 import os
 import shlex
 import shutil
@@ -13,7 +12,6 @@ import subprocess
 import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -22,6 +20,7 @@ from torch import Tensor
 from ..._core.scope import ProcessLock
 from ._emit import Emitted, emitted
 from ._kernel import DIVERGENCE, NOT_ASKED, Compile, NotInCError, ValueAndGrad
+from ._native_kernel import Native
 from ._operations import OPERATIONS
 from ._traced import UnsupportedError, traced
 
@@ -48,83 +47,6 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 _LOCK = ProcessLock()
 _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
-
-
-class _Data(ctypes.Structure):
-    """The constants of a potential and the number of their rows, for C."""
-
-    _fields_ = (("num_rows", ctypes.c_long), ("constants", ctypes.c_void_p))
-
-
-class Native:
-    """The samplers of one potential, compiled; they may run in several threads at a time, without Python's lock."""
-
-    def __init__(
-        self, library: ctypes.CDLL, constants: Sequence[Tensor], num_rows: int, num_scratch: int, num_weights: int
-    ) -> None:
-        pointer, number, real = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
-        self._library, self._constants = library, list(constants)
-        self.num_scratch, self.num_weights = num_scratch, num_weights
-        self._pointers = (pointer * max(len(constants), 1))(*(constant.data_ptr() for constant in constants))
-        self._data = _Data(num_rows, ctypes.addressof(self._pointers))
-        self._data_pointer = ctypes.addressof(self._data)
-        self._evaluate, self._advance = library.evaluate, library.advance
-        self._evaluate.argtypes = (number, *[pointer] * 5)
-        self._evaluate.restype = None
-        before = (pointer, ctypes.c_int, pointer, real, pointer, pointer, pointer)
-        self._advance.argtypes = (*before, number, pointer, pointer, pointer)
-        self._advance.restype = ctypes.c_int
-        self._walk = library.walk
-        self._walk.argtypes = (pointer, number, real, real, *[pointer] * 4)
-        self._walk.restype = None
-        library.size_of_state.restype = number
-        self.size_of_state = int(library.size_of_state())
-
-    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The potential; see `ValueAndGrad`."""
-        z = z.contiguous()
-        value, gradient = z.new_empty(len(z)), torch.empty_like(z)
-        num_parts = min(len(z), torch.get_num_threads())
-        parts = list(zip(*(tensor.tensor_split(num_parts) for tensor in (z, value, gradient)), strict=True))
-        if num_parts == 1:
-            self._evaluate_part(*parts[0])
-        else:
-            list(self._pool.map(lambda part: self._evaluate_part(*part), parts))
-        return value, gradient
-
-    @functools.cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        """Threads that evaluate parts of the points; they are kept between evaluations."""
-        return ThreadPoolExecutor(torch.get_num_threads())
-
-    def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
-        scratch = z.new_empty(self.num_scratch)
-        self._evaluate(len(z), *(t.data_ptr() for t in (z, value, gradient, scratch)), self._data_pointer)
-
-    def advance(
-        self,
-        state: Tensor,
-        is_new: bool,
-        point: Tensor,
-        setting: tuple[float, Tensor],
-        normal: Tensor,
-        numbers: Tensor,
-        position: ctypes.c_long,
-        scratch: Tensor,
-    ) -> bool:
-        """Continue a trajectory; see `advance` in `_trajectory.c`. Returns whether it has ended."""
-        step_size, inverse_mass = setting
-        done = self._advance(
-            *(state.data_ptr(), is_new, point.data_ptr(), step_size, inverse_mass.data_ptr(), normal.data_ptr()),
-            *(numbers.data_ptr(), len(numbers), ctypes.addressof(position), scratch.data_ptr(), self._data_pointer),
-        )
-        return bool(done)
-
-    def walk(self, point: Tensor, step: float, refreshment: float, normal: Tensor, scratch: Tensor) -> None:
-        """Take microcanonical steps; see `walk` in `_microcanonical.c`. The errors become the point's last numbers."""
-        errors = point[3 * self.num_weights + 1 :]
-        setting = len(normal), step, refreshment, normal.data_ptr()
-        self._walk(point.data_ptr(), *setting, errors.data_ptr(), scratch.data_ptr(), self._data_pointer)
 
 
 def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
@@ -186,7 +108,7 @@ def _require_machine(z: Tensor) -> None:
 
 
 def _require_small(potential: Emitted) -> None:
-    most = MOST_PRODUCTS_OF_BLOCKS if potential.has_blocks else MOST_PRODUCTS
+    most = MOST_PRODUCTS if potential.blocks is None else MOST_PRODUCTS_OF_BLOCKS
     if potential.num_products > most:
         raise UnsupportedError(
             f"the density takes {potential.num_products:,} multiplications, over {most:,}, which torch does faster"

@@ -5,8 +5,7 @@ from torch import Tensor
 
 from ._kernel import Draws
 from ._microcanonical import refreshment
-from ._native import Native
-from ._native_kernel import NativeChain, NativeKernel
+from ._native_kernel import Native, NativeChain, NativeKernel
 
 
 class _Walker(NativeChain):

@@ -5,7 +5,6 @@ An elementwise operation is its C text, with `{0}`, `{1}` and so on for its argu
 """
 
 import operator
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,32 +12,21 @@ import torch
 from torch import Tensor
 
 from ._blocks import VALUELESS
-from ._emit import Index, Operation, Value, Writer, broadcast, constant, order, without
 from ._indexing import (
     cat,
-    expand,
     gather,
     item,
-    moved,
-    permuted,
     put,
-    reshape,
-    same,
     scatter_add,
     select_backward,
-    selected,
     slice_backward,
-    sliced,
     split,
-    squeeze,
     stack,
     take,
-    transposed,
     unbind,
-    unsqueezed,
-    view,
 )
 from ._traced import UnsupportedError
+from ._writer import Index, Operation, Value, Writer, combined, constant, elementwise, moved, order, places, view
 
 aten = torch.ops.aten
 
@@ -122,26 +110,11 @@ POWERS: dict[object, str] = {
 }
 
 
-def _elementwise(text: str, *, is_slow: bool = False) -> Operation:
-    num_read = 1 + max(int(number) for number in re.findall(r"{(\d)}", text))
-
-    def write(writer: Writer, result: Tensor, *arguments: Any) -> Value:
-        if not result.is_floating_point() and result.dtype != torch.bool:
-            raise UnsupportedError(f"of {result.dtype}")
-        own = [part if isinstance(part, Value) else constant(part, ()) for part in arguments[:num_read]]
-        own = [writer.stored(part) if text.count(f"{{{i}}}") > 1 else part for i, part in enumerate(own)]
-        parts = [broadcast(part, result.shape) for part in own]
-        value = Value(tuple(result.shape), lambda index: f"({text.format(*(part.at(index) for part in parts))})")
-        return writer.stored(value) if is_slow else value
-
-    return write
-
-
 def _power(writer: Writer, result: Tensor, value: Value, exponent: object) -> Value:
     if exponent not in POWERS:
         raise UnsupportedError(f"to the power {exponent}")
     value = value if exponent in (0.0, 1.0) else writer.stored(value)
-    return Value(value.shape, lambda index: f"({POWERS[exponent].format(value.at(index))})")
+    return combined(f"({POWERS[exponent]})", value.shape, value)
 
 
 def _full(writer: Writer, result: Tensor, *arguments: Any) -> Value:
@@ -159,36 +132,31 @@ def _ones(writer: Writer, result: Tensor, *_: Any) -> Value:
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
     """Has a second result in torch, which the backward pass in C does not need."""
-    return [writer.stored(Value(source.shape, lambda index: f"log_sigmoid_({source.at(index)})")), source]
+    return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
-def _sum(writer: Writer, result: Tensor, value: Value, axes: Any = None, keeps: bool = False) -> Value:
+def _sum(writer: Writer, result: Tensor, value: Value, axes: Any = None, *_: Any) -> Value:
     if not result.is_floating_point():
         raise UnsupportedError(f"of {result.dtype}")
     num_axes = len(value.shape)
-    return writer.sum(value, [axis % num_axes for axis in axes or range(num_axes)], keeps)
+    return writer.sum(value, [axis % num_axes for axis in axes or range(num_axes)]).reshaped(result.shape)
 
 
-def _logsumexp(writer: Writer, result: Tensor, value: Value, axes: Sequence[int], keeps: bool) -> Value:
+def _logsumexp(writer: Writer, result: Tensor, value: Value, axes: Sequence[int], _: bool) -> Value:
     if len(axes) != 1:
         raise UnsupportedError(f"over {list(axes)}")
-    axis = axes[0] % len(value.shape)
-    total = _log_total(writer, writer.stored(value), axis)
-    return total if keeps else without(total, [axis])
+    return _log_total(writer, writer.stored(value), axes[0] % len(value.shape)).reshaped(result.shape)
 
 
 def _log_softmax(writer: Writer, result: Tensor, value: Value, axis: int, _: bool) -> Value:
     value = writer.stored(value)
-    total = broadcast(_log_total(writer, value, axis % result.dim()), value.shape)
-    return Value(value.shape, lambda index: f"({value.at(index)} - {total.at(index)})")
+    return combined("({0} - {1})", value.shape, value, _log_total(writer, value, axis % result.dim()))
 
 
 def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, output: Value, axis: int, _: Any) -> Value:
     gradient, output = writer.stored(gradient), writer.stored(output)
-    total = broadcast(writer.sum(gradient, [axis % result.dim()], keeps=True), output.shape)
-    return writer.stored(
-        Value(output.shape, lambda index: f"({gradient.at(index)} - exp_({output.at(index)}) * {total.at(index)})")
-    )
+    total = writer.sum(gradient, [axis % result.dim()])
+    return writer.stored(combined("({0} - exp_({1}) * {2})", output.shape, gradient, output, total))
 
 
 LONGEST_TOTAL = 64
@@ -199,11 +167,10 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
     """The logarithm of the sum of exponentials over one short axis, which stays with size 1."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
-    shift = _largest(writer, value, axis)
-    largest = broadcast(shift, value.shape)
-    terms = Value(value.shape, lambda index: f"exp_({value.at(index)} - {largest.at(index)})")
-    total = writer.sum(writer.stored(terms), [axis], keeps=True)
-    return writer.stored(Value(total.shape, lambda index: f"(log_({total.at(index)}) + {shift.at(index)})"))
+    largest = _largest(writer, value, axis)
+    terms = combined("exp_({0} - {1})", value.shape, value, largest)
+    total = writer.sum(writer.stored(terms), [axis])
+    return writer.stored(combined("(log_({0}) + {1})", total.shape, total, largest))
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
@@ -226,9 +193,9 @@ def _product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
     if len(shape) == 3 and shape[0] != 1:
         raise UnsupportedError(f"of {shape}")
     if len(right.shape) == 1:
-        column = right.read_at((*right.shape, 1), lambda index: index[:1])
-        return without(_multiplied(writer, left, column, constant(0.0, (*shape, 1)), (*shape, 1)), [1])
-    added = broadcast(writer.stored(first[0]) if first else constant(0.0, ()), shape)
+        column = right.reshaped((*right.shape, 1))
+        return _multiplied(writer, left, column, constant(0.0, (*shape, 1)), (*shape, 1)).reshaped(shape)
+    added = (writer.stored(first[0]) if first else constant(0.0, ())).broadcast(shape)
     return _multiplied(writer, left, right, added, shape)
 
 
@@ -271,7 +238,7 @@ def _add_along(writer: Writer, a: Value, b: Value, added: Value, result: Value) 
             first, names = writer.name("i"), [writer.name("sum") for _ in range(size)]
             end = begin + (length - begin) // size * size
             writer.add(f"for (long {first} = {begin}; {first} < {end}; {first} += {size}) {{")
-            elements = [[*index[:inner], f"({first} + {n})", *index[inner + 1 :]] for n in range(size)]
+            elements = [moved(index, inner, f"({first} + {n})") for n in range(size)]
             for name, element in zip(names, elements, strict=True):
                 writer.add(f"real {name} = {added.at(element)};")
             with writer.reduction((num_terms,), [0], names, rows) as (k,):
@@ -287,9 +254,8 @@ def _add_across(writer: Writer, a: Value, b: Value, added: Value, result: Value)
     num_terms = a.shape[-1]
 
     def add(before: Value, terms: Sequence[str]) -> None:
-        with writer.each(result.shape) as index:
-            products = [_term(a, b, index, k) for k in terms]
-            writer.add(f"{result.at(index)} = {' + '.join([before.at(index), *products])};")
+        products = [_term(a, b, places(result.shape), k) for k in terms]
+        writer.each(result.shape, f"{result.text} = {' + '.join([before.text, *products])};")
 
     if num_terms != writer.size:
         for begin in range(0, num_terms, NUM_TERMS):
@@ -316,22 +282,17 @@ def _requiring(operation: Operation, required: dict[int, object]) -> Operation:
 
 
 OPERATIONS: dict[Any, Operation] = {
-    **{name: _elementwise(text) for name, text in ELEMENTWISE.items()},
-    **{name: _elementwise(text, is_slow=True) for name, text in SLOW.items()},
+    **{name: elementwise(text) for name, text in ELEMENTWISE.items()},
+    **{name: elementwise(text, is_slow=True) for name, text in SLOW.items()},
     **dict.fromkeys(VALUELESS, _full),
     **dict.fromkeys((aten.zeros, aten.zeros_like, aten.new_zeros), _zeros),
     **dict.fromkeys((aten.ones, aten.ones_like, aten.new_ones), _ones),
-    **dict.fromkeys((aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy), view(same)),
-    aten.unsqueeze: view(unsqueezed),
-    aten.transpose: view(transposed),
-    aten.t: view(transposed),
-    aten.permute: view(permuted),
-    aten.slice: view(sliced),
-    aten.select: view(selected),
-    aten.expand: expand,
-    aten.squeeze: squeeze,
-    aten.view: reshape,
-    aten._unsafe_view: reshape,
+    **dict.fromkeys((aten.expand, aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy), view(Value.broadcast)),
+    **dict.fromkeys((aten.view, aten._unsafe_view, aten.squeeze, aten.unsqueeze), view(Value.reshaped)),
+    **dict.fromkeys((aten.transpose, aten.t), view(Value.transposed)),
+    aten.permute: view(Value.permuted),
+    aten.slice: view(Value.sliced),
+    aten.select: view(Value.selected),
     aten.split: split,
     aten.split_with_sizes: split,
     aten.unbind: unbind,

@@ -276,8 +276,8 @@ def require_real(name: str, y: Tensor) -> None:
 
 def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
     """Raise unless the output is a dense floating-point tensor of at least `minimum` axes, of the shape `axes`."""
-    _checks.kind("output", output, Tensor, f"a tensor for {name}")
-    if not output.is_floating_point() or output.layout != torch.strided:
+    if not isinstance(output, Tensor) or not output.is_floating_point() or output.layout != torch.strided:
+        _checks.kind("output", output, Tensor, f"a tensor for {name}")
         raise ValueError(
             f"{name} needs a dense network output in floating point, got {output.dtype} of layout {output.layout}; "
             "convert the last layer's output with `.float()` or `.to_dense()`."

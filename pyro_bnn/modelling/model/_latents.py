@@ -70,6 +70,11 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         assert isinstance(likelihood, Likelihood)
         return likelihood
 
+    def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
+        """The likelihood, with its own latent variables set to the given values."""
+        likelihood = self._likelihood
+        return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
+
     @property
     def device(self) -> torch.device:
         """Device of the network's random parameters, on which the model computes."""

@@ -170,11 +170,6 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         """Where estimators and memories of earlier calls intervene in the calls of the network."""
         return self._interception
 
-    def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
-        """The likelihood, with its own latent variables set to the given values."""
-        likelihood = self._likelihood
-        return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
-
     def check_targets(self, x: Inputs, y: Tensor) -> None:
         """Raise a `ValueError` unless y is possible as targets of x; only the first row goes through the network."""
         check_input(x, self.like)

@@ -1,13 +1,39 @@
-"""Random numbers: separate streams, and contexts that seed and restore torch's generators."""
+"""State of the whole process that threads take turns with: their lock, torch's generators, modes of shared modules."""
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import checks as _checks
-from ._lock import EXCLUSIVE
+
+
+class ProcessLock:
+    """A reentrant lock for the whole process.
+
+    A process forked while another thread holds the lock starts with a new one; otherwise it would wait forever.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        if os.name == "posix":
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+EXCLUSIVE = ProcessLock()
+"""Held while process-wide state is changed: torch's generators, Pyro's stack and store."""
 
 
 class Stream:
@@ -107,3 +133,20 @@ def undone(device: torch.device) -> Iterator[Callable[[], None]]:
     """A context that yields a function, which resets a device's generators to their state at the start."""
     states = _generator_states(_draws_on_cuda(device))
     yield lambda: _set_generators(states)
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """A context in which every submodule is in eval mode; afterwards each has its former mode.
+
+    Other threads that share the module wait: otherwise they would run it in the wrong mode or restore it too early.
+    """
+    with EXCLUSIVE:
+        training = [vars(submodule) for submodule in module.modules() if submodule.training]
+        try:
+            for attributes in training:  # a plain assignment to a module's attribute takes ten times as long
+                attributes["training"] = False
+            yield
+        finally:
+            for attributes in training:
+                attributes["training"] = True

@@ -1,0 +1,290 @@
+"""The text of a C function, and tensors as pieces of it.
+
+A value is a C expression for its element, with places for the indices. Most operations only combine such expressions. A
+result is written to memory if it is used more than once, or if its operation runs over an axis. The longest axis is
+innermost, so that the C compiler can vectorise over it.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._blocks import STEP
+from ._traced import UnsupportedError
+
+Index = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor in C."""
+
+    shape: tuple[int, ...]
+    text: str  # the element's expression, with `{0}`, `{1}` and so on for the index along each axis
+    is_stored: bool = False  # whether the element is in memory, so that using it often is cheap
+    is_scratch: bool = False  # whether that memory may be written to
+    is_filled: bool = False  # whether zeros follow the rows of a block
+    example: Tensor | None = None  # the tensor of the example run, once it is known
+
+    def at(self, index: Index) -> str:
+        """The expression of an element, from one expression per axis."""
+        return self.text.format(*index)
+
+    def read_at(self, shape: Sequence[int], index: Index) -> "Value":
+        """A tensor of another shape that reads this one at other indices, made of its own :func:`places`."""
+        return replace(self, shape=tuple(shape), text=self.at(index), example=None)
+
+    def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
+        """With new leading axes, and axes of size 1 repeated."""
+        lead, own = len(shape) - len(self.shape), self.shape
+        result = self.read_at(shape, ["0" if n == 1 else i for n, i in zip(own, places(shape)[lead:], strict=True)])
+        return replace(result, is_scratch=self.is_scratch and own == tuple(shape[lead:]))
+
+    def transposed(self, shape: Sequence[int], first: int = 0, second: int = -1) -> "Value":
+        """With two axes in each other's place."""
+        index, a, b = places(shape), first % len(shape), second % len(shape)
+        index[a], index[b] = index[b], index[a]
+        return self.read_at(shape, index)
+
+    def permuted(self, shape: Sequence[int], axes: Sequence[int]) -> "Value":
+        """With the axes in another order."""
+        index = places(shape)
+        for place, axis in zip(places(shape), axes, strict=True):
+            index[axis % len(shape)] = place
+        return self.read_at(shape, index)
+
+    def sliced(self, shape: Sequence[int], axis: int, begin: int | None, _: Any = None, step: int = 1) -> "Value":
+        """Some slices along an axis."""
+        axis, begin = axis % len(shape), begin or 0
+        first, place = begin + self.shape[axis] if begin < 0 else begin, places(shape)[axis]
+        return self.read_at(shape, moved(places(shape), axis, f"({first} + {scaled(place, step)})"))
+
+    def selected(self, shape: Sequence[int], axis: int, number: int) -> "Value":
+        """One slice along an axis."""
+        index, axis = places(shape), axis % len(self.shape)
+        return self.read_at(shape, [*index[:axis], str(number % self.shape[axis]), *index[axis:]])
+
+    def reshaped(self, shape: Sequence[int], *_: Any) -> "Value":
+        """The elements in the same order with other axes; in most networks only axes of size 1 are added or removed."""
+        from_axes = [axis for axis, n in enumerate(self.shape) if n > 1]
+        to_axes = [axis for axis, n in enumerate(shape) if n > 1]
+        index, own = places(shape), ["0"] * len(self.shape)
+        if [self.shape[axis] for axis in from_axes] == [shape[axis] for axis in to_axes]:
+            for a, b in zip(from_axes, to_axes, strict=True):
+                own[a] = index[b]
+            return self.read_at(shape, own)
+        position = "0"
+        for i, n in zip(index, shape, strict=True):
+            position = f"(({position}) * {n} + {i})"
+        below = math.prod(self.shape)
+        for axis in from_axes:
+            below //= self.shape[axis]
+            inside = position if axis == from_axes[0] else f"({position}) % {below * self.shape[axis]}"
+            own[axis] = inside if below == 1 else f"({inside}) / {below}"
+        return self.read_at(shape, [f"({i})" for i in own])
+
+
+def places(shape: Sequence[int]) -> list[str]:
+    """The places in a text for the indices of a tensor."""
+    return [f"{{{axis}}}" for axis in range(len(shape))]
+
+
+def moved(index: Index, axis: int, text: str) -> list[str]:
+    """The index with another text for one axis."""
+    return [*index[:axis], text, *index[axis + 1 :]]
+
+
+def scaled(text: str, factor: int) -> str:
+    """The product of an expression and a whole number."""
+    return text if factor == 1 else f"{factor} * ({text})"
+
+
+def constant(number: float, shape: Sequence[int]) -> Value:
+    """A tensor of equal numbers."""
+    return Value(tuple(shape), literal(number), is_stored=True)
+
+
+def literal(number: float) -> str:
+    """A number in C."""
+    number = float(number)
+    if math.isnan(number):
+        return "NAN"
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "(-INFINITY)"
+    return f"((real){number!r})"
+
+
+def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
+    """A tensor whose elements are a text with `{0}`, `{1}` and so on for those of others, which are broadcast."""
+    return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
+
+
+def strides(shape: Sequence[int]) -> list[int]:
+    """Strides of a tensor whose longest axis is innermost."""
+    result, stride = [0] * len(shape), 1
+    for axis in reversed(order(shape)):
+        result[axis], stride = stride, stride * shape[axis]
+    return result
+
+
+def order(shape: Sequence[int]) -> list[int]:
+    """Axes from the outermost to the innermost loop: the longest comes last."""
+    return sorted(range(len(shape)), key=lambda axis: shape[axis])
+
+
+def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
+    """A tensor that begins at an element of an array."""
+    axes = zip(places(shape), strides(shape), shape, strict=True)
+    terms = [scaled(place, step) for place, step, n in axes if n > 1]
+    return Value(tuple(shape), f"{name}[{' + '.join([str(offset), *terms])}]", is_stored=True)
+
+
+class Writer:
+    """The text of a C function so far."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.num_scratch = 0
+        self.num_products = 0
+        self.size = 0  # rows that fit into the block that is being written; 0 outside of blocks
+        self._count = 0
+
+    def name(self, prefix: str) -> str:
+        """A new name."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def add(self, line: str) -> None:
+        """Add a line."""
+        self.lines.append(line)
+
+    def memory(self, shape: Sequence[int]) -> Value:
+        """A new tensor in memory, to be written."""
+        value = replace(in_memory("w", self.num_scratch, shape), is_scratch=True)
+        self.num_scratch += -(-math.prod(shape) // 8) * 8  # whole cache lines
+        return value
+
+    @contextmanager
+    def loops(
+        self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
+    ) -> Iterator[list[str]]:
+        """Loops over some axes, all by default; yields an index for each axis, 0 for the others.
+
+        `pragma` is for the innermost loop. `rows` is the C variable with the rows of a block; "room" is rounded up.
+        """
+        index = ["0"] * len(shape)
+        opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
+        for axis in opened:
+            index[axis] = name = self.name("i")
+            if pragma and axis == opened[-1]:
+                self.add(f'_Pragma("{pragma}")')
+            end = rows if shape[axis] == self.size else shape[axis]
+            self.add(f"for (long {name} = 0; {name} < {end}; ++{name}) {{")
+        yield index
+        self.add("}" * len(opened))
+
+    def each(self, shape: Sequence[int], line: str) -> None:
+        """Loops over all axes around a line with places for the indices.
+
+        The line must compute each element independently of the others. Where the length of the loop is known, a
+        compiler sees this independence without a pragma.
+        """
+        is_known = self.size == 0 or self.size != max(shape, default=0)
+        with self.loops(shape, pragma="" if is_known else "omp simd") as index:
+            self.add(line.format(*index))
+
+    def fill(self, value: Value, axis: int) -> bool:
+        """Write zeros after the last row of a block along an axis, if possible; returns whether zeros are there."""
+        if not value.is_scratch:
+            return value.is_filled
+        self.add("if (rows < room) {")
+        with self.loops(value.shape, [other for other in order(value.shape) if other != axis]) as index:
+            self.add('_Pragma("omp simd")')
+            self.add(f"for (long last = room - {STEP}; last < room; ++last) {{")
+            element = value.at(moved(index, axis, "last"))
+            self.add(f"{element} = where_(last < rows, {element}, 0.0f);")
+            self.add("}")
+        self.add("}")
+        return True
+
+    def stored(self, value: Value) -> Value:
+        """The value in memory, or in a variable if it is one number."""
+        if value.is_stored:
+            return value
+        if math.prod(value.shape) == 1:
+            name = self.name("s")
+            self.add(f"const real {name} = {value.at(['0'] * len(value.shape))};")
+            return Value(value.shape, name, is_stored=True)
+        result = self.memory(value.shape)
+        self.each(value.shape, f"{result.text} = {value.text};")
+        return result
+
+    def sum(self, value: Value, axes: Sequence[int]) -> Value:
+        """Sum over some axes, which stay with size 1.
+
+        A short sum is one expression, so the loop around it can run over the longest axis.
+        """
+        shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape))
+        inner = [axis for axis in order(value.shape) if axis in axes and value.shape[axis] > 1]
+        if len(inner) == 1 and value.shape[inner[0]] <= 16 and value.shape[inner[0]] != self.size:
+            (axis,) = inner
+            parts = [value.at(moved(places(shape), axis, str(i))) for i in range(value.shape[axis])]
+            return self.stored(Value(shape, f"({' + '.join(parts)})"))
+        result = self.memory(shape)
+        with self.loops(shape) as index:
+            name = self.name("sum")
+            self.add(f"real {name} = 0.0f;")
+            with self.reduction(value.shape, inner, [name]) as own:
+                full = [own[axis] if axis in axes else i for axis, i in enumerate(index)]
+                self.add(f"{name} += {value.at(full)};")
+            self.add(f"{result.at(index)} = {name};")
+        return result
+
+    @contextmanager
+    def reduction(
+        self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
+    ) -> Iterator[list[str]]:
+        """Loops over axes that add to variables; the compiler may add the terms in any order."""
+        if not axes:
+            yield ["0"] * len(shape)
+            return
+        pragma = f"omp simd reduction(+ : {', '.join(names)})"
+        with (
+            self.loops(shape, axes[:-1], rows=rows) as outer,
+            self.loops(shape, axes[-1:], pragma=pragma, rows=rows) as inner,
+        ):
+            yield [b if axis == axes[-1] else a for axis, (a, b) in enumerate(zip(outer, inner, strict=True))]
+
+
+Operation = Callable[..., Any]
+"""Writes one operation in C. Arguments: the writer, the result for the example, the operation's own arguments."""
+
+
+def elementwise(text: str, *, is_slow: bool = False) -> Operation:
+    """An operation on elements, written as a text with `{0}`, `{1}` and so on for its arguments."""
+    num_read = 1 + max(int(number) for number in re.findall(r"{(\d)}", text))
+
+    def write(writer: Writer, result: Tensor, *arguments: Any) -> Value:
+        if not result.is_floating_point() and result.dtype != torch.bool:
+            raise UnsupportedError(f"of {result.dtype}")
+        own = [part if isinstance(part, Value) else constant(part, ()) for part in arguments[:num_read]]
+        own = [writer.stored(part) if text.count(f"{{{i}}}") > 1 else part for i, part in enumerate(own)]
+        value = combined(f"({text})", result.shape, *own)
+        return writer.stored(value) if is_slow else value
+
+    return write
+
+
+def view(of: Callable[..., Value]) -> Operation:
+    """An operation that only gives elements other indices: a method of :class:`Value`."""
+
+    def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
+        return of(source, result.shape, *others)
+
+    return write
