@@ -69,13 +69,13 @@ DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights,
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for each setting of a run; None keeps the recipe's value."""
-    hints = get_type_hints(RunConfig, include_extras=True)
+    hints = get_type_hints(RunConfig)
     found = []
     for name, setting in settings().items():
-        kind, default = hints[name].__origin__, setting.default
+        kind = hints[name]
         option = typer.Option(
             help=setting.help,
-            show_default=recipes.default(name) if default is None else default or False,
+            show_default=recipes.default(name) if setting.shown is None else setting.shown or False,
             autocompletion=one_of(*(setting.choices or (get_args(kind) if get_origin(kind) is Literal else ()))),
             rich_help_panel=setting.panel,
         )
