@@ -26,21 +26,14 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 @dataclass
 class Manifest:
-    """The files that the program wrote to a folder. The program does not own any other file, and does not delete it.
-
-    Args:
-        command: The command that made the folder.
-        is_finished: Whether the command has ended well.
-        replaces: Whether the folder shall take the place of an earlier one.
-        files: Checksum of each file, by its name.
-    """
+    """The files that the program wrote to a folder. The program does not own any other file, and does not delete it."""
 
     __pydantic_config__ = STRICT
 
-    command: str
-    is_finished: bool = False
-    replaces: bool = False
-    files: dict[FileName, str] = field(default_factory=dict)
+    command: str  # that made the folder
+    is_finished: bool = False  # whether it has ended well
+    replaces: bool = False  # whether the folder shall take the place of an earlier one
+    files: dict[FileName, str] = field(default_factory=dict)  # checksum of each file, by its name
 
     def write(self, folder: Path) -> None:
         """Write the manifest to a folder."""

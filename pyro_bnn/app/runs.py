@@ -23,7 +23,7 @@ from ..inference.posterior import Status
 from ..inference.svi import fit_svi, scheduled
 from ..modelling.model import BayesianModel
 from .building import build, rebuild
-from .chains import PARTS, fit_chains, require_chains
+from .chains import PARTS, fit_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .folders import Folder, creating, find_run
@@ -78,8 +78,8 @@ def fit(
     if config.method == "svi":
         return _fit_svi(config, data, folder, device=device, progress=progress)
     try:
-        require_chains(device)
-        found = fit_chains(config, data, given=PARTS if config.method == "mclmc" else given, progress=progress)
+        fixed = PARTS if config.method == "mclmc" else given
+        found, model, chains = fit_chains(config, data, given=fixed, device=device, progress=progress)
     except UnsuitableError as error:
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error
@@ -87,11 +87,11 @@ def fit(
         model, posterior = _fit_svi(variational, data, folder, device=device, progress=progress)
         posterior.status = error.instead(posterior.status)
         return model, posterior
-    folder.write_json(CONFIG, found.config.to_dict())
+    folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
     with folder.new(POSTERIOR) as path:
-        save_posterior(found.posterior, path, found.model)
-    return found.model, found.posterior
+        save_posterior(chains, path, model)
+    return model, chains
 
 
 def _fit_svi(

@@ -150,11 +150,10 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
-    """First look at the file of a new run.
+    """What the file of a new run suggests: the likelihood, a sentence with the reason, and the numbers of its rows.
 
-    Returns:
-        Returns the likelihood that its targets suggest; a sentence with the reason; whether the file has test rows; and
-        the number of training rows, which includes test rows if these are still to be chosen.
+    These are the number of training rows, which includes test rows if they are still to be chosen, and whether the
+    file has test rows of its own.
     """
     path = Path(config.dataset)
     if config.kind == "table":
@@ -175,23 +174,14 @@ def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
 
 @dataclass(frozen=True)
 class Sample:
-    """New rows to predict.
+    """New rows to predict."""
 
-    Args:
-        x: Inputs, shape (N, ...).
-        y: Targets; None if the file has none. Rows that lack a target have 0.
-        has_target: Whether each row has a target, shape (N,); None if all have one, or none has.
-        rows: Number of each row in its file, from 1.
-        kept: Columns of the file that are copied beside the predictions.
-        notes: Sentences that tell the user how the rows were processed.
-    """
-
-    x: Tensor
-    y: Tensor | None
-    rows: list[int]
-    kept: Mapping[str, list[str]]
-    notes: tuple[str, ...] = ()
-    has_target: Tensor | None = None
+    x: Tensor  # (N, ...)
+    y: Tensor | None  # targets; None if the file has none; rows that lack a target have 0
+    rows: list[int]  # number of each row in its file, from 1
+    kept: Mapping[str, list[str]]  # columns of the file that are copied beside the predictions
+    notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
+    has_target: Tensor | None = None  # whether each row has a target, (N,); None if all have one, or none has
 
     @property
     def num_scored(self) -> int:

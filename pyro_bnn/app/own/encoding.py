@@ -30,25 +30,17 @@ PERIODS = (365.2425, 7.0, 1.0)
 class Feature:
     """How a column becomes inputs, as plain data, from which the transformers of scikit-learn are made.
 
-    Args:
-        name: Name of the column.
-        kind: ``number`` and ``date`` are standardised; a ``category`` has an input for each of the categories; a
-            ``text`` has inputs from its letters.
-        written: How numbers or dates are written; see :mod:`~pyro_bnn.app.own.cells`.
-        parts: Numbers of the parts that are used: of a date, those that change.
-        mean: Number that is subtracted from each part.
-        scale: Number that each part is divided by, above 0.
-        categories: The categories in the order of their inputs.
-        has_missing: Whether cells may be missing. Their inputs are 0, the mean, and one more input says so.
+    A ``number`` or ``date`` is standardised; a ``category`` has an input for each of the categories; a ``text`` has
+    inputs from its letters. Where cells may be missing, their inputs are 0, the mean, and one more input says so.
     """
 
-    name: str
+    name: str  # of the column
     kind: str
-    written: str
-    parts: list[int]
-    mean: list[float]
-    scale: list[float]
-    categories: list[str]
+    written: str  # how numbers or dates are written: a key of `cells.NUMBERS` or `cells.DATES`
+    parts: list[int]  # numbers of the parts that are used: of a date, those that change
+    mean: list[float]  # is subtracted from each part
+    scale: list[float]  # divides each part, above 0
+    categories: list[str]  # in the order of their inputs
     has_missing: bool
 
     @property

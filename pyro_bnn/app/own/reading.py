@@ -17,19 +17,12 @@ MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts.
+    """A table of texts, of which None is a missing value; its index has the numbers of the rows in the file, from 1."""
 
-    Args:
-        shown: Where it is from, for messages.
-        frame: The cells, as texts; None is a missing value. Its index has the numbers of the rows in the file, from 1.
-        separator: What separates the cells in the file; empty if nothing does.
-        notes: Sentences for the user on what was read.
-    """
-
-    shown: str
+    shown: str  # where it is from, for messages
     frame: pd.DataFrame
-    separator: str = ","
-    notes: tuple[str, ...] = ()
+    separator: str = ","  # what separates the cells in the file; empty if nothing does
+    notes: tuple[str, ...] = ()  # sentences for the user on what was read
 
     def __len__(self) -> int:
         return len(self.frame)

@@ -18,21 +18,13 @@ MOST_GUESSED_CLASSES = 10
 
 @dataclass(frozen=True)
 class Target:
-    """What a network predicts: one of several classes, or one or more numbers in units of their own.
-
-    Args:
-        name: Name of the target.
-        classes: Names of the classes; empty for numbers.
-        mean: Number that is subtracted from each output's target; empty for classes.
-        scale: Number that it is divided by, above 0; empty for classes.
-        written: How numbers are written in a table; see :mod:`~pyro_bnn.app.own.cells`.
-    """
+    """What a network predicts: one of several classes, or one or more numbers in units of their own."""
 
     name: str
-    classes: list[str]
-    mean: list[float]
-    scale: list[float]
-    written: str = ""
+    classes: list[str]  # empty for numbers
+    mean: list[float]  # is subtracted from each output's target; empty for classes
+    scale: list[float]  # divides it, above 0; empty for classes
+    written: str = ""  # how numbers are written in a table: a key of `cells.NUMBERS`
 
     @property
     def is_class(self) -> bool:
