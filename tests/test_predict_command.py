@@ -13,7 +13,7 @@ import pyro_bnn as pb
 from pyro_bnn.app import runs
 from pyro_bnn.app.cli import main
 from pyro_bnn.app.own.targets import Target
-from pyro_bnn.app.own.units import in_units
+from pyro_bnn.app.reports.scores import in_units
 
 from .own_data import NAMES, QUICK, houses, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture

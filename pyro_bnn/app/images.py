@@ -12,8 +12,6 @@ from .config import RunConfig
 from .datasets import Dataset, Facts
 from .own.targets import Target
 
-__all__ = ["check_unseen", "known_classes", "load_data", "load_with_unknown"]
-
 SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 """The data set whose images are unknown to a run without held-out classes."""
 

@@ -5,9 +5,6 @@ from dataclasses import replace
 
 from .config import RunConfig
 
-__all__ = ["DATA_SETS", "NAMES", "RECIPES", "default", "find_recipe"]
-
-
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
 # https://arxiv.org/abs/1505.05424. KL weight 1 is the article's 1 / num_batches.
 ARTICLE = RunConfig(

@@ -1,6 +1,6 @@
 """The data of runs: image sets, tables and arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,10 +12,9 @@ from . import images
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
-from .own.cells import listed
+from .own.cells import Cells, listed
 from .own.encoding import learned_encoding
 from .own.reading import Table, checksum, complete_rows, feature_names, read_table
-from .own.splitting import last_rows, split_rows
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 
@@ -46,6 +45,48 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
     classes = f"{len(data.classes)} classes of " if data.classes else ""
     what = f"{classes}{data.facts.target.name!r}"
     return f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set aside."
+
+
+# --- rows to train on, and rows to test on ----------------------------------------------------------------------------
+
+
+def split_rows(
+    num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
+) -> tuple[list[int], list[int]]:
+    """Numbers of training rows and of test rows, divided at random, each in their first order.
+
+    With `labels`, the share of the test rows is taken of each class, and one row of it stays for training.
+    """
+    _check_enough(num_rows)
+    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
+    groups: dict[Hashable, list[int]] = {}
+    for row in order:
+        groups.setdefault(None if labels is None else labels[row], []).append(row)
+    test: list[int] = []
+    owed = 0.0  # shares of small classes add up
+    for rows in groups.values():
+        owed += fraction * len(rows)
+        taken = min(round(owed), len(rows) - 1)
+        owed -= taken
+        test += rows[:taken]
+    chosen = {*test}
+    return [row for row in range(num_rows) if row not in chosen], sorted(chosen)
+
+
+def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
+    """Numbers of the earlier rows, to train on, and of the latest, to test on, each in their first order."""
+    _check_enough(len(cells))
+    values = cells.numbers() or cells.days()
+    if values is None or cells.is_missing.any():
+        raise ValueError(f"{cells} must hold a number or a date in each row to split by it; choose another --split-by.")
+    order = np.argsort(values[0], kind="stable")
+    num_training = min(max(round((1 - fraction) * len(cells)), 1), len(cells))
+    return sorted(order[:num_training].tolist()), sorted(order[num_training:].tolist())
+
+
+def _check_enough(num_rows: int) -> None:
+    if num_rows < 4:
+        raise ValueError(f"there are too few rows to learn from: at least 4 are needed, got {num_rows}.")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

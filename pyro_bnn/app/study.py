@@ -145,11 +145,11 @@ class RegressionStudy:
         generator = torch.Generator().manual_seed(self.seed + 1)
         return x, 10 * torch.sin(2 * torch.pi * x) + NOISE * torch.randn(x.shape, generator=generator)
 
-    def save(self, result: Comparison, folder: Folder, *, picture_format: str = "png") -> str:
+    def save(self, result: Comparison, folder: Folder) -> str:
         """Write `comparison.csv`, `comparison.json` and a picture; returns the name of the picture."""
         with folder.new("comparison.csv") as path:
             result.to_csv(path)
         with folder.new("comparison.json") as path:
             result.to_json(path)
         axes = plotting.comparison(result, data=(self.x, self.y))
-        return save_picture(folder, "comparison.png", axes[0], picture_format)
+        return save_picture(folder, "comparison.png", axes[0])

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["STRICT", "checked", "parsed"]
-
 T = TypeVar("T")
 
 STRICT = {"extra": "forbid", "strict": True, "allow_inf_nan": False}

@@ -37,12 +37,12 @@ def demo(
 
     output = Output("demo", as_json=as_json)
     start = time.perf_counter()
-    with creating(out, command="demo", force=force) as folder:
+    with creating(out, command="demo", force=force, picture_format=picture_format) as folder:
         output.say("Training on the digits 0 to 6; 7, 8 and 9 are the unknown ...")
-        digits = digits_demo(folder, seed=seed, picture_format=picture_format, progress=sys.stderr.isatty())
+        digits = digits_demo(folder, seed=seed, progress=sys.stderr.isatty())
         output.table(f"{digits}\n")
         output.say("Fitting 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5] ...")
-        regression = regression_demo(folder, seed=seed, picture_format=picture_format)
+        regression = regression_demo(folder, seed=seed)
         for name, value in regression.items():
             output.say(f"{name.replace('_', ' '):30s} {value:9.2f}")
     seconds = time.perf_counter() - start

@@ -48,7 +48,7 @@ def prune(
         from .. import images, runs, sources
         from ..folders import creating, updating
         from ..own.network import own_code
-        from ..reports.pictures import in_format, pictures_of
+        from ..reports.pictures import pictures_of
         from ..reports.pruning import FILES, report_pruning, save_pruned_run
 
     output = Output("prune", as_json=as_json)
@@ -57,7 +57,8 @@ def prune(
     if out is not None and out.resolve() in (run.resolve(), *run.resolve().parents):
         raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out for the pruned one.")
     with ExitStack() as stack:
-        folder = stack.enter_context(updating(run, command="prune", writes=in_format(FILES, picture_format)))
+        opened = updating(run, command="prune", writes=FILES, picture_format=picture_format)
+        folder = stack.enter_context(opened)
         copy = None if out is None else stack.enter_context(creating(out, command="prune", force=force))
         stack.enter_context(own_code(config.net))
         known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
@@ -74,9 +75,8 @@ def prune(
             num_samples=num_samples,
             per=per,
             seed=seed,
-            picture_format=picture_format,
         )
-        pictures = pictures_of(folder, FILES, picture_format)
+        pictures = pictures_of(folder, FILES)
         pruned = None
         if keep is not None and copy is not None:
             status = save_pruned_run(run, copy, model, posterior, fraction=1 - keep, per=per)

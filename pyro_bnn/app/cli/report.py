@@ -46,7 +46,8 @@ def report(
         from .. import runs
         from ..folders import updating
         from ..own.network import own_code
-        from ..reports.page import report_on, subject_of
+        from ..reports.page import report_on
+        from ..reports.page.subject import subject_of
 
     config = runs.load_config(run)
     if out is not None:

@@ -162,5 +162,5 @@ def _draw_accuracy(curve: "AccuracyCurve", out: Path, picture_format: str) -> st
     from ..folders import updating
     from ..reports.pictures import save_picture
 
-    with updating(out, command="train") as folder:
-        return save_picture(folder, "accuracy.png", plotting.accuracy_curves(curve.train, curve.test), picture_format)
+    with updating(out, command="train", picture_format=picture_format) as folder:
+        return save_picture(folder, "accuracy.png", plotting.accuracy_curves(curve.train, curve.test))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .cells import Cells, listed
+from .encoding import LARGEST, moments
 from .reading import MISSING
-from .scaling import LARGEST, moments
 
 PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,9 @@ from torch import Tensor
 
 from .cells import Cells, listed
 from .reading import Table
-from .scaling import LARGEST, moments, scaler
+
+if TYPE_CHECKING:
+    from sklearn.preprocessing import StandardScaler
 
 MOST_CATEGORIES = 100
 """Heuristic: texts with more different values become numbers by their letters."""
@@ -24,6 +26,9 @@ NUM_HASHED = 32
 
 PERIODS = (365.2425, 7.0, 1.0)
 """Days of a year, a week and a day: dates have a sine and a cosine of each."""
+
+LARGEST = 1e9
+"""Heuristic: standardised numbers beyond it are mistakes; squares of sums of larger ones leave single precision."""
 
 
 @dataclass(frozen=True)
@@ -212,3 +217,30 @@ def _counts_rows(numbers: np.ndarray) -> bool:
     """Whether numbers count the rows of a table, of which up to half were dropped."""
     rises = len(numbers) > FEW and bool((np.diff(numbers) > 0).all())
     return rises and bool((numbers == np.floor(numbers)).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers)
+
+
+# --- numbers in standard units ----------------------------------------------------------------------------------------
+
+
+def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and scale of each column of numbers, shape (N, P), of which NaN are left out.
+
+    The scale is 0 where all numbers are the same but for rounding, or where there is none.
+    """
+    from sklearn.preprocessing import StandardScaler  # late: it takes long
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaler = StandardScaler().fit(values.astype(np.float64))
+    mean, scale = scaler.mean_, np.sqrt(scaler.var_)
+    if np.isinf(mean).any() or not np.isfinite(scale).all():
+        raise ValueError(f"{what} holds too large numbers; divide them by a number.")
+    return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 0.0)
+
+
+def scaler(mean: Sequence[float], scale: Sequence[float]) -> "StandardScaler":
+    """The transformer that has learned these means and scales, which are all that a run's file holds of it."""
+    from sklearn.preprocessing import StandardScaler
+
+    made = StandardScaler()
+    made.mean_, made.scale_ = np.array(mean), np.array(scale)
+    return made

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from .cells import Cells
-from .encoding import MOST_CATEGORIES
-from .scaling import LARGEST, moments
+from .encoding import LARGEST, MOST_CATEGORIES, moments
 
 MOST_GUESSED_CLASSES = 10
 """Heuristic: whole numbers with at most this many different values are classes; with more, they are numbers."""

@@ -18,9 +18,6 @@ from ..config import RunConfig
 from ..datasets import Dataset
 from ..folders import Folder
 from .pictures import save_picture
-from .single import single_network
-
-__all__ = ["FILES", "ClassifierScores", "Evaluation", "evaluate_classifier", "load_measured", "report_evaluation"]
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
@@ -111,7 +108,7 @@ def evaluate_classifier(
         ClassificationPrediction
     )
     ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_kind(ClassificationPrediction)
-    name, values = single_network(posterior)
+    name, values = runs.single_network(posterior)
     single = name, predict_point(model, values, x, y=y).as_kind(ClassificationPrediction)
     assert few.logits is not None
     ways = {f"component {i}": replace(few, probs=logits.exp()) for i, logits in enumerate(few.logits)}
@@ -137,7 +134,6 @@ def report_evaluation(
     *,
     num_samples: int = 100,
     seed: int = 0,
-    picture_format: str = "png",
 ) -> ClassifierScores:
     """Measure a trained classifier of images as :func:`evaluate_classifier` does; write `metrics.json` and pictures."""
     found = evaluate_classifier(model, posterior, data, unknown, num_samples=num_samples, seed=seed)
@@ -156,5 +152,5 @@ def report_evaluation(
         )[0, 0]
         pictures["ood.png"] = plotting.detection_curves(known, found.foreign)[0]
     for name, ax in pictures.items():
-        save_picture(folder, name, ax, picture_format)
+        save_picture(folder, name, ax)
     return found.report

@@ -11,12 +11,9 @@ from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..own.targets import Target
-from ..own.units import in_units
 from ..runs import RunPosterior
 from ..sources import Sample
-from .scores import scores_of
-
-__all__ = ["write_predictions"]
+from .scores import in_units, scores_of
 
 CHUNK = 2000
 """Number of rows predicted at once; all have the same weight draws."""

@@ -23,8 +23,6 @@ from ..own.targets import Target
 from ..runs import CONFIG, DATA, HISTORY, POSTERIOR
 from .pictures import save_picture
 
-__all__ = ["FILES", "Gain", "PruningGains", "report_pruning", "save_pruned_run"]
-
 FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
 """Files that the report writes."""
 
@@ -78,7 +76,6 @@ def report_pruning(
     num_samples: int = 100,
     per: Per = "network",
     seed: int = 0,
-    picture_format: str = "png",
 ) -> tuple[pruning.PruningReport, PruningGains]:
     """Costs and savings of removing more and more of a run's weights; writes table and pictures."""
     x, y = data.x_test.to(model.device), data.y_test.to(model.device)
@@ -98,9 +95,9 @@ def report_pruning(
     with folder.new("pruning.csv") as path:
         report.to_csv(path)
     folder.write_json("pruning.json", {"report": asdict(report), "gains": asdict(gains)})
-    save_picture(folder, "pruning.png", plotting.pruning_curve(report)[0], picture_format)
+    save_picture(folder, "pruning.png", plotting.pruning_curve(report)[0])
     ratios = plotting.signal_to_noise(pruning.signal_to_noise(posterior))
-    save_picture(folder, "snr.png", ratios[0], picture_format)
+    save_picture(folder, "snr.png", ratios[0])
     return report, gains
 
 

@@ -1,7 +1,7 @@
 """The report on a run with the user's own data: scores on its test rows, in the target's units, beside baselines."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal, Poisson
 
+from ...interop import scikit
 from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results import plotting
@@ -18,12 +19,8 @@ from ...scores.uncertainty import ClassificationPrediction, Prediction, Regressi
 from ..datasets import Dataset
 from ..folders import Folder
 from ..own.targets import Target
-from ..own.units import in_units
-from ..runs import RunPosterior, is_chains
+from ..runs import RunPosterior, is_chains, single_network
 from .pictures import save_picture
-from .single import single_network
-
-__all__ = ["FILES", "LEVELS", "OwnDataScores", "report_scores", "rivals_of", "scores_of", "ways_to_predict"]
 
 FILES = ("metrics.json", "loss.png", "reliability.png")
 """Files that the report may write."""
@@ -87,7 +84,6 @@ def report_scores(
     *,
     num_samples: int = 100,
     seed: int = 0,
-    picture_format: str = "png",
 ) -> OwnDataScores:
     """Measure a trained run on its test rows, and write `metrics.json` and pictures."""
     target = data.facts.target
@@ -96,11 +92,11 @@ def report_scores(
     report = OwnDataScores(target.name, len(data.x_test), rows, target.is_class)
     folder.write_json("metrics.json", asdict(report))
     if not is_chains(posterior):
-        save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
+        save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0])
     if target.is_class:
         probs = ways[f"ensemble of {num_samples}"].as_kind(ClassificationPrediction).probs
         diagram = plotting.reliability_diagram(probs, data.y_test.to(model.device))[0]
-        save_picture(folder, "reliability.png", diagram, picture_format)
+        save_picture(folder, "reliability.png", diagram)
     return report
 
 
@@ -134,6 +130,22 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
             low, high = own.quantile([(1 - level) / 2, (1 + level) / 2])
             scores[f"coverage_{100 * level:.0f}"] = metrics.interval_coverage(low, high, own.targets.to(low))
     return scores
+
+
+def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
+    """A prediction of standardised targets, in the target's own units and in double precision.
+
+    With y = mean + scale * z, means are scaled and shifted, variances get the factor scale^2, and a density of y is
+    that of z divided by scale.
+    """
+    if prediction.mean.dim() != 2 or target.is_as_given:
+        return prediction
+    mean, scale = (prediction.mean.new_tensor(part, dtype=torch.double) for part in (target.mean, target.scale))
+    return replace(
+        scikit.in_units(prediction, mean, scale),
+        log_density=None if prediction.log_density is None else prediction.log_density.double() - scale.log().sum(),
+        targets=None if prediction.targets is None else mean + scale * prediction.targets.double(),
+    )
 
 
 # --- rivals -----------------------------------------------------------------------------------------------------------

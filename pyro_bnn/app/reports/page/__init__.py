@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...runs import is_chains
-from .chains import chains_section
 from .classifier import accuracy_section, calibration_section, examples_section, unknown_section
-from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
+from .fit import about_section, chains_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
-from .section import Section, Tile, Verdict, first_line, percent, plural
-from .subject import Subject, subject_of
-
-__all__ = ["SECTIONS", "Report", "Section", "Subject", "Tile", "Verdict", "page_of", "report_on", "subject_of"]
+from .section import Section, Verdict, first_line, percent, plural
+from .subject import Subject
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     accuracy_section,

@@ -13,11 +13,8 @@ from ....scores.uncertainty import ClassificationPrediction, RegressionPredictio
 from ... import runs
 from ...config import RunConfig
 from ...datasets import Dataset
-from ...own.units import in_units
 from ..evaluation import Evaluation, evaluate_classifier, load_measured
-from ..scores import rivals_of, ways_to_predict
-
-__all__ = ["Classified", "Regressed", "Subject", "subject_of"]
+from ..scores import in_units, rivals_of, ways_to_predict
 
 
 @dataclass(frozen=True)
