@@ -8,6 +8,9 @@ Its JSON: `folder`, `pictures` (names of files), `seconds`, `digits` (as in the 
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from . import options
 from .output import Output
@@ -21,7 +24,7 @@ EXAMPLES = (
 
 def demo(
     out: options.Out = Path("pyro-bnn-demo"),
-    seed: options.DemoSeed = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise, initial weights, batch order and weight draws.")] = 0,
     picture_format: options.Format = "png",
     as_json: options.Json = False,
     force: options.Force = False,

@@ -20,12 +20,6 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def _check_format(name: str) -> str:
-    if name not in FORMATS:
-        raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
-    return name
-
-
 def _check_draws(num_samples: int | None) -> int | None:
     if num_samples is not None and num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
@@ -33,8 +27,6 @@ def _check_draws(num_samples: int | None) -> int | None:
 
 
 # --- of several commands ----------------------------------------------------------------------------------------------
-
-FORMATS = ("png", "pdf", "svg")
 
 Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.")]
 Out = Annotated[Path, typer.Option(help="Folder to write to.")]
@@ -50,19 +42,10 @@ Force = Annotated[
     bool, typer.Option("--force", help="Replace a folder that pyro-bnn made; files of others in it stay.")
 ]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
-Format = Annotated[
-    str,
-    typer.Option(
-        "--format", help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS), callback=_check_format
-    ),
-]
+Format = Annotated[Literal["png", "pdf", "svg"], typer.Option("--format", help="Format of pictures.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print results as one JSON document; words for people go to standard error.")
 ]
-
-# --- of `demo` --------------------------------------------------------------------------------------------------------
-
-DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights, batch order and weight draws.")]
 
 # --- of `train` -------------------------------------------------------------------------------------------------------
 
@@ -70,7 +53,7 @@ DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights,
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for each setting of a run; None keeps the recipe's value."""
     hints = get_type_hints(RunConfig)
-    found = []
+    found = {}
     for name, setting in settings().items():
         kind = hints[name]
         option = typer.Option(
@@ -80,17 +63,11 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
             rich_help_panel=setting.panel,
         )
         typed: Any = kind if kind in (int, float, bool) else str
-        found.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[typed | None, option]
-            )
-        )
+        annotation = Annotated[typed | None, option]
+        found[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
     signature = inspect.signature(command)
-    own = [part for part in signature.parameters.values() if part.kind is not part.VAR_KEYWORD]
-    taken = {part.name for part in own}
-    command.__dict__["__signature__"] = signature.replace(
-        parameters=[*own, *(part for part in found if part.name not in taken)]
-    )
+    own = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}
+    command.__dict__["__signature__"] = signature.replace(parameters=[*{**own, **found, **own}.values()])
     return command
 
 
@@ -126,25 +103,7 @@ EvaluateDraws = Annotated[
     ),
 ]
 
-# --- of `prune` -------------------------------------------------------------------------------------------------------
-
-Fractions = Annotated[
-    str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
-]
-Per = Annotated[
-    Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
-]
-Keep = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of the weights that is left in a pruned copy of the run, written to --out.",
-        min=0,
-        max=1,
-        show_default=False,
-    ),
-]
-PrunedOut = Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.", show_default=False)]
-PruneDraws = Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)]
+# --- texts ------------------------------------------------------------------------------------------------------------
 
 Number = TypeVar("Number", int, float)
 

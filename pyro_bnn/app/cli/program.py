@@ -27,7 +27,7 @@ COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
 )
 """The commands, in the order of the help, each with command lines that its help shows."""
 
-MISUSE = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+MISUSE = ValueError | FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
 EXHAUSTED = "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller."
 
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -105,10 +105,8 @@ def _explained(error: Exception) -> tuple[str, int] | None:
         fault = _of_the_library(error)
         if fault is not None:
             return fault
-    if isinstance(error, MISUSE):
-        return _sentence(error), 2
-    if isinstance(error, OSError):
-        return _sentence(error), 1
+    if isinstance(error, MISUSE | OSError):
+        return _sentence(error), 2 if isinstance(error, MISUSE) else 1
     if isinstance(error, MemoryError):
         return EXHAUSTED, 1
     return None
@@ -122,10 +120,7 @@ def _of_the_library(error: Exception) -> tuple[str, int] | None:
 
     if isinstance(error, DamagedFileError | NonFiniteError):
         return str(error), 1
-    words = (
-        "can't allocate memory",
-        "Storage size calculation overflowed",
-    )  # on the CPU torch has words only
+    words = ("can't allocate memory", "Storage size calculation overflowed")  # on the CPU torch has words only
     is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
     if is_of_memory or isinstance(error, torch.cuda.OutOfMemoryError):
         return EXHAUSTED, 1

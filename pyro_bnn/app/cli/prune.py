@@ -6,6 +6,10 @@ and its `status`.
 """
 
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
 
 from . import options
 from .output import Output
@@ -20,11 +24,23 @@ EXAMPLES = (
 
 def prune(
     run: options.Run,
-    fractions: options.Fractions = "0,.1,.25,.5,.75,.95,.98,.99,1",
-    per: options.Per = "network",
-    keep: options.Keep = None,
-    out: options.PrunedOut = None,
-    num_samples: options.PruneDraws = 100,
+    fractions: Annotated[
+        str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
+    ] = "0,.1,.25,.5,.75,.95,.98,.99,1",
+    per: Annotated[
+        Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
+    ] = "network",
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the weights that is left in a pruned copy of the run, written to --out.",
+            min=0,
+            max=1,
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.", show_default=False)] = None,
+    num_samples: Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)] = 100,
     seed: options.DrawSeed = 0,
     data: options.Data = None,
     download: options.Download = False,

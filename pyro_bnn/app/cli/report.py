@@ -18,20 +18,19 @@ EXAMPLES = (
     "pyro-bnn report digits-run --out report.html --force",
 )
 
-PageOut = Annotated[Path | None, typer.Option(help="File to write.", show_default="report.html in the run's folder")]
-Replace = Annotated[bool, typer.Option("--force", help="Replace the file of --out if it is there.")]
-
 
 def report(
     run: options.Run,
-    out: PageOut = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write.", show_default="report.html in the run's folder")
+    ] = None,
     ood: options.Unknown = None,
     num_samples: options.EvaluateDraws = None,
     seed: options.DrawSeed = 0,
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
-    force: Replace = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it is there.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a report on a training run: one HTML page that needs no network.
@@ -53,16 +52,10 @@ def report(
     if out is not None:
         runs.check_foreign(out, config)
     with own_code(config.net):
-        subject = subject_of(
-            run,
-            ood,
-            num_samples=num_samples,
-            seed=seed,
-            data=data,
-            download=download,
-            device=options.check_device(device),
+        device = options.check_device(device)
+        found = report_on(
+            subject_of(run, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device)
         )
-        found = report_on(subject)
     if out is None:
         with updating(run, command="report", writes=("report.html",)) as folder:
             folder.write_text("report.html", found.page)

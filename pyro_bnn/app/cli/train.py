@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,9 +19,6 @@ from ..config import settings
 from . import options
 from .output import Output
 from .stopping import loading
-
-if TYPE_CHECKING:
-    from ..tracking import AccuracyCurve
 
 EXAMPLES = (
     "pyro-bnn train digits --out digits-run",
@@ -91,7 +88,7 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..folders import resuming
+        from ..folders import resuming, updating
         from ..processes import going_on, joined, shared
         from ..starting import new_config
 
@@ -137,7 +134,12 @@ def train(
     output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
     curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
-        pictures = [_draw_accuracy(curve, place, picture_format)]
+        from ...results import plotting
+        from ..reports.pictures import save_picture
+
+        with updating(place, command="train", picture_format=picture_format) as finished:
+            axes = plotting.accuracy_curves(curve.train, curve.test)
+            pictures = [save_picture(finished, "accuracy.png", axes)]
         output.table(f"\n{curve.table()}")
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
         output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
@@ -154,13 +156,3 @@ def train(
         accuracy=curve,
         pictures=pictures,
     )
-
-
-def _draw_accuracy(curve: "AccuracyCurve", out: Path, picture_format: str) -> str:
-    """Write the accuracies as a picture; returns the name of the file."""
-    from ...results import plotting
-    from ..folders import updating
-    from ..reports.pictures import save_picture
-
-    with updating(out, command="train", picture_format=picture_format) as folder:
-        return save_picture(folder, "accuracy.png", plotting.accuracy_curves(curve.train, curve.test))
