@@ -103,11 +103,7 @@ DATA_SETS, NAMES = tuple(HELD_OUT), tuple(NAMED)
 
 
 def find_recipe(dataset: str, name: str) -> RunConfig:
-    """The settings of a recipe on a data set.
-
-    Raises:
-        ValueError: If there is no such recipe.
-    """
+    """The settings of a recipe on a data set."""
     if (dataset, name) in RECIPES:
         return RECIPES[dataset, name]
     raise ValueError(

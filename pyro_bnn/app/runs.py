@@ -186,11 +186,6 @@ def read_facts(folder: Path) -> Facts:
     return _read(folder, DATA, lambda text: record(Facts, parsed(text), "data"))
 
 
-def begun_facts(folder: Folder) -> Facts | None:
-    """The record of the data in the folder of an unfinished run; None if its training has not begun."""
-    return read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
-
-
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:
     """The accuracies that a run recorded during training, or None if it recorded none."""
     folder = find_run(run)
@@ -219,16 +214,14 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
             raise FileExistsError(f"{out} is a file that the run is made of or reads; choose another --out.")
 
 
-def load_run(run: str | Path, data: Dataset, *, device: str = "cpu") -> tuple[BayesianModel, RunPosterior]:
-    """The trained model and posterior of a run; raises if the data are not those of its training."""
-    check_same(load_config(run), read_facts(Path(run)), data.facts.sha256, Path(run))
-    return load_trained(run, device=device)
-
-
-def load_trained(run: str | Path, *, device: str = "cpu") -> tuple[BayesianModel, RunPosterior]:
-    """The trained model and posterior of a run, without its data."""
-    config = load_config(run)
-    model, guide = rebuild(config, read_facts(Path(run)))
+def load_run(
+    run: str | Path, data: Dataset | None = None, *, device: str = "cpu"
+) -> tuple[BayesianModel, RunPosterior]:
+    """The trained model and posterior of a run; raises if there are data, and not those of its training."""
+    config, facts = load_config(run), read_facts(Path(run))
+    if data is not None:
+        check_same(config, facts, data.facts.sha256, Path(run))
+    model, guide = rebuild(config, facts)
     model.to(device)
     try:
         loaded = load_posterior(verified(run, POSTERIOR), model, guide=None if guide is None else guide.to(device))

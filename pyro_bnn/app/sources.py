@@ -219,17 +219,10 @@ class Sample:
 
     x: Tensor  # (N, ...)
     y: Tensor | None  # targets; None if the file has none; rows that lack a target have 0
+    has_target: Tensor  # whether each row has a target, (N,)
     rows: list[int]  # number of each row in its file, from 1
     kept: Mapping[str, list[str]]  # columns of the file that are copied beside the predictions
     notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
-    has_target: Tensor | None = None  # whether each row has a target, (N,); None if all have one, or none has
-
-    @property
-    def num_scored(self) -> int:
-        """Number of rows with a target."""
-        if self.y is None:
-            return 0
-        return len(self.y) if self.has_target is None else int(self.has_target.sum())
 
 
 def read_sample(
@@ -256,7 +249,8 @@ def _table_sample(
     assert encoding is not None
     table = read_table(path)
     table.require([*encoding.names, *keep])
-    kept = complete_rows(table, encoding.names if drop_missing else encoding.never_missing, drop=drop_missing)
+    needed = [feature.name for feature in encoding.features if drop_missing or not feature.has_missing]
+    kept = complete_rows(table, needed, drop=drop_missing)
     notes = [*table.notes]
     notes += [] if kept.all() else [f"Rows left out because they lack a value: {(~kept).sum()}."]
     table = table.rows(kept)
@@ -272,26 +266,25 @@ def _table_sample(
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     names = keep or tuple(name for name in config.ignore if name in table.names)
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
-    return Sample(encoding.inputs(table), y, table.frame.index.tolist(), copied, (*notes, *on_targets), has_target)
+    return Sample(encoding.inputs(table), y, has_target, table.frame.index.tolist(), copied, (*notes, *on_targets))
 
 
-def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor | None, list[str]]:
+def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor, list[str]]:
     """The targets of new rows, which are optional; which rows have one; and notes for the user."""
+    none = torch.zeros(len(table), dtype=torch.bool)
     if name not in table.names:
-        return None, None, []
+        return None, none, []
     known = ~table.column(name).is_missing
     if not known.any():
-        return None, None, [f"No scores: no row of {table.shown} has the target {name!r}."]
+        return None, none, [f"No scores: no row of {table.shown} has the target {name!r}."]
     try:
         found = target.encoded(table.rows(known).column(name))
     except ValueError as error:
-        return None, None, [f"No scores: {error}"]
-    if known.all():
-        return found, None, []
-    has_target = torch.from_numpy(known)
+        return None, none, [f"No scores: {error}"]
     y = found.new_zeros(len(table), *found.shape[1:])
-    y[has_target] = found
-    return y, has_target, [f"Rows without the target {name!r} are predicted, but not scored: {(~known).sum()}."]
+    y[known] = found
+    notes = [f"Rows without the target {name!r} are predicted, but not scored: {(~known).sum()}."]
+    return y, torch.from_numpy(known), [] if known.all() else notes
 
 
 def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:
@@ -308,7 +301,7 @@ def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:
         raise ValueError(f"`x` and `y` in {shown} must have as many rows, got {len(x)} and {len(target)}.")
     y = None if target is None else _array_targets(facts.target, target, shown)
     notes = ("Rows of `x` are predicted, not those of `x_test`.",) if {"x", "x_test"} <= arrays.keys() else ()
-    return Sample(x, y, [*range(1, len(x) + 1)], {}, notes)
+    return Sample(x, y, torch.full((len(x),), y is not None), [*range(1, len(x) + 1)], {}, notes)
 
 
 def _pixels(x: np.ndarray, facts: Facts, shown: str) -> Tensor:

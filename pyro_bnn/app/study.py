@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
@@ -31,6 +32,7 @@ MIXTURE = ScaleMixturePrior(mixing=0.5, scale1=2.5, scale2=0.25)
 DROPOUT, ENSEMBLE = 0.05, 5
 
 
+@dataclass(kw_only=True)
 class RegressionStudy:
     """Methods compared with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
 
@@ -39,18 +41,14 @@ class RegressionStudy:
     cold.
     """
 
-    def __init__(
-        self,
-        *,
-        seed: int = 0,
-        num_steps: int = 3000,
-        num_samples: int = 500,
-        compile: bool = False,
-        progress: bool = False,
-    ) -> None:
-        self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=seed)
-        self.seed, self.num_steps, self.num_samples = seed, num_steps, num_samples
-        self.compile, self.progress = compile, progress
+    seed: int = 0
+    num_steps: int = 3000
+    num_samples: int = 500
+    compile: bool = False
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=self.seed)
         self.model = self._make()
 
     def _make(self, *, prior: Prior | None = None, dropout: float | None = None, member: int = 0) -> BayesianModel:

@@ -67,14 +67,10 @@ def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _paragraphs(command: Callable[..., None]) -> str:
-    """The docstring without line breaks inside of paragraphs, which Typer would show."""
-    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
-
-
 for command, examples in COMMANDS:
+    paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # Typer would show the line breaks
     lines = "\n\n".join(["Examples:", *examples])
-    program.command(help=_paragraphs(command), epilog=lines)(_saying_why(command))
+    program.command(help=paragraphs, epilog=lines)(_saying_why(command))
 
 
 def run() -> None:
@@ -105,11 +101,14 @@ def _explained(error: Exception) -> tuple[str, int] | None:
         fault = _of_the_library(error)
         if fault is not None:
             return fault
-    if isinstance(error, MISUSE | OSError):
-        return _sentence(error), 2 if isinstance(error, MISUSE) else 1
     if isinstance(error, MemoryError):
         return EXHAUSTED, 1
-    return None
+    if not isinstance(error, MISUSE | OSError):
+        return None
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror:  # of the system
+        message = f"{f'{error.filename}: ' if error.filename else ''}{error.strerror.lower()}."
+    return message, 2 if isinstance(error, MISUSE) else 1
 
 
 def _of_the_library(error: Exception) -> tuple[str, int] | None:
@@ -125,11 +124,3 @@ def _of_the_library(error: Exception) -> tuple[str, int] | None:
     if is_of_memory or isinstance(error, torch.cuda.OutOfMemoryError):
         return EXHAUSTED, 1
     return None
-
-
-def _sentence(error: Exception) -> str:
-    """The message of an error; a system error becomes a sentence."""
-    if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror.lower()}."
-    return str(error)

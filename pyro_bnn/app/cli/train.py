@@ -89,6 +89,7 @@ def train(
         from .. import runs, sources
         from ..building import unused_globs
         from ..folders import resuming, updating
+        from ..manifest import CHECKPOINT
         from ..processes import going_on, joined, shared
         from ..starting import new_config
 
@@ -107,7 +108,7 @@ def train(
                 raise ValueError("--data and --download are for image sets; the file itself is the first argument.")
             place = out
             folder = stack.enter_context(shared(going_on(place, force=force), processes))
-        facts = runs.begun_facts(folder)
+        facts = runs.read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
         known = sources.load(config, root=data, download=download, facts=facts)
         unused = "" if facts is not None else unused_globs(config, known)
         if unused and "prior" in given:

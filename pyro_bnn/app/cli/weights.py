@@ -56,11 +56,9 @@ def weights(
     config = runs.load_config(run)
     opened = updating(run, command="weights", writes=FILES, picture_format=picture_format)
     with opened as folder, own_code(config.net):
-        if config.kind == "images":
-            known, _ = images.load_data(config, root=data, download=download)
-            model, trained = runs.load_run(run, known)
-        else:
-            model, trained = runs.load_trained(run)
+        is_image = config.kind == "images"
+        known = images.load_data(config, root=data, download=download)[0] if is_image else None
+        model, trained = runs.load_run(run, known)
         posterior = runs.variational(trained, "weights")
         rows = report_weights(model, posterior, folder, site=site, index=place)
         pictures = pictures_of(folder, FILES)

@@ -101,11 +101,6 @@ class TableEncoding:
         return [feature.name for feature in self.features]
 
     @property
-    def never_missing(self) -> list[str]:
-        """Names of the columns that lacked no value in training."""
-        return [feature.name for feature in self.features if not feature.has_missing]
-
-    @property
     def written(self) -> dict[str, str]:
         """How numbers are written, by column."""
         return {feature.name: feature.written for feature in self.features if feature.kind == "number"}

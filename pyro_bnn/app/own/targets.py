@@ -35,11 +35,6 @@ class Target:
         """Number of classes, or of numbers."""
         return len(self.classes) or len(self.mean)
 
-    @property
-    def is_as_given(self) -> bool:
-        """Whether the network predicts the target in its own units, that is, with mean 0 and scale 1."""
-        return all(mean == 0 for mean in self.mean) and all(scale == 1 for scale in self.scale)
-
     def standardized(self, y: np.ndarray, shown: str, rows: Sequence[int] | None = None) -> Tensor:
         """Numbers as the network predicts them; `rows` are their numbers in the file, by default from 1."""
         standard = (y - np.array(self.mean)) / np.array(self.scale)

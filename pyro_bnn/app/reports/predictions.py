@@ -62,8 +62,8 @@ def write_predictions(
         pd.DataFrame({"row": sample.rows[part], **kept, **columns}).to_csv(
             file, index=False, header=start == 0, float_format=EVERY_DIGIT, na_rep="nan", lineterminator="\n"
         )
-        scored = prediction if sample.has_target is None else prediction[sample.has_target[part]]
-        if sample.y is not None and len(scored):
+        scored = prediction[sample.has_target[part]]
+        if len(scored):
             scores.append((len(scored), scores_of(scored, target)))
     return _averaged(scores)
 

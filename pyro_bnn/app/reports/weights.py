@@ -58,9 +58,6 @@ def report_weights(
 
     ``weight.png``: the posterior density of one weight, by default the one with the highest signal-to-noise ratio in
     the first site that has weights left. ``weights.png``: histograms of means and scales by site.
-
-    Raises:
-        ValueError: If there is no such weight, or it was removed.
     """
     guide = mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)

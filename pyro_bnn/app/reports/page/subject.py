@@ -82,12 +82,7 @@ def subject_of(
     download: bool = False,
     device: str = "cpu",
 ) -> Subject:
-    """Measure a run; the arguments are the options of `pyro-bnn report`.
-
-    Raises:
-        FileNotFoundError: If the run or its data do not exist.
-        ValueError: If the data are not those of the run, an option does not fit it, or no rows were set aside.
-    """
+    """Measure a run; the arguments are the options of `pyro-bnn report`."""
     config = runs.load_config(run)
     rows, unknown, unknown_name, model, posterior = load_measured(
         run, config, ood, data=data, download=download, device=device
