@@ -88,6 +88,8 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
         guesses["estimator"] = "weights"  # other choices do not suit every layer, guide and optimizer
     config = replace(OWN, **{**guesses, **settings})
     config.check()
+    if not Path(dataset).exists():
+        raise FileNotFoundError(f"there is no file {dataset}.")
     guesses["likelihood"], reason, num_rows, has_test_rows = sources.first_look(config)
     if has_test_rows:
         given = [f"--{name.replace('_', '-')}" for name in ("test_fraction", "split_seed") if name in settings]

@@ -15,10 +15,7 @@ from . import options
 from .output import Output
 from .stopping import loading
 
-EXAMPLES = (
-    "pyro-bnn compare",
-    "pyro-bnn compare --num-samples 150 --compile --out quick",
-)
+EXAMPLES = ("pyro-bnn compare", "pyro-bnn compare --num-samples 150 --compile --out quick")
 
 
 def compare(

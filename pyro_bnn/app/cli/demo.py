@@ -16,10 +16,7 @@ from . import options
 from .output import Output
 from .stopping import loading
 
-EXAMPLES = (
-    "pyro-bnn demo",
-    "pyro-bnn demo --out pictures --format pdf",
-)
+EXAMPLES = ("pyro-bnn demo", "pyro-bnn demo --out pictures --format pdf")
 
 
 def demo(

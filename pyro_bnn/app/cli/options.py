@@ -20,6 +20,12 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def _check_format(name: str) -> str:
+    if name not in FORMATS:
+        raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
+    return name
+
+
 def _check_draws(num_samples: int | None) -> int | None:
     if num_samples is not None and num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
@@ -27,6 +33,8 @@ def _check_draws(num_samples: int | None) -> int | None:
 
 
 # --- of several commands ----------------------------------------------------------------------------------------------
+
+FORMATS = ("png", "pdf", "svg")
 
 Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.")]
 Out = Annotated[Path, typer.Option(help="Folder to write to.")]
@@ -42,7 +50,12 @@ Force = Annotated[
     bool, typer.Option("--force", help="Replace a folder that pyro-bnn made; files of others in it stay.")
 ]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
-Format = Annotated[Literal["png", "pdf", "svg"], typer.Option("--format", help="Format of pictures.")]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format", help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS), callback=_check_format
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print results as one JSON document; words for people go to standard error.")
 ]

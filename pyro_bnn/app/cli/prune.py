@@ -83,14 +83,7 @@ def prune(
         model, trained = runs.load_run(run, known, device=device)
         posterior = runs.variational(trained, "prune")
         report, gains = report_pruning(
-            model,
-            posterior,
-            known,
-            folder,
-            fractions=shares,
-            num_samples=num_samples,
-            per=per,
-            seed=seed,
+            model, posterior, known, folder, fractions=shares, num_samples=num_samples, per=per, seed=seed
         )
         pictures = pictures_of(folder, FILES)
         pruned = None

@@ -13,10 +13,7 @@ from . import options
 from .output import Output
 from .stopping import loading
 
-EXAMPLES = (
-    "pyro-bnn report digits-run",
-    "pyro-bnn report digits-run --out report.html --force",
-)
+EXAMPLES = ("pyro-bnn report digits-run", "pyro-bnn report digits-run --out report.html --force")
 
 
 def report(

@@ -34,9 +34,7 @@ def train(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help=settings()["dataset"].help,
-            show_default=False,
-            autocompletion=options.one_of(*recipes.DATA_SETS),
+            help=settings()["dataset"].help, show_default=False, autocompletion=options.one_of(*recipes.DATA_SETS)
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write to.", show_default=False)] = None,

@@ -13,10 +13,7 @@ from . import options
 from .output import Output
 from .stopping import loading
 
-EXAMPLES = (
-    "pyro-bnn weights digits-run",
-    "pyro-bnn weights digits-run --site net.3.weight --index 0,5 --format svg",
-)
+EXAMPLES = ("pyro-bnn weights digits-run", "pyro-bnn weights digits-run --site net.3.weight --index 0,5 --format svg")
 
 
 def weights(

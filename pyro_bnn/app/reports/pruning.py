@@ -50,7 +50,7 @@ class PruningGains:
 
     def __str__(self) -> str:
         lines = [
-            f"{'removed':>8s} {'file, MB':>10s} {'smaller':>9s} {'dense, ms':>10s} {'sparse, ms':>11s} {'faster':>8s}",
+            f"{'removed':>8s} {'file, MB':>10s} {'smaller':>9s} {'dense, ms':>10s} {'sparse, ms':>11s} {'faster':>8s}"
         ]
         for row in self.rows:
             smaller = f"{self.file_bytes / row.file_bytes:.1f} x"
@@ -80,14 +80,7 @@ def report_pruning(
     """Costs and savings of removing more and more of a run's weights; writes table and pictures."""
     x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     report = pruning.snr_report(
-        model,
-        posterior,
-        x,
-        y,
-        fractions=fractions,
-        num_samples=num_samples,
-        per=per,
-        seed=seed,
+        model, posterior, x, y, fractions=fractions, num_samples=num_samples, per=per, seed=seed
     )
     report = _in_units(report, data.facts.target)
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per) for fraction in fractions)
@@ -116,13 +109,7 @@ def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningR
 
 
 def save_pruned_run(
-    run: Path,
-    folder: Folder,
-    model: BayesianModel,
-    posterior: GuidePosterior,
-    *,
-    fraction: float,
-    per: Per,
+    run: Path, folder: Folder, model: BayesianModel, posterior: GuidePosterior, *, fraction: float, per: Per
 ) -> str:
     """Write a copy of a run without some of its weights; returns a sentence on how many were removed.
 

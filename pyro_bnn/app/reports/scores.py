@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal, Poisson
+from torch.distributions import Categorical, Distribution, Normal, Poisson
 
 from ...interop import scikit
 from ...modelling.likelihoods import PoissonLikelihood
@@ -15,7 +15,14 @@ from ...modelling.model import BayesianModel
 from ...results import plotting
 from ...results.prediction import predict, predict_point
 from ...scores import metrics
-from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from ...scores.uncertainty import (
+    Accumulator,
+    ClassAccumulator,
+    ClassificationPrediction,
+    MomentAccumulator,
+    Prediction,
+    RegressionPrediction,
+)
 from ..datasets import Dataset
 from ..folders import Folder
 from ..own.targets import Target
@@ -188,44 +195,27 @@ def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]
 
 
 def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
-    probs = log_probs.exp()
-    return ClassificationPrediction(
-        num_samples=1,
-        log_density=log_probs.gather(-1, y[:, None])[:, 0],
-        probs=probs,
-        aleatoric=-torch.special.xlogy(probs, probs).sum(-1),
-        mutual_information=None,
-        variance_of_logits=None,
-        votes=torch.nn.functional.one_hot(probs.argmax(-1), probs.shape[-1]),
-        logits=None,
-        targets=y,
-    )
+    density = log_probs.gather(-1, y[:, None])[:, 0]
+    return _predicted(ClassAccumulator(), Categorical(logits=log_probs, validate_args=False), density, y)
 
 
 def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
     from scipy.stats import norm  # imported late: importing takes long
 
     scale = scale.clamp_min(1e-12)
-    density = norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy())
-    return _numbers(Normal(mean[None], scale[None], validate_args=False), density, y)
+    density = torch.from_numpy(norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy())).sum(-1)
+    return _predicted(MomentAccumulator(), Normal(mean, scale, validate_args=False), density, y.double())
 
 
 def _counts(rate: Tensor, y: Tensor) -> Prediction:
     from scipy.stats import poisson  # imported late: importing takes long
 
     rate = rate.clamp_min(1e-12)
-    density = poisson.logpmf(y.double().numpy(), rate.numpy())
-    return _numbers(Poisson(rate[None], validate_args=False), density, y)
+    density = torch.from_numpy(poisson.logpmf(y.double().numpy(), rate.numpy())).sum(-1)
+    return _predicted(MomentAccumulator(), Poisson(rate, validate_args=False), density, y.double())
 
 
-def _numbers(components: Distribution, density: np.ndarray, y: Tensor) -> Prediction:
-    """The prediction of a single component, of shape (1, N, O)."""
-    return RegressionPrediction(
-        num_samples=1,
-        log_density=torch.from_numpy(density.sum(-1)),
-        mean=components.mean[0],
-        aleatoric=components.variance[0],
-        variance_of_means=None,
-        components=components,
-        targets=y.double(),
-    )
+def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
+    """The prediction of a single distribution for each row, with its log-density at the targets."""
+    accumulator.add(observation, keep=True)
+    return replace(accumulator.prediction(density), targets=y)
