@@ -32,7 +32,7 @@ from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker
-from .validation import checked, parsed
+from .validation import parsed
 
 T = TypeVar("T")
 RunPosterior = GuidePosterior | MCMCPosterior
@@ -191,7 +191,7 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
     folder = find_run(run)
     if ACCURACY not in Manifest.read(folder).files:
         return None
-    return _read(folder, ACCURACY, lambda text: checked(AccuracyCurve, parsed(text)))
+    return _read(folder, ACCURACY, lambda text: record(AccuracyCurve, parsed(text), "accuracy"))
 
 
 def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
