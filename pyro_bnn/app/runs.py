@@ -27,7 +27,7 @@ from .building import build, rebuild
 from .chains import PARTS, fit_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
-from .folders import Folder, creating, find_run
+from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
@@ -42,21 +42,6 @@ CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "
 
 ACCURACY = "accuracy.json"
 """File with the accuracies of a run that recorded them."""
-
-
-def train(
-    config: RunConfig,
-    data: Dataset,
-    out: str | Path,
-    *,
-    device: str = "cpu",
-    force: bool = False,
-    progress: bool = False,
-) -> tuple[BayesianModel, RunPosterior]:
-    """Train as configured and write a folder, which appears only if training ends well."""
-    config.check()
-    with creating(out, command="train", force=force) as folder:
-        return fit(config, data, folder, device=device, progress=progress)
 
 
 def fit(
