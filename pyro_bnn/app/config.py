@@ -25,7 +25,7 @@ from .specs import (
     numbers_in,
     parts_of,
 )
-from .validation import STRICT, checked, parsed
+from .validation import checked, parsed
 
 VERSION = 2
 """Version of configurations in files; later versions are refused."""
@@ -115,7 +115,7 @@ def setting(
 class RunConfig:
     """Everything that determines a training run, except its data and the code of the user's network."""
 
-    __pydantic_config__ = STRICT
+    __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # noqa: RUF012
 
     dataset: str = setting(
         NETWORK,

@@ -14,7 +14,7 @@ from .datasets import Dataset, Facts, check_same
 from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
 from .own.cells import Cells, listed
 from .own.encoding import learned_encoding
-from .own.reading import Table, checksum, complete_rows, feature_names, read_table
+from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 
@@ -98,11 +98,10 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     used = [*names, config.target, *([config.split_by] if config.split_by else [])]
     digest = checksum(table, used)
     check_same(config, facts, digest, path)
+    table = complete(table, [config.target], what="the target")
+    if config.drop_missing:
+        table = complete(table, used)
     notes = [*table.notes]
-    for reason, columns in (("the target", [config.target]), ("a value", used if config.drop_missing else [])):
-        kept = complete_rows(table, columns, drop=True)
-        notes += [] if kept.all() else [f"Rows left out because they lack {reason}: {(~kept).sum()}."]
-        table = table.rows(kept)
     cells = table.column(config.target)
     labels = target_labels(cells) if config.likelihood == "categorical" else None
     if config.split_by:
@@ -250,10 +249,8 @@ def _table_sample(
     table = read_table(path)
     table.require([*encoding.names, *keep])
     needed = [feature.name for feature in encoding.features if drop_missing or not feature.has_missing]
-    kept = complete_rows(table, needed, drop=drop_missing)
+    table = complete(table, needed, drop=drop_missing)
     notes = [*table.notes]
-    notes += [] if kept.all() else [f"Rows left out because they lack a value: {(~kept).sum()}."]
-    table = table.rows(kept)
     unseen = encoding.unseen(table)
     said = "; ".join(f"column {name!r} holds {listed(found, 3)}" for name, found in unseen.items())
     if unseen and not allow_unseen:

@@ -3,17 +3,10 @@
 Pydantic is loaded only when something is checked: the command line's help needs only annotations.
 """
 
-import functools
 import json
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-STRICT = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
-"""For `__pydantic_config__` of a dataclass: no unknown fields, no conversions, and finite numbers."""
 
 IN_PLAIN_WORDS = {
     "Input should be": "must be",
@@ -39,20 +32,12 @@ def parsed(text: str | bytes) -> Any:
 
 def checked(kind: type[T], values: object) -> T:
     """A dataclass from plain data, as from JSON; the annotations of its fields define what is valid."""
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
     try:
-        found: T = _adapter(kind).validate_json(json.dumps(values))  # type: ignore[arg-type]  # a class has a hash
-        return found
+        return TypeAdapter(kind).validate_json(json.dumps(values))
     except ValidationError as error:
         raise ValueError(f"{'; '.join(map(_clause, error.errors(include_url=False)))}.") from error
-
-
-@functools.cache
-def _adapter(kind: Any) -> "TypeAdapter[Any]":
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 def _clause(fault: Any) -> str:

@@ -50,18 +50,18 @@ def report(
         runs.check_foreign(out, config)
     with own_code(config.net):
         device = options.check_device(device)
-        found = report_on(
+        headline, verdicts, page = report_on(
             subject_of(run, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device)
         )
     if out is None:
         with updating(run, command="report", writes=("report.html",)) as folder:
-            folder.write_text("report.html", found.page)
+            folder.write_text("report.html", page)
     else:
-        write_atomically(out, lambda file: file.write(found.page.encode()))
+        write_atomically(out, lambda file: file.write(page.encode()))
     output = Output("report", as_json=as_json)
-    output.say(found.headline, style="bold")
-    for verdict in found.verdicts:
+    output.say(headline, style="bold")
+    for verdict in verdicts:
         output.say(f"{verdict.level + ':':9s} {verdict.text}")
     page_file = out or run / "report.html"
     output.say(f"\nReport in {page_file}.")
-    output.document(folder=run, page=page_file, headline=found.headline, verdicts=found.verdicts)
+    output.document(folder=run, page=page_file, headline=headline, verdicts=verdicts)

@@ -149,8 +149,8 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
     return names
 
 
-def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarray:
-    """Which rows have a value in all of the columns, shape (N,); without `drop`, all must."""
+def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
+    """The rows that have a value in all of the columns, with a note on the others; without `drop`, all must."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])
@@ -166,7 +166,8 @@ def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarr
         )
     if lacking.all():
         raise ValueError(f"every row of {table.shown} lacks a value; fill some in, or {training_without(where)}.")
-    return ~lacking
+    notes = [f"Rows left out because they lack {what}: {lacking.sum()}."] if lacking.any() else []
+    return replace(table.rows(~lacking), notes=(*table.notes, *notes))
 
 
 def checksum(table: Table, names: Sequence[str]) -> str:
