@@ -21,6 +21,7 @@ from .images import load_data
 from .recipes import find_recipe
 from .reports.evaluation import ClassifierScores, report_evaluation
 from .reports.pictures import save_picture
+from .reports.trained import Trained
 from .runs import fit
 
 
@@ -29,7 +30,7 @@ def digits_demo(folder: Folder, *, seed: int = 0, progress: bool = False) -> Cla
     config = replace(find_recipe("digits", "default"), seed=seed)
     images, unknown = load_data(config, root=None)
     model, posterior = fit(config, images, folder, progress=progress)
-    return report_evaluation(model, posterior, images, unknown, folder, seed=seed)
+    return report_evaluation(Trained(model, posterior, images, unknown, seed=seed), folder)
 
 
 def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:

@@ -2,13 +2,12 @@
 
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from pyro.infer import Trace_ELBO
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
 from typing_extensions import TypeIs
@@ -226,16 +225,6 @@ def load_run(
 def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
     """Whether a run holds chains rather than a variational posterior."""
     return isinstance(posterior, MCMCPosterior)
-
-
-def single_network(posterior: RunPosterior) -> tuple[str, Mapping[str, Tensor]]:
-    """Name and weights of a network beside which reports show what averaging over weight draws gains.
-
-    It has the mean weights, or is a draw of chains, since the mean of several modes is no good network.
-    """
-    if is_chains(posterior):
-        return "one draw", next(posterior.draws(1))
-    return "mean weights", posterior.median()
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:

@@ -5,8 +5,6 @@ Its JSON is that of metrics.json with `folder`, and `pictures` (names of files).
 score. `num_test` and `num_unknown`: numbers of images.
 """
 
-from typing import Any
-
 from . import options
 from .output import Output
 from .stopping import loading
@@ -39,6 +37,7 @@ def evaluate(
         from ..own.network import own_code
         from ..reports import evaluation, scores
         from ..reports.pictures import pictures_of
+        from ..reports.trained import load_trained
 
     output = Output("evaluate", as_json=as_json)
     device = options.check_device(device)
@@ -46,17 +45,13 @@ def evaluate(
     files = evaluation.FILES if config.kind == "images" else scores.FILES
     opened = updating(run, command="evaluate", writes=files, picture_format=picture_format)
     with opened as folder, own_code(config.net):
-        rows, unknown, _, model, posterior = evaluation.load_measured(
-            run, config, ood, data=data, download=download, device=device
+        trained = load_trained(
+            run, config, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device
         )
         if config.validation:
             output.say(f"(test images: the {config.validation} that were set aside for validation)")
-        chosen: Any = {"num_samples": runs.num_draws(posterior, num_samples), "seed": seed}
-        report: object
-        if config.kind == "images":
-            report = evaluation.report_evaluation(model, posterior, rows, unknown, folder, **chosen)
-        else:
-            report = scores.report_scores(model, posterior, rows, folder, **chosen)
+        is_image = config.kind == "images"
+        report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
     output.table(f"{report}")
     output.say(f"\nMetrics and pictures in {run}.")

@@ -11,9 +11,7 @@ from torch.distributions import Categorical, Distribution, Normal, Poisson
 
 from ...interop import scikit
 from ...modelling.likelihoods import PoissonLikelihood
-from ...modelling.model import BayesianModel
 from ...results import plotting
-from ...results.prediction import predict, predict_point
 from ...scores import metrics
 from ...scores.uncertainty import (
     Accumulator,
@@ -26,8 +24,9 @@ from ...scores.uncertainty import (
 from ..datasets import Dataset
 from ..folders import Folder
 from ..own.targets import Target
-from ..runs import RunPosterior, is_chains, single_network
+from ..runs import is_chains
 from .pictures import save_picture
+from .trained import Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png")
 """Files that the report may write."""
@@ -83,43 +82,27 @@ def _shown(name: str, value: float | None) -> str:
     return f"{value:.1%}" if name == "accuracy" or name.startswith("coverage") else f"{value:.4g}"
 
 
-def report_scores(
-    model: BayesianModel,
-    posterior: RunPosterior,
-    data: Dataset,
-    folder: Folder,
-    *,
-    num_samples: int = 100,
-    seed: int = 0,
-) -> OwnDataScores:
-    """Measure a trained run on its test rows, and write `metrics.json` and pictures."""
-    target = data.facts.target
-    ways = ways_to_predict(model, posterior, data, num_samples=num_samples, seed=seed)
+def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
+    """Measure a run on its test rows, and write `metrics.json` and pictures."""
+    target = run.rows.facts.target
+    ways = ways_to_predict(run)
     rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
-    report = OwnDataScores(target.name, len(data.x_test), rows, target.is_class)
+    report = OwnDataScores(target.name, len(run.rows.x_test), rows, target.is_class)
     folder.write_json("metrics.json", asdict(report))
-    if not is_chains(posterior):
-        save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0])
+    if not is_chains(run.posterior):
+        save_picture(folder, "loss.png", plotting.loss_curves(run.posterior.history)[0])
     if target.is_class:
-        probs = ways[f"ensemble of {num_samples}"].as_kind(ClassificationPrediction).probs
-        diagram = plotting.reliability_diagram(probs, data.y_test.to(model.device))[0]
-        save_picture(folder, "reliability.png", diagram)
+        probs = ways[f"ensemble of {run.num_samples}"].as_kind(ClassificationPrediction).probs
+        save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, run.test[1])[0])
     return report
 
 
-def ways_to_predict(
-    model: BayesianModel, posterior: RunPosterior, data: Dataset, *, num_samples: int, seed: int
-) -> dict[str, Prediction]:
+def ways_to_predict(run: Trained) -> dict[str, Prediction]:
     """Predictions of the test rows: by a single network, by the ensemble, and then by simple methods."""
-    x, y, is_class = data.x_test.to(model.device), data.y_test.to(model.device), data.facts.target.is_class
-    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, keep_draws=not is_class, seed=seed)
-    rivals = rivals_of(data, is_count=isinstance(model.likelihood, PoissonLikelihood))
-    name, values = single_network(posterior)
-    return {
-        name: predict_point(model, values, x, y=y),
-        f"ensemble of {num_samples}": ensemble,
-        **{f"baseline: {name}": rival for name, rival in rivals.items()},
-    }
+    ensemble = run.ensemble(keep_draws=not run.rows.facts.target.is_class)
+    rivals = rivals_of(run.rows, is_count=isinstance(run.model.likelihood, PoissonLikelihood))
+    baselines = {f"baseline: {name}": rival for name, rival in rivals.items()}
+    return {**dict([run.single()]), f"ensemble of {run.num_samples}": ensemble, **baselines}
 
 
 def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
