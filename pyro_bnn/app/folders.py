@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from .._core.files import DamagedFileError, synchronise
@@ -21,18 +22,14 @@ PNG = ".png"
 """Ending of pictures in lists of file names; that of the chosen format replaces it."""
 
 
+@dataclass
 class Folder:
-    """A folder that this process writes to. Each file appears whole, and the manifest lists it.
+    """A folder that this process writes to. Each file appears whole, and the manifest lists it."""
 
-    Args:
-        path: Where the files are written.
-        place: The folder's final path.
-        manifest: The folder's manifest.
-        picture_format: Ending of the files of pictures.
-    """
-
-    def __init__(self, path: Path, place: Place, manifest: Manifest, picture_format: str = "png") -> None:
-        self.path, self.place, self.manifest, self.picture_format = path, place, manifest, picture_format
+    path: Path  # where the files are written
+    place: Place  # its final path
+    manifest: Manifest
+    picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
         """The name of a file; that of a picture, such as ``loss.png``, gets the ending of the folder's format."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
-from torch import Tensor, nn
+from torch import nn
 
 from .._core.scope import seeded
 from ..data import regression_problem
@@ -129,19 +129,15 @@ class RegressionStudy:
             entry = entries[name] = method()
             posterior = entry[1] if isinstance(entry, tuple) else entry
             report(f"{name}: {posterior.status}")
-        x, y = self.test_points()
+        x = torch.linspace(-1, 1, 201)[:, None]
+        noise = NOISE * torch.randn(x.shape, generator=torch.Generator().manual_seed(self.seed + 1))
+        y = 10 * torch.sin(2 * torch.pi * x) + noise
         regions = {
             "data": ((x.abs() >= GAP / 2) & (x.abs() <= 0.5)).flatten(),
             "gap": (x.abs() < GAP / 2).flatten(),
             "outside": (x.abs() > 0.5).flatten(),
         }
         return compare(self.model, entries, x, y=y, regions=regions, seed=self.seed)
-
-    def test_points(self) -> tuple[Tensor, Tensor]:
-        """Inputs on a grid from -1 to 1, and new noisy targets there."""
-        x = torch.linspace(-1, 1, 201)[:, None]
-        generator = torch.Generator().manual_seed(self.seed + 1)
-        return x, 10 * torch.sin(2 * torch.pi * x) + NOISE * torch.randn(x.shape, generator=generator)
 
     def save(self, result: Comparison, folder: Folder) -> str:
         """Write `comparison.csv`, `comparison.json` and a picture; returns the name of the picture."""
