@@ -1,9 +1,9 @@
 """`pyro-bnn train`.
 
-Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_images` and `classes` of the
-training set, `last_epoch` (null for chains; else `epoch`; `elbo`, `expected_log_likelihood` and `kl`, of the whole data
-set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by epoch), `pictures`
-(file names).
+Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_train` and `num_test` (rows),
+`notes` (sentences), `classes`, `last_epoch` (null for chains; else `epoch`; `elbo`, `expected_log_likelihood` and `kl`,
+of the whole data set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by
+epoch), `pictures` (file names).
 """
 
 import sys
