@@ -5,7 +5,7 @@ what that costs, and what it saves in bytes and seconds), and `pruned`: null, or
 and its `status`.
 """
 
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -72,11 +72,9 @@ def prune(
     config = runs.load_config(run)
     if out is not None and out.resolve() in (run.resolve(), *run.resolve().parents):
         raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out for the pruned one.")
-    with ExitStack() as stack:
-        opened = updating(run, command="prune", writes=FILES, picture_format=picture_format)
-        folder = stack.enter_context(opened)
-        copy = None if out is None else stack.enter_context(creating(out, command="prune", force=force))
-        stack.enter_context(own_code(config.net))
+    opened = updating(run, command="prune", writes=FILES, picture_format=picture_format)
+    making = nullcontext() if out is None else creating(out, command="prune", force=force)
+    with opened as folder, making as copy, own_code(config.net):
         known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
         if config.kind == "images":
             images.check_unseen("test", known.x_test, known.x_train)
