@@ -1,6 +1,13 @@
-"""Folders as commands make them, without their computing."""
+"""Folders as commands make them, most without their computing."""
 
+from pyro_bnn.app import runs
 from pyro_bnn.app.folders import creating
+
+
+def train_run(config, data, out):
+    """Train as configured; returns the model and the posterior."""
+    with creating(out, command="train") as folder:
+        return runs.fit(config, data, folder)
 
 
 def make(out, text="new", *, force=False, names=("config.json", "result.json")):

@@ -16,6 +16,7 @@ from pyro_bnn.app.cli import main
 from pyro_bnn.app.images import known_classes, load_data
 from pyro_bnn.data import load_images
 
+from .folders import train_run
 from .tolerances import SINGLE, assert_identical
 
 PNG = b"\x89PNG"
@@ -68,7 +69,7 @@ def test_a_reloaded_run_predicts_as_the_trained_one(tmp_path, guide):
     torch.set_default_dtype(torch.float32)
     config = replace(recipes.RECIPES["digits", "default"], epochs=2, guide=guide)
     images, _ = load_data(config, root=None)
-    model, posterior = runs.train(config, images, tmp_path / "run")
+    model, posterior = train_run(config, images, tmp_path / "run")
     again = runs.load_run(tmp_path / "run", images)
     a, b = (predict(*pair, images.x_test, num_samples=5, seed=1).probs for pair in ((model, posterior), again))
     torch.set_default_dtype(torch.float64)
@@ -282,7 +283,7 @@ def test_an_epoch_of_sgd_adds_up_to_the_gradient_of_the_loss_of_all_data(tmp_pat
     loss.backward()
     for batch_size in (225, 450, 900):
         run = replace(config, batch_size=batch_size)
-        _, posterior = runs.train(run, images, tmp_path / str(batch_size))
+        _, posterior = train_run(run, images, tmp_path / str(batch_size))
         for name, end in posterior.guide.locations().items():
             moved = start[name].detach() - end
             torch.testing.assert_close(moved, 1e-9 * start[name].grad, rtol=1e-3, atol=1e-11)
@@ -316,7 +317,7 @@ def test_recording_the_accuracy_does_not_change_the_fit(tmp_path, guide):
     torch.set_default_dtype(torch.float32)
     config = replace(recipes.RECIPES["digits", "default"], epochs=2, guide=guide)
     images, _ = load_data(config, root=None)
-    fits = [runs.train(replace(config, accuracy=on), images, tmp_path / str(on))[1] for on in (False, True)]
+    fits = [train_run(replace(config, accuracy=on), images, tmp_path / str(on))[1] for on in (False, True)]
     torch.set_default_dtype(torch.float64)
     assert fits[0].history.elbo == fits[1].history.elbo
     for name, value in fits[0].median().items():

@@ -17,6 +17,7 @@ from pyro_bnn.app.images import load_data
 from pyro_bnn.app.manifest import Manifest
 from pyro_bnn.data import MissingDataError, load_images, load_uci
 
+from .folders import train_run
 from .test_cli import FILES, pyro_bnn  # noqa: F401  # a fixture
 from .test_data import write_uci
 
@@ -29,7 +30,7 @@ def trained(tmp_path_factory):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        runs.train(config, load_data(config, root=None)[0], folder)
+        train_run(config, load_data(config, root=None)[0], folder)
     finally:
         torch.set_default_dtype(before)
     return folder

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from pyro_bnn import metrics, predict
-from pyro_bnn.app import recipes, runs
+from pyro_bnn.app import recipes
 from pyro_bnn.app.images import load_data
 
+from .folders import train_run
 from .own_data import houses, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
@@ -34,7 +35,7 @@ def quality(config, folder):
     rows = []
     for seed in SEEDS:
         data, unknown = load_data(replace(config, seed=seed), root=None)
-        pair = runs.train(replace(config, seed=seed), data, folder / str(seed))
+        pair = train_run(replace(config, seed=seed), data, folder / str(seed))
         known, other = (predict(*pair, x, num_samples=100, seed=1) for x in (data.x_test, unknown))
         auroc = metrics.ood_scores(known.mutual_information, other.mutual_information).auroc
         probs, y = known.probs, data.y_test

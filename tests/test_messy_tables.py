@@ -8,6 +8,7 @@ import torch
 from pyro_bnn.app import runs, sources
 from pyro_bnn.app.starting import new_config
 
+from .folders import train_run
 from .own_data import NAMES, QUICK, houses, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
@@ -46,7 +47,7 @@ def test_rows_are_encoded_from_the_file_of_a_run_as_in_training(tmp_path):
     config = config_of(table_of(tmp_path, 220, **columns), epochs=1)
     data = sources.load(config)
     assert [*kinds_in(data).values()] == ["number", "number", "category", "text", "number", "date"]
-    runs.train(config, data, tmp_path / "run")
+    train_run(config, data, tmp_path / "run")
     again = sources.load(config, facts=runs.read_facts(tmp_path / "run"))
     for name in ("x_train", "y_train", "x_test", "y_test"):
         assert torch.equal(getattr(data, name), getattr(again, name))
@@ -221,7 +222,7 @@ def test_texts_that_all_differ_are_categories_in_a_small_table(tmp_path):
     config = config_of(path, epochs=1)
     data = loaded(path)
     assert kinds_in(data) == {"c": "category"}
-    runs.train(config, data, tmp_path / "run")
+    train_run(config, data, tmp_path / "run")
     assert bool((data.x_train.sum(1) == 1).all())
 
 

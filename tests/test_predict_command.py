@@ -13,7 +13,7 @@ import pyro_bnn as pb
 from pyro_bnn.app import runs
 from pyro_bnn.app.cli import main
 from pyro_bnn.app.own.targets import Target
-from pyro_bnn.app.own.units import in_units
+from pyro_bnn.app.reports.scores import in_units
 
 from .own_data import NAMES, QUICK, houses, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -75,7 +75,7 @@ def test_predictions_are_those_of_the_library_in_the_targets_units(pyro_bnn, pla
     x += [[float(c == city) for c in cells["city"]] for city in ("Lima", "Oslo", "Rome")]
     x += [[float(str(g) == word) for g in cells["garden"]] for word in ("False", "True")]
     torch.set_default_dtype(torch.float32)
-    model, posterior = runs.load_trained(place / "run")
+    model, posterior = runs.load_run(place / "run")
     torch.set_default_dtype(torch.float64)
     inputs = torch.tensor(np.array(x).T, dtype=torch.float32)
     expected = pb.predict(model, posterior, inputs, num_samples=20, seed=7, keep_draws=True)

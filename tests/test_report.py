@@ -14,9 +14,10 @@ import torch
 from pyro_bnn import metrics
 from pyro_bnn.app import recipes
 from pyro_bnn.app.config import RunConfig
-from pyro_bnn.app.reports.page import Section, Tile, Verdict, page_of
-from pyro_bnn.app.reports.page.drawing import pixels
+from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.fit import has_settled, training_command
+from pyro_bnn.app.reports.page.section import Section, Tile, Verdict
+from pyro_bnn.app.reports.pictures import pixels
 from pyro_bnn.inference.history import History
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture

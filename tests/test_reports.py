@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pyro_bnn.app import recipes, runs
+from pyro_bnn.app import recipes
 from pyro_bnn.app.images import load_data
 
+from .folders import train_run
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
 
@@ -23,7 +24,7 @@ def trained(tmp_path_factory):
     torch.set_default_dtype(torch.float32)
     try:
         images, _ = load_data(replace(config, epochs=30), root=None)
-        runs.train(replace(config, epochs=30), images, folder)
+        train_run(replace(config, epochs=30), images, folder)
     finally:
         torch.set_default_dtype(before)
     return folder

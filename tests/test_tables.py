@@ -12,8 +12,8 @@ import torch
 from pyro_bnn.app import runs, sources
 from pyro_bnn.app.own.cells import Cells
 from pyro_bnn.app.own.reading import read_table
-from pyro_bnn.app.own.splitting import split_rows
 from pyro_bnn.app.own.targets import guessed
+from pyro_bnn.app.sources import split_rows
 
 from .own_data import NAMES, QUICK, houses, predictions_in, scores_in, write_table
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture

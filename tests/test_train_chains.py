@@ -75,7 +75,7 @@ def config_of(run):
 def draws_of(run):
     """The draws of a run's chains."""
     torch.set_default_dtype(torch.float32)
-    posterior = runs.load_trained(run)[1]
+    posterior = runs.load_run(run)[1]
     torch.set_default_dtype(torch.float64)
     return posterior.samples
 

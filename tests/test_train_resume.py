@@ -107,6 +107,6 @@ def test_a_stopped_run_on_a_table_goes_on_with_its_own_rows(pyro_bnn, tmp_path, 
     moved = table.rename(tmp_path / "moved.csv")
     assert pyro_bnn("train", "--resume", tmp_path / "run", "--data", moved)[0] == 0
     torch.set_default_dtype(torch.float32)  # that of the program
-    states = [runs.load_trained(tmp_path / name)[1].guide.state_dict() for name in ("run", "whole")]
+    states = [runs.load_run(tmp_path / name)[1].guide.state_dict() for name in ("run", "whole")]
     torch.set_default_dtype(torch.float64)
     assert all(map(torch.equal, states[0].values(), states[1].values()))

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from .._core.processes import Processes
@@ -26,34 +26,23 @@ from .specs import make_prior, prior_spec
 PARTS = ("hidden", "activation", "prior", "likelihood")
 """The settings that `--method auto` chooses unless they are given."""
 
-
-@dataclass(frozen=True)
-class Chains:
-    """Chains of the network that was chosen.
-
-    Args:
-        config: The settings with what was chosen; they repeat the fit without the choice.
-        model: The model.
-        posterior: The chains, whose status says what was compared and chosen.
-    """
-
-    config: RunConfig
-    model: BayesianModel
-    posterior: MCMCPosterior
+OF_NET = ("hidden", "activation")
+"""The settings that describe a fully connected network, and not a network of the user's own."""
 
 
-def require_chains(device: str) -> None:
-    """Raise if chains in C cannot run in this process, whatever the model."""
-    if device != "cpu" or Processes.present().are_many:
-        raise UnsuitableError("chains in C run on a CPU, in one process")
-
-
-def fit_chains(config: RunConfig, data: Dataset, *, given: Collection[str] = PARTS, progress: bool = False) -> Chains:
+def fit_chains(
+    config: RunConfig, data: Dataset, *, given: Collection[str], device: str, progress: bool
+) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
     """Choose a network, as far as the settings named in `given` leave it open, and explore its modes by chains.
 
+    Returns the settings with what was chosen, which repeat the fit without the choice; the model; and the chains, whose
+    status says what was compared and chosen.
+
     Raises:
-        UnsuitableError: If no network can be drawn in C, or the time is too short for chains.
+        UnsuitableError: If chains cannot run here, no network can be drawn in C, or the time is too short.
     """
+    if device != "cpu" or Processes.present().are_many:
+        raise UnsuitableError("chains in C run on a CPU, in one process")
     configs = {_in_words(choice): choice for choice in _choices(config, data, given)}
     chosen = fit_best(
         {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
@@ -63,7 +52,7 @@ def fit_chains(config: RunConfig, data: Dataset, *, given: Collection[str] = PAR
         progress=progress,
         seed=config.seed,
     )
-    return Chains(replace(configs[chosen.name], method="mclmc"), chosen.model, chosen.posterior)
+    return replace(configs[chosen.name], method="mclmc"), chosen.model, chosen.posterior
 
 
 def _choices(config: RunConfig, data: Dataset, given: Collection[str]) -> list[RunConfig]:
@@ -84,10 +73,6 @@ def _choices(config: RunConfig, data: Dataset, given: Collection[str]) -> list[R
         )
         for design in designs
     ]
-
-
-OF_NET = ("hidden", "activation")
-"""The settings that describe a fully connected network, and not a network of the user's own."""
 
 
 def _in_words(config: RunConfig) -> str:

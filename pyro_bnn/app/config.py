@@ -4,13 +4,13 @@ The command-line option, its help, the checks, `config.json` and the report's ta
 The help needs the settings too, so torch is loaded only when settings are checked.
 """
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Lt, MinLen
 
-from .setting import FIT, KINDS, NETWORK, OWN, Setting
 from .specs import (
     LARGEST,
     OPTIMIZERS,
@@ -25,7 +25,7 @@ from .specs import (
     numbers_in,
     parts_of,
 )
-from .validation import STRICT, checked, parsed
+from .validation import checked, parsed
 
 VERSION = 2
 """Version of configurations in files; later versions are refused."""
@@ -63,250 +63,217 @@ def _likelihood(spec: str) -> None:
     make_likelihood(spec)
 
 
-def _network(spec: str) -> None:
-    if spec != "mlp":
-        parts_of(spec)
-
-
 def _inputs(spec: str) -> None:
     import torch  # imported late: importing takes long
 
     make_inputs(spec, torch.zeros(2, 1))
 
 
+# --- declarations -----------------------------------------------------------------------------------------------------
+
+NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"
+"""Headings in the help of the command line."""
+
+KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}
+"""Kinds of data, and the words for several items of each."""
+
+IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
+
 Whole = Annotated[int, Ge(0), Lt(2**63)]  # also the check of a seed
 Count = Annotated[int, Ge(1), Lt(2**63)]
 Name = Annotated[str, MinLen(1)]
-IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the command line and the checks need to know about a setting."""
+
+    panel: str  # heading in the help
+    help: str
+    shown: str | None  # the help's text about the default; None if recipes set it, an empty text to say nothing
+    choices: tuple[str, ...]  # accepted texts, for completion; texts that end with a colon are prefixes
+    kinds: tuple[str, ...]  # the kinds of data that have this setting; for others it keeps its default
+    check: Callable[[str], object] | None  # raises ValueError if a text is wrong
+
+
+def setting(
+    panel: str,
+    help: str,
+    *,
+    default: object = MISSING,
+    shown: str | None = None,
+    choices: tuple[str, ...] = (),
+    kinds: tuple[str, ...] = tuple(KINDS),
+    check: Callable[[str], object] | None = None,
+) -> Any:
+    """A field of :class:`RunConfig`, with the :class:`Setting` in its metadata."""
+    declared = Setting(panel, help, shown, choices, kinds, check)
+    return field(default=default, metadata={"setting": declared})
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that determines a training run, except its data and the code of the user's network.
+    """Everything that determines a training run, except its data and the code of the user's network."""
 
-    `Setting.help` in a field's annotation describes the field.
-    """
+    __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # noqa: RUF012
 
-    __pydantic_config__ = STRICT
-
-    dataset: Annotated[
-        str,
-        Setting(
-            "fashion-mnist, mnist or digits; or a file of your own: a table (*.csv, *.tsv, *.txt, *.parquet) or "
-            "arrays (*.npz).",
-            NETWORK,
-            check=kind_of,
-        ),
-    ]
-    prior: Annotated[
-        str,
-        Setting(
-            f"{PRIOR_CHOICES}; or by parameter name, GLOB=PRIOR;GLOB=PRIOR, where the first glob that matches chooses.",
-            NETWORK,
-            choices=tuple(f"{name}:" for name in PRIORS),
-            check=make_prior,
-        ),
-    ]
-    guide: Annotated[Literal["mean-field", "auto-normal"], Setting("mean-field or auto-normal.", FIT)]
-    init: Annotated[
-        str,
-        Setting(
-            "uniform, normal, network:SCALE, network:FRACTION*prior or network:FRACTION*weight.",
-            FIT,
-            choices=("uniform", "normal", "network:"),
-            check=make_init,
-        ),
-    ]
-    inputs: Annotated[
-        str,
-        Setting(
-            "Pixels: raw (in [0, 1]), standardized or scaled:FACTOR. Tables and arrays: raw or standardized.",
-            NETWORK,
-            choices=("raw", "standardized", "scaled:"),
-            check=_inputs,
-        ),
-    ]
-    hidden: Annotated[
-        tuple[Count, ...],
-        Setting('Units of each hidden layer, such as 400,400; "" for a linear model.', NETWORK),
-    ]
-    epochs: Annotated[Count, Setting("Passes over the training set.", FIT)]
-    batch_size: Annotated[Count, Setting("Rows per step.", FIT)]
-    lr: Annotated[
-        float,
-        Gt(0),
-        Lt(LARGEST),
-        Setting(
-            "Learning rate. With sgd it multiplies the gradient of one batch's loss: summed NLL plus KL / number of "
-            "batches.",
-            FIT,
-        ),
-    ]
-    schedule: Annotated[
-        Literal["constant", "cosine", "warm-cosine"],
-        Setting(
-            "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth, then cosine).", FIT
-        ),
-    ]
-    num_particles: Annotated[Count, Setting("Weight draws per step.", FIT)]
-    kl_weight: Annotated[
-        str,
-        Setting(
-            "Weight of the KL term: 1 gives the ELBO, less than 1 a cold posterior; or blundell, per-weight, "
-            "warmup:EPOCHS[,WEIGHT].",
-            FIT,
-            choices=("1", "blundell", "per-weight", "warmup:"),
-            check=lambda spec: make_kl_weight(spec, 1),
-        ),
-    ]
-    hold_out: Annotated[
-        tuple[Whole, ...],
-        Setting('Classes kept out of training, as the unknown, such as 7,8,9; "" for none.', NETWORK, kinds=IMAGES),
-    ] = ()
-    validation: Annotated[
-        Whole,
-        Setting(
-            "Number of training images set aside; `evaluate` then uses them instead of the test set.",
-            NETWORK,
-            kinds=IMAGES,
-        ),
-    ] = 0
-    seed: Annotated[Whole, Setting("Seed of initial weights, batch order and weight draws.", FIT)] = 0
-    optimizer: Annotated[
-        str,
-        Setting(
-            "adam, sgd (without momentum), natural (gradients, which are faster) or natural:DECAY,CLIP: decay of the "
-            "averaged Hessian, and largest step of a mean divided by the learning rate.",
-            FIT,
-            choices=OPTIMIZERS,
-            check=lambda spec: make_optimizer(spec, 1.0, 1),
-        ),
-    ] = "adam"
-    accuracy: Annotated[
-        bool,
-        Setting(
-            "Measure the accuracy at mean weights after each epoch, on training and test images; this takes time.",
-            FIT,
-            default="only with the tutorial recipes",
-        ),
-    ] = False
-    likelihood: Annotated[
-        str,
-        Setting(
-            "categorical for classes; gaussian (noise of one size, learned; or gaussian:SCALE, in its units), "
-            "heteroscedastic (noise that depends on the inputs) or mixture[:COMPONENTS] for numbers; poisson for "
-            "counts.",
-            OWN,
-            choices=("categorical", "gaussian", "heteroscedastic", "mixture", "poisson"),
-            default="guessed from the target, and said",
-            check=_likelihood,
-        ),
-    ] = "categorical"
-    net: Annotated[
-        str,
-        Setting(
-            "Network of your own: FILE.py:FUNCTION or MODULE:FUNCTION. The function returns a torch.nn.Module; it "
-            "gets input_shape (of one row) and num_outputs by keyword if it has arguments of these names. `evaluate` "
-            "and `predict` import it again, so open only runs of people you trust.",
-            NETWORK,
-            default="fully connected layers of --hidden units",
-            check=_network,
-        ),
-    ] = "mlp"
-    activation: Annotated[
-        Literal["relu", "tanh", "logistic", "silu", "gelu"],
-        Setting("Activation after each layer of --hidden units: relu, tanh, logistic, silu or gelu.", NETWORK),
-    ] = "relu"
-    method: Annotated[
-        Literal["auto", "mclmc", "svi"],
-        Setting(
-            "Inference. auto: held-out rows choose among networks, priors and kinds of noise, as far as you leave them "
-            "open, and chains in C explore several modes of the best; with too many rows, or without a C compiler, "
-            "svi. mclmc: such chains, without a choice. svi: variational inference.",
-            FIT,
-            default="svi; for tables and arrays auto, unless another setting of this panel but --seed is given",
-            kinds=ROWS,
-        ),
-    ] = "svi"
-    time_limit: Annotated[
-        float,
-        Ge(0),
-        Lt(LARGEST),
-        Setting(
-            "Seconds that auto and mclmc may take, on all threads, besides compiling. The result then depends on the "
-            "speed of the machine.",
-            FIT,
-            default="by the number of rows",
-            kinds=ROWS,
-        ),
-    ] = 0.0
-    estimator: Annotated[
-        Literal["weights", "local", "flipout"],
-        Setting(
-            "Estimator of gradients: weights (draws each weight once a step), local (draws outputs of linear layers "
-            "instead) or flipout.",
-            FIT,
-            default="weights, for tables and arrays local",
-        ),
-    ] = "weights"
-    target: Annotated[str, Setting("Column of a table to predict.", OWN, default="", kinds=TABLE)] = ""
-    features: Annotated[
-        tuple[Name, ...],
-        Setting(
-            "Columns of a table to predict from, separated by commas. Columns that count or name the rows are used "
-            "only if they are among these.",
-            OWN,
-            default="all but the target",
-            kinds=TABLE,
-        ),
-    ] = ()
-    ignore: Annotated[
-        tuple[Name, ...],
-        Setting(
-            "Columns of a table that are not used, such as identifiers; `predict` copies them.",
-            OWN,
-            default="none",
-            kinds=TABLE,
-        ),
-    ] = ()
-    drop_missing: Annotated[
-        bool,
-        Setting(
-            "Leave out rows that lack a value.",
-            OWN,
-            default="one more input says which values are missing",
-            kinds=TABLE,
-        ),
-    ] = False
-    test_fraction: Annotated[
-        float,
-        Ge(0),
-        Lt(1),
-        Setting(
-            "Share of the rows that is not trained on, for `evaluate`; not for arrays with x_test.",
-            OWN,
-            default="0.2",
-            kinds=ROWS,
-        ),
-    ] = 0.0
-    split_seed: Annotated[
-        Whole,
-        Setting(
-            "Seed of the choice of those rows, so that runs of several --seed have the same.",
-            OWN,
-            default="0",
-            kinds=ROWS,
-        ),
-    ] = 0
-    split_by: Annotated[
-        str,
-        Setting(
-            "Column of a table with dates or numbers: the latest rows are set aside, in place of a choice at random.",
-            OWN,
-            default="a choice at random",
-            kinds=TABLE,
-        ),
-    ] = ""
+    dataset: str = setting(
+        NETWORK,
+        "fashion-mnist, mnist or digits; or a file of your own: a table (*.csv, *.tsv, *.txt, *.parquet) or arrays "
+        "(*.npz).",
+        check=kind_of,
+    )
+    prior: str = setting(
+        NETWORK,
+        f"{PRIOR_CHOICES}; or by parameter name, GLOB=PRIOR;GLOB=PRIOR, where the first glob that matches chooses.",
+        choices=tuple(f"{name}:" for name in PRIORS),
+        check=make_prior,
+    )
+    guide: Literal["mean-field", "auto-normal"] = setting(FIT, "mean-field or auto-normal.")
+    init: str = setting(
+        FIT,
+        "uniform, normal, network:SCALE, network:FRACTION*prior or network:FRACTION*weight.",
+        choices=("uniform", "normal", "network:"),
+        check=make_init,
+    )
+    inputs: str = setting(
+        NETWORK,
+        "Pixels: raw (in [0, 1]), standardized or scaled:FACTOR. Tables and arrays: raw or standardized.",
+        choices=("raw", "standardized", "scaled:"),
+        check=_inputs,
+    )
+    hidden: tuple[Count, ...] = setting(NETWORK, 'Units of each hidden layer, such as 400,400; "" for a linear model.')
+    epochs: Count = setting(FIT, "Passes over the training set.")
+    batch_size: Count = setting(FIT, "Rows per step.")
+    lr: Annotated[float, Gt(0), Lt(LARGEST)] = setting(
+        FIT,
+        "Learning rate. With sgd it multiplies the gradient of one batch's loss: summed NLL plus KL / number of "
+        "batches.",
+    )
+    schedule: Literal["constant", "cosine", "warm-cosine"] = setting(
+        FIT, "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth, then cosine)."
+    )
+    num_particles: Count = setting(FIT, "Weight draws per step.")
+    kl_weight: str = setting(
+        FIT,
+        "Weight of the KL term: 1 gives the ELBO, less than 1 a cold posterior; or blundell, per-weight, "
+        "warmup:EPOCHS[,WEIGHT].",
+        choices=("1", "blundell", "per-weight", "warmup:"),
+        check=lambda spec: make_kl_weight(spec, 1),
+    )
+    hold_out: tuple[Whole, ...] = setting(
+        NETWORK, 'Classes kept out of training, as the unknown, such as 7,8,9; "" for none.', default=(), kinds=IMAGES
+    )
+    validation: Whole = setting(
+        NETWORK,
+        "Number of training images set aside; `evaluate` then uses them instead of the test set.",
+        default=0,
+        kinds=IMAGES,
+    )
+    seed: Whole = setting(FIT, "Seed of initial weights, batch order and weight draws.", default=0)
+    optimizer: str = setting(
+        FIT,
+        "adam, sgd (without momentum), natural (gradients, which are faster) or natural:DECAY,CLIP: decay of the "
+        "averaged Hessian, and largest step of a mean divided by the learning rate.",
+        default="adam",
+        choices=OPTIMIZERS,
+        check=lambda spec: make_optimizer(spec, 1.0, 1),
+    )
+    accuracy: bool = setting(
+        FIT,
+        "Measure the accuracy at mean weights after each epoch, on training and test images; this takes time.",
+        default=False,
+        shown="only with the tutorial recipes",
+    )
+    likelihood: str = setting(
+        OWN,
+        "categorical for classes; gaussian (noise of one size, learned; or gaussian:SCALE, in its units), "
+        "heteroscedastic (noise that depends on the inputs) or mixture[:COMPONENTS] for numbers; poisson for counts.",
+        default="categorical",
+        shown="guessed from the target, and said",
+        choices=("categorical", "gaussian", "heteroscedastic", "mixture", "poisson"),
+        check=_likelihood,
+    )
+    net: str = setting(
+        NETWORK,
+        "Network of your own: FILE.py:FUNCTION or MODULE:FUNCTION. The function returns a torch.nn.Module; it gets "
+        "input_shape (of one row) and num_outputs by keyword if it has arguments of these names. `evaluate` and "
+        "`predict` import it again, so open only runs of people you trust.",
+        default="mlp",
+        shown="fully connected layers of --hidden units",
+        check=lambda spec: spec == "mlp" or parts_of(spec),
+    )
+    activation: Literal["relu", "tanh", "logistic", "silu", "gelu"] = setting(
+        NETWORK, "Activation after each layer of --hidden units: relu, tanh, logistic, silu or gelu.", default="relu"
+    )
+    method: Literal["auto", "mclmc", "svi"] = setting(
+        FIT,
+        "Inference. auto: held-out rows choose among networks, priors and kinds of noise, as far as you leave them "
+        "open, and chains in C explore several modes of the best; with too many rows, or without a C compiler, svi. "
+        "mclmc: such chains, without a choice. svi: variational inference.",
+        default="svi",
+        shown="svi; for tables and arrays auto, unless another setting of this panel but --seed is given",
+        kinds=ROWS,
+    )
+    time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
+        FIT,
+        "Seconds that auto and mclmc may take, on all threads, besides compiling. The result then depends on the speed "
+        "of the machine.",
+        default=0.0,
+        shown="by the number of rows",
+        kinds=ROWS,
+    )
+    estimator: Literal["weights", "local", "flipout"] = setting(
+        FIT,
+        "Estimator of gradients: weights (draws each weight once a step), local (draws outputs of linear layers "
+        "instead) or flipout.",
+        default="weights",
+        shown="weights, for tables and arrays local",
+    )
+    target: str = setting(OWN, "Column of a table to predict.", default="", shown="", kinds=TABLE)
+    features: tuple[Name, ...] = setting(
+        OWN,
+        "Columns of a table to predict from, separated by commas. Columns that count or name the rows are used only if "
+        "they are among these.",
+        default=(),
+        shown="all but the target",
+        kinds=TABLE,
+    )
+    ignore: tuple[Name, ...] = setting(
+        OWN,
+        "Columns of a table that are not used, such as identifiers; `predict` copies them.",
+        default=(),
+        shown="none",
+        kinds=TABLE,
+    )
+    drop_missing: bool = setting(
+        OWN,
+        "Leave out rows that lack a value.",
+        default=False,
+        shown="one more input says which values are missing",
+        kinds=TABLE,
+    )
+    test_fraction: Annotated[float, Ge(0), Lt(1)] = setting(
+        OWN,
+        "Share of the rows that is not trained on, for `evaluate`; not for arrays with x_test.",
+        default=0.0,
+        shown="0.2",
+        kinds=ROWS,
+    )
+    split_seed: Whole = setting(
+        OWN,
+        "Seed of the choice of those rows, so that runs of several --seed have the same.",
+        default=0,
+        shown="0",
+        kinds=ROWS,
+    )
+    split_by: str = setting(
+        OWN,
+        "Column of a table with dates or numbers: the latest rows are set aside, in place of a choice at random.",
+        default="",
+        shown="a choice at random",
+        kinds=TABLE,
+    )
 
     @property
     def kind(self) -> str:
@@ -315,8 +282,19 @@ class RunConfig:
 
     def check(self) -> None:
         """Raise if a setting is wrong."""
-        checked(RunConfig, asdict(self))
-        problems = self._disagreements()
+        problems = []
+        try:
+            checked(RunConfig, asdict(self))
+        except ValueError as error:
+            problems.append(str(error).rstrip("."))
+        for name, setting in settings().items():
+            text = getattr(self, name)
+            if setting.check is not None and isinstance(text, str):
+                try:
+                    setting.check(text)
+                except ValueError as error:
+                    problems.append(str(error).rstrip("."))
+        problems = problems or self._disagreements()
         if problems:
             raise ValueError(f"{'; '.join(problems)}.")
 
@@ -371,5 +349,4 @@ class RunConfig:
 
 def settings() -> dict[str, Setting]:
     """The declaration of each setting, by its name."""
-    hints = get_type_hints(RunConfig, include_extras=True)
-    return {field.name: hints[field.name].__metadata__[-1] for field in fields(RunConfig)}
+    return {field.name: field.metadata["setting"] for field in fields(RunConfig)}

@@ -15,25 +15,15 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """The record of a run's data in its folder: enough to build the network and to encode new rows.
+    """The record of a run's data in its folder: enough to build the network and to encode new rows."""
 
-    Args:
-        sha256: Checksum of the rows.
-        num_train: Number of training rows.
-        num_test: Number of test rows.
-        input_shape: Shape of one row of the network's input.
-        target: What is predicted.
-        table: How rows of a table become inputs; None for other data.
-        arrays: How rows of an array become inputs; None for other data.
-    """
-
-    sha256: str
-    num_train: int
+    sha256: str  # checksum of the rows
+    num_train: int  # rows to train on
     num_test: int
-    input_shape: list[int]
+    input_shape: list[int]  # of one row of the network's input
     target: Target
-    table: TableEncoding | None
-    arrays: ArrayEncoding | None
+    table: TableEncoding | None  # how rows of a table become inputs; None for other data
+    arrays: ArrayEncoding | None  # how rows of an array become inputs; None for other data
 
     def __post_init__(self) -> None:
         if self.num_train < 1 or self.num_test < 0:
@@ -51,23 +41,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The rows of a run, as its network takes them.
+    """The rows of a run, as its network takes them."""
 
-    Args:
-        x_train: Training inputs, shape (N, ...).
-        y_train: Training targets: labels, shape (N,), or numbers, shape (N, O).
-        x_test: Test inputs, shape (M, ...).
-        y_test: Test targets.
-        facts: The record of them in the run's folder.
-        notes: Sentences that tell the user how the rows were processed.
-    """
-
-    x_train: Tensor
-    y_train: Tensor
-    x_test: Tensor
+    x_train: Tensor  # (N, ...)
+    y_train: Tensor  # labels, (N,), or numbers, (N, O)
+    x_test: Tensor  # (M, ...)
     y_test: Tensor
-    facts: Facts
-    notes: tuple[str, ...] = ()
+    facts: Facts  # the record of them in the run's folder
+    notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -21,22 +21,19 @@ from .images import load_data
 from .recipes import find_recipe
 from .reports.evaluation import ClassifierScores, report_evaluation
 from .reports.pictures import save_picture
+from .reports.trained import Trained
 from .runs import fit
 
-__all__ = ["digits_demo", "regression_demo"]
 
-
-def digits_demo(
-    folder: Folder, *, seed: int = 0, picture_format: str = "png", progress: bool = False
-) -> ClassifierScores:
+def digits_demo(folder: Folder, *, seed: int = 0, progress: bool = False) -> ClassifierScores:
     """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown."""
     config = replace(find_recipe("digits", "default"), seed=seed)
     images, unknown = load_data(config, root=None)
     model, posterior = fit(config, images, folder, progress=progress)
-    return report_evaluation(model, posterior, images, unknown, folder, seed=seed, picture_format=picture_format)
+    return report_evaluation(Trained(model, posterior, images, unknown, seed=seed), folder)
 
 
-def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png") -> dict[str, float]:
+def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     """Fit 92 noisy points of a sine, and draw the predictive bands inside and outside their range.
 
     Returns:
@@ -66,7 +63,7 @@ def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png
     truth = 10 * torch.sin(2 * torch.pi * grid)
     ax = plotting.regression_bands(grid, prediction, data=(x, y), truth=truth)
     ax.set(ylim=(-40, 40))  # farther out the bands leave the picture
-    save_picture(folder, "regression.png", ax, picture_format)
+    save_picture(folder, "regression.png", ax)
 
     inside = grid.flatten().abs() <= 0.5
     epistemic, aleatoric = prediction.epistemic.sqrt().flatten(), prediction.aleatoric.sqrt().flatten()

@@ -11,24 +11,29 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from .._core.files import DamagedFileError, synchronise
 from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, checksum, has_manifest
 from .places import Place, locked, told
 
+PNG = ".png"
+"""Ending of pictures in lists of file names; that of the chosen format replaces it."""
 
+
+@dataclass
 class Folder:
-    """A folder that this process writes to. Each file appears whole, and the manifest lists it.
+    """A folder that this process writes to. Each file appears whole, and the manifest lists it."""
 
-    Args:
-        path: Where the files are written.
-        place: The folder's final path.
-        manifest: The folder's manifest.
-    """
+    path: Path  # where the files are written
+    place: Place  # its final path
+    manifest: Manifest
+    picture_format: str = "png"  # ending of the files of pictures
 
-    def __init__(self, path: Path, place: Place, manifest: Manifest) -> None:
-        self.path, self.place, self.manifest = path, place, manifest
+    def in_format(self, name: str) -> str:
+        """The name of a file; that of a picture, such as ``loss.png``, gets the ending of the folder's format."""
+        return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
@@ -91,7 +96,7 @@ class Folder:
 
 
 @contextmanager
-def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[Folder]:
+def creating(out: str | Path, *, command: str, force: bool = False, picture_format: str = "png") -> Iterator[Folder]:
     """A context in which a folder is made; it appears in its place only at the end, complete.
 
     If the context ends with an exception, the new folder is removed and an earlier folder stays unchanged; only a
@@ -114,7 +119,7 @@ def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[
                     manifest.write(place.part)
                     if place.real.exists():
                         shutil.copymode(place.real, place.part)
-                yield from _working(Folder(place.part, place, manifest))
+                yield from _working(Folder(place.part, place, manifest, picture_format))
             finally:
                 with suppress(OSError, ValueError):  # what cannot be removed stays; its manifest records who wrote it
                     if not manifest.is_finished and not is_resumable(place):
@@ -146,14 +151,16 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 
 
 @contextmanager
-def updating(run: str | Path, *, command: str, writes: Sequence[str] = ()) -> Iterator[Folder]:
+def updating(
+    run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
+) -> Iterator[Folder]:
     """A context in which files, named in `writes`, are added to a finished folder or replaced in it."""
     place = Place.of(find_run(run))
     with locked(place, command):
-        folder = Folder(place.real, place, Manifest.read(place.real))
+        folder = Folder(place.real, place, Manifest.read(place.real), picture_format)
         with told(place):
             folder.manifest.write(place.real)  # this tests that the folder is writable
-        folder.check_free(*writes)
+        folder.check_free(*map(folder.in_format, writes))
         yield folder
 
 

@@ -12,18 +12,12 @@ from .config import RunConfig
 from .datasets import Dataset, Facts
 from .own.targets import Target
 
-__all__ = ["check_unseen", "known_classes", "load_data", "load_with_unknown"]
-
 SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 """The data set whose images are unknown to a run without held-out classes."""
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
-    """The classes that are not held out, relabelled 0, 1, ..., and the test images of the held-out classes.
-
-    Raises:
-        ValueError: If fewer than two classes remain or a label does not exist.
-    """
+    """The classes that are not held out, relabelled 0, 1, ..., and the test images of the held-out classes."""
     num_classes = len(images.classes)
     kept = [label for label in range(num_classes) if label not in hold_out]
     if len(kept) < 2 or not set(hold_out) <= set(range(num_classes)):
@@ -42,13 +36,7 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 
 
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
-    """A run's images, and the test images of its held-out classes.
-
-    If the run has a validation set, it replaces the test set.
-
-    Raises:
-        ValueError: If the validation set is as large as the training set, or as for :func:`known_classes`.
-    """
+    """A run's images, of which a validation set replaces the test set; and the test images of held-out classes."""
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if not config.validation:
         return _dataset(images), unknown
@@ -88,9 +76,6 @@ def load_with_unknown(
 
     The unknown images are the test images of the data set `ood`, else of the run's held-out classes, else of its data
     set's sibling.
-
-    Raises:
-        ValueError: If they are of the run's own data set, have another size, or were trained on.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)

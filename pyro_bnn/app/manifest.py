@@ -2,14 +2,14 @@
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from .._core.files import DamagedFileError, write_atomically
-from .validation import STRICT, checked, parsed
+from .._core.records import record
+from .validation import parsed
 
 MANIFEST = "manifest.json"
 CHECKPOINT, PROGRESS = "checkpoint", ".progress"
@@ -20,27 +20,18 @@ PART = ".part-"
 
 FORMAT, VERSION = "pyro_bnn folder", 1
 
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 """Names that the program gives to files: not outside the folder, not hidden, not too long for a disk."""
 
 
 @dataclass
 class Manifest:
-    """The files that the program wrote to a folder. The program does not own any other file, and does not delete it.
+    """The files that the program wrote to a folder. The program does not own any other file, and does not delete it."""
 
-    Args:
-        command: The command that made the folder.
-        is_finished: Whether the command has ended well.
-        replaces: Whether the folder shall take the place of an earlier one.
-        files: Checksum of each file, by its name.
-    """
-
-    __pydantic_config__ = STRICT
-
-    command: str
-    is_finished: bool = False
-    replaces: bool = False
-    files: dict[FileName, str] = field(default_factory=dict)
+    command: str  # that made the folder
+    is_finished: bool = False  # whether it has ended well
+    replaces: bool = False  # whether the folder shall take the place of an earlier one
+    files: dict[str, str] = field(default_factory=dict)  # checksum of each file, by its name
 
     def write(self, folder: Path) -> None:
         """Write the manifest to a folder."""
@@ -57,13 +48,13 @@ class Manifest:
             is_whole = content.pop("sha256") == _checksum_of(content) and content.pop("format") == FORMAT
             version = content.pop("version")
             is_later = is_whole and type(version) is int and version > VERSION
-            manifest = cls("") if is_later else checked(cls, content)
+            manifest = cls("") if is_later else record(cls, content, "manifest")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _damaged(path) from error
         if is_later:
             raise ValueError(f"{folder} was written by a later version of pyro-bnn; install that one.")
-        is_known = type(version) is int and version == VERSION and content.keys() == vars(manifest).keys()
-        if not (is_whole and is_known) or MANIFEST in manifest.files:
+        are_names = all(name != MANIFEST and FILE_NAME.fullmatch(name) for name in manifest.files)
+        if not (is_whole and are_names and type(version) is int and version == VERSION):
             raise _damaged(path)
         return manifest
 

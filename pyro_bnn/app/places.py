@@ -17,15 +17,10 @@ except ImportError:  # Windows
 
 @dataclass(frozen=True)
 class Place:
-    """Where a folder is to be made.
+    """Where a folder is to be made."""
 
-    Args:
-        shown: The folder as the user wrote it.
-        real: The same without links and dots.
-    """
-
-    shown: Path
-    real: Path
+    shown: Path  # as the user wrote it
+    real: Path  # the same without links and dots
 
     @classmethod
     def of(cls, folder: str | Path) -> "Place":

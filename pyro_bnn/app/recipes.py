@@ -5,9 +5,6 @@ from dataclasses import replace
 
 from .config import RunConfig
 
-__all__ = ["DATA_SETS", "NAMES", "RECIPES", "default", "find_recipe"]
-
-
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
 # https://arxiv.org/abs/1505.05424. KL weight 1 is the article's 1 / num_batches.
 ARTICLE = RunConfig(
@@ -106,11 +103,7 @@ DATA_SETS, NAMES = tuple(HELD_OUT), tuple(NAMED)
 
 
 def find_recipe(dataset: str, name: str) -> RunConfig:
-    """The settings of a recipe on a data set.
-
-    Raises:
-        ValueError: If there is no such recipe.
-    """
+    """The settings of a recipe on a data set."""
     if (dataset, name) in RECIPES:
         return RECIPES[dataset, name]
     raise ValueError(

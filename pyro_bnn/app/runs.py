@@ -23,15 +23,15 @@ from ..inference.posterior import Status
 from ..inference.svi import fit_svi, scheduled
 from ..modelling.model import BayesianModel
 from .building import build, rebuild
-from .chains import PARTS, fit_chains, require_chains
+from .chains import PARTS, fit_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
-from .folders import Folder, creating, find_run
+from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker
-from .validation import checked, parsed
+from .validation import parsed
 
 T = TypeVar("T")
 RunPosterior = GuidePosterior | MCMCPosterior
@@ -41,21 +41,6 @@ CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "
 
 ACCURACY = "accuracy.json"
 """File with the accuracies of a run that recorded them."""
-
-
-def train(
-    config: RunConfig,
-    data: Dataset,
-    out: str | Path,
-    *,
-    device: str = "cpu",
-    force: bool = False,
-    progress: bool = False,
-) -> tuple[BayesianModel, RunPosterior]:
-    """Train as configured and write a folder, which appears only if training ends well."""
-    config.check()
-    with creating(out, command="train", force=force) as folder:
-        return fit(config, data, folder, device=device, progress=progress)
 
 
 def fit(
@@ -78,8 +63,8 @@ def fit(
     if config.method == "svi":
         return _fit_svi(config, data, folder, device=device, progress=progress)
     try:
-        require_chains(device)
-        found = fit_chains(config, data, given=PARTS if config.method == "mclmc" else given, progress=progress)
+        fixed = PARTS if config.method == "mclmc" else given
+        found, model, chains = fit_chains(config, data, given=fixed, device=device, progress=progress)
     except UnsuitableError as error:
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error
@@ -87,11 +72,11 @@ def fit(
         model, posterior = _fit_svi(variational, data, folder, device=device, progress=progress)
         posterior.status = error.instead(posterior.status)
         return model, posterior
-    folder.write_json(CONFIG, found.config.to_dict())
+    folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
     with folder.new(POSTERIOR) as path:
-        save_posterior(found.posterior, path, found.model)
-    return found.model, found.posterior
+        save_posterior(chains, path, model)
+    return model, chains
 
 
 def _fit_svi(
@@ -185,17 +170,12 @@ def read_facts(folder: Path) -> Facts:
     return _read(folder, DATA, lambda text: record(Facts, parsed(text), "data"))
 
 
-def begun_facts(folder: Folder) -> Facts | None:
-    """The record of the data in the folder of an unfinished run; None if its training has not begun."""
-    return read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
-
-
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:
     """The accuracies that a run recorded during training, or None if it recorded none."""
     folder = find_run(run)
     if ACCURACY not in Manifest.read(folder).files:
         return None
-    return _read(folder, ACCURACY, lambda text: checked(AccuracyCurve, parsed(text)))
+    return _read(folder, ACCURACY, lambda text: record(AccuracyCurve, parsed(text), "accuracy"))
 
 
 def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
@@ -218,16 +198,14 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
             raise FileExistsError(f"{out} is a file that the run is made of or reads; choose another --out.")
 
 
-def load_run(run: str | Path, data: Dataset, *, device: str = "cpu") -> tuple[BayesianModel, RunPosterior]:
-    """The trained model and posterior of a run; raises if the data are not those of its training."""
-    check_same(load_config(run), read_facts(Path(run)), data.facts.sha256, Path(run))
-    return load_trained(run, device=device)
-
-
-def load_trained(run: str | Path, *, device: str = "cpu") -> tuple[BayesianModel, RunPosterior]:
-    """The trained model and posterior of a run, without its data."""
-    config = load_config(run)
-    model, guide = rebuild(config, read_facts(Path(run)))
+def load_run(
+    run: str | Path, data: Dataset | None = None, *, device: str = "cpu"
+) -> tuple[BayesianModel, RunPosterior]:
+    """The trained model and posterior of a run; raises if there are data, and not those of its training."""
+    config, facts = load_config(run), read_facts(Path(run))
+    if data is not None:
+        check_same(config, facts, data.facts.sha256, Path(run))
+    model, guide = rebuild(config, facts)
     model.to(device)
     try:
         loaded = load_posterior(verified(run, POSTERIOR), model, guide=None if guide is None else guide.to(device))

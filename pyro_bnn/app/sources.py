@@ -1,6 +1,6 @@
 """The data of runs: image sets, tables and arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,10 +12,9 @@ from . import images
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
-from .own.cells import listed
+from .own.cells import Cells, listed
 from .own.encoding import learned_encoding
-from .own.reading import Table, checksum, complete_rows, feature_names, read_table
-from .own.splitting import last_rows, split_rows
+from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 
@@ -48,6 +47,48 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
     return f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set aside."
 
 
+# --- rows to train on, and rows to test on ----------------------------------------------------------------------------
+
+
+def split_rows(
+    num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
+) -> tuple[list[int], list[int]]:
+    """Indices of training rows and of test rows, divided at random, each in their original order.
+
+    With `labels`, each class gives about the same share of its rows to the test, and keeps at least one for training.
+    """
+    _check_enough(num_rows)
+    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
+    groups: dict[Hashable, list[int]] = {}
+    for row in order:
+        groups.setdefault(None if labels is None else labels[row], []).append(row)
+    test: list[int] = []
+    owed = 0.0  # small classes save up fractions of a row
+    for rows in groups.values():
+        owed += fraction * len(rows)
+        taken = min(round(owed), len(rows) - 1)
+        owed -= taken
+        test += rows[:taken]
+    chosen = {*test}
+    return [row for row in range(num_rows) if row not in chosen], sorted(chosen)
+
+
+def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
+    """Indices of the earlier rows, to train on, and of the latest, to test on, each in their original order."""
+    _check_enough(len(cells))
+    values = cells.numbers() or cells.days()
+    if values is None or cells.is_missing.any():
+        raise ValueError(f"{cells} must hold a number or a date in each row to split by it; choose another --split-by.")
+    order = np.argsort(values[0], kind="stable")
+    num_training = min(max(round((1 - fraction) * len(cells)), 1), len(cells))
+    return sorted(order[:num_training].tolist()), sorted(order[num_training:].tolist())
+
+
+def _check_enough(num_rows: int) -> None:
+    if num_rows < 4:
+        raise ValueError(f"there are too few rows to learn from: at least 4 are needed, got {num_rows}.")
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -57,11 +98,10 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     used = [*names, config.target, *([config.split_by] if config.split_by else [])]
     digest = checksum(table, used)
     check_same(config, facts, digest, path)
+    table = complete(table, [config.target], what="the target")
+    if config.drop_missing:
+        table = complete(table, used)
     notes = [*table.notes]
-    for reason, columns in (("the target", [config.target]), ("a value", used if config.drop_missing else [])):
-        kept = complete_rows(table, columns, drop=True)
-        notes += [] if kept.all() else [f"Rows left out because they lack {reason}: {(~kept).sum()}."]
-        table = table.rows(kept)
     cells = table.column(config.target)
     labels = target_labels(cells) if config.likelihood == "categorical" else None
     if config.split_by:
@@ -150,11 +190,10 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
-    """First look at the file of a new run.
+    """What the file of a new run suggests: the likelihood, a sentence with the reason, and the numbers of its rows.
 
-    Returns:
-        Returns the likelihood that its targets suggest; a sentence with the reason; whether the file has test rows; and
-        the number of training rows, which includes test rows if these are still to be chosen.
+    These are the number of training rows, which includes test rows if they are still to be chosen, and whether the
+    file has test rows of its own.
     """
     path = Path(config.dataset)
     if config.kind == "table":
@@ -175,30 +214,14 @@ def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
 
 @dataclass(frozen=True)
 class Sample:
-    """New rows to predict.
+    """New rows to predict."""
 
-    Args:
-        x: Inputs, shape (N, ...).
-        y: Targets; None if the file has none. Rows that lack a target have 0.
-        has_target: Whether each row has a target, shape (N,); None if all have one, or none has.
-        rows: Number of each row in its file, from 1.
-        kept: Columns of the file that are copied beside the predictions.
-        notes: Sentences that tell the user how the rows were processed.
-    """
-
-    x: Tensor
-    y: Tensor | None
-    rows: list[int]
-    kept: Mapping[str, list[str]]
-    notes: tuple[str, ...] = ()
-    has_target: Tensor | None = None
-
-    @property
-    def num_scored(self) -> int:
-        """Number of rows with a target."""
-        if self.y is None:
-            return 0
-        return len(self.y) if self.has_target is None else int(self.has_target.sum())
+    x: Tensor  # (N, ...)
+    y: Tensor | None  # targets; None if the file has none; rows that lack a target have 0
+    has_target: Tensor  # whether each row has a target, (N,)
+    rows: list[int]  # number of each row in its file, from 1
+    kept: Mapping[str, list[str]]  # columns of the file that are copied beside the predictions
+    notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
 
 
 def read_sample(
@@ -225,10 +248,9 @@ def _table_sample(
     assert encoding is not None
     table = read_table(path)
     table.require([*encoding.names, *keep])
-    kept = complete_rows(table, encoding.names if drop_missing else encoding.never_missing, drop=drop_missing)
+    needed = [feature.name for feature in encoding.features if drop_missing or not feature.has_missing]
+    table = complete(table, needed, drop=drop_missing)
     notes = [*table.notes]
-    notes += [] if kept.all() else [f"Rows left out because they lack a value: {(~kept).sum()}."]
-    table = table.rows(kept)
     unseen = encoding.unseen(table)
     said = "; ".join(f"column {name!r} holds {listed(found, 3)}" for name, found in unseen.items())
     if unseen and not allow_unseen:
@@ -241,26 +263,25 @@ def _table_sample(
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     names = keep or tuple(name for name in config.ignore if name in table.names)
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
-    return Sample(encoding.inputs(table), y, table.frame.index.tolist(), copied, (*notes, *on_targets), has_target)
+    return Sample(encoding.inputs(table), y, has_target, table.frame.index.tolist(), copied, (*notes, *on_targets))
 
 
-def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor | None, list[str]]:
+def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor, list[str]]:
     """The targets of new rows, which are optional; which rows have one; and notes for the user."""
+    none = torch.zeros(len(table), dtype=torch.bool)
     if name not in table.names:
-        return None, None, []
+        return None, none, []
     known = ~table.column(name).is_missing
     if not known.any():
-        return None, None, [f"No scores: no row of {table.shown} has the target {name!r}."]
+        return None, none, [f"No scores: no row of {table.shown} has the target {name!r}."]
     try:
         found = target.encoded(table.rows(known).column(name))
     except ValueError as error:
-        return None, None, [f"No scores: {error}"]
-    if known.all():
-        return found, None, []
-    has_target = torch.from_numpy(known)
+        return None, none, [f"No scores: {error}"]
     y = found.new_zeros(len(table), *found.shape[1:])
-    y[has_target] = found
-    return y, has_target, [f"Rows without the target {name!r} are predicted, but not scored: {(~known).sum()}."]
+    y[known] = found
+    notes = [f"Rows without the target {name!r} are predicted, but not scored: {(~known).sum()}."]
+    return y, torch.from_numpy(known), [] if known.all() else notes
 
 
 def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:
@@ -277,7 +298,7 @@ def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:
         raise ValueError(f"`x` and `y` in {shown} must have as many rows, got {len(x)} and {len(target)}.")
     y = None if target is None else _array_targets(facts.target, target, shown)
     notes = ("Rows of `x` are predicted, not those of `x_test`.",) if {"x", "x_test"} <= arrays.keys() else ()
-    return Sample(x, y, [*range(1, len(x) + 1)], {}, notes)
+    return Sample(x, y, torch.full((len(x),), y is not None), [*range(1, len(x) + 1)], {}, notes)
 
 
 def _pixels(x: np.ndarray, facts: Facts, shown: str) -> Tensor:

@@ -106,9 +106,7 @@ def make_init(spec: str) -> Init:
     """
     name, _, rest = spec.partition(":")
     if spec == "uniform":
-        from ..inference.guides import (
-            UniformInit,  # imported here, since `pb` loads lazily when a specification is read
-        )
+        from ..inference.guides import UniformInit  # late: the library is loaded when a specification is read
 
         return UniformInit()
     if spec == "normal":

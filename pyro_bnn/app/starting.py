@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from . import recipes, sources
-from .config import RunConfig, kind_of
+from .config import FIT, RunConfig, kind_of
 from .config import settings as declared
-from .setting import FIT
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000

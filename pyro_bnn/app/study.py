@@ -2,10 +2,11 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
-from torch import Tensor, nn
+from torch import nn
 
 from .._core.scope import seeded
 from ..data import regression_problem
@@ -31,6 +32,7 @@ MIXTURE = ScaleMixturePrior(mixing=0.5, scale1=2.5, scale2=0.25)
 DROPOUT, ENSEMBLE = 0.05, 5
 
 
+@dataclass(kw_only=True)
 class RegressionStudy:
     """Methods compared with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
 
@@ -39,18 +41,14 @@ class RegressionStudy:
     cold.
     """
 
-    def __init__(
-        self,
-        *,
-        seed: int = 0,
-        num_steps: int = 3000,
-        num_samples: int = 500,
-        compile: bool = False,
-        progress: bool = False,
-    ) -> None:
-        self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=seed)
-        self.seed, self.num_steps, self.num_samples = seed, num_steps, num_samples
-        self.compile, self.progress = compile, progress
+    seed: int = 0
+    num_steps: int = 3000
+    num_samples: int = 500
+    compile: bool = False
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=self.seed)
         self.model = self._make()
 
     def _make(self, *, prior: Prior | None = None, dropout: float | None = None, member: int = 0) -> BayesianModel:
@@ -131,7 +129,9 @@ class RegressionStudy:
             entry = entries[name] = method()
             posterior = entry[1] if isinstance(entry, tuple) else entry
             report(f"{name}: {posterior.status}")
-        x, y = self.test_points()
+        x = torch.linspace(-1, 1, 201)[:, None]
+        noise = NOISE * torch.randn(x.shape, generator=torch.Generator().manual_seed(self.seed + 1))
+        y = 10 * torch.sin(2 * torch.pi * x) + noise
         regions = {
             "data": ((x.abs() >= GAP / 2) & (x.abs() <= 0.5)).flatten(),
             "gap": (x.abs() < GAP / 2).flatten(),
@@ -139,17 +139,11 @@ class RegressionStudy:
         }
         return compare(self.model, entries, x, y=y, regions=regions, seed=self.seed)
 
-    def test_points(self) -> tuple[Tensor, Tensor]:
-        """Inputs on a grid from -1 to 1, and new noisy targets there."""
-        x = torch.linspace(-1, 1, 201)[:, None]
-        generator = torch.Generator().manual_seed(self.seed + 1)
-        return x, 10 * torch.sin(2 * torch.pi * x) + NOISE * torch.randn(x.shape, generator=generator)
-
-    def save(self, result: Comparison, folder: Folder, *, picture_format: str = "png") -> str:
+    def save(self, result: Comparison, folder: Folder) -> str:
         """Write `comparison.csv`, `comparison.json` and a picture; returns the name of the picture."""
         with folder.new("comparison.csv") as path:
             result.to_csv(path)
         with folder.new("comparison.json") as path:
             result.to_json(path)
         axes = plotting.comparison(result, data=(self.x, self.y))
-        return save_picture(folder, "comparison.png", axes[0], picture_format)
+        return save_picture(folder, "comparison.png", axes[0])

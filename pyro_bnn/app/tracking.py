@@ -15,14 +15,11 @@ from ..results.prediction import predict_point
 from ..scores import metrics
 from ..scores.uncertainty import ClassificationPrediction
 from .datasets import Dataset
-from .validation import STRICT
 
 
 @dataclass(frozen=True)
 class AccuracyCurve:
     """Accuracy at mean weights after each epoch, on training data and on test data (or on a validation set)."""
-
-    __pydantic_config__ = STRICT
 
     train: tuple[float, ...]
     test: tuple[float, ...]

@@ -3,19 +3,10 @@
 Pydantic is loaded only when something is checked: the command line's help needs only annotations.
 """
 
-import functools
 import json
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
-__all__ = ["STRICT", "checked", "parsed"]
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-STRICT = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
-"""For `__pydantic_config__` of a dataclass: no unknown fields, no conversions, and finite numbers."""
 
 IN_PLAIN_WORDS = {
     "Input should be": "must be",
@@ -33,36 +24,20 @@ IN_PLAIN_WORDS = {
 
 
 def parsed(text: str | bytes) -> Any:
-    """Plain data from JSON.
-
-    Raises:
-        ValueError: If the text is no JSON, or is nested more than 200 levels deep.
-    """
+    """Plain data from JSON."""
     from pydantic_core import from_json
 
     return from_json(text)
 
 
 def checked(kind: type[T], values: object) -> T:
-    """A dataclass from plain data, as from JSON; the annotations of its fields define what is valid.
-
-    Raises:
-        ValueError: If a field is missing, unknown or wrong; the message names every such field.
-    """
-    from pydantic import ValidationError
+    """A dataclass from plain data, as from JSON; the annotations of its fields define what is valid."""
+    from pydantic import TypeAdapter, ValidationError
 
     try:
-        found: T = _adapter(kind).validate_json(json.dumps(values))  # type: ignore[arg-type]  # a class has a hash
-        return found
+        return TypeAdapter(kind).validate_json(json.dumps(values))
     except ValidationError as error:
         raise ValueError(f"{'; '.join(map(_clause, error.errors(include_url=False)))}.") from error
-
-
-@functools.cache
-def _adapter(kind: Any) -> "TypeAdapter[Any]":
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 def _clause(fault: Any) -> str:

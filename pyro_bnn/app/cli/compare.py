@@ -15,10 +15,7 @@ from . import options
 from .output import Output
 from .stopping import loading
 
-EXAMPLES = (
-    "pyro-bnn compare",
-    "pyro-bnn compare --num-samples 150 --compile --out quick",
-)
+EXAMPLES = ("pyro-bnn compare", "pyro-bnn compare --num-samples 150 --compile --out quick")
 
 
 def compare(
@@ -51,13 +48,13 @@ def compare(
         statuses[method] = status
         output.say(line)
 
-    with creating(out, command="compare", force=force) as folder:
+    with creating(out, command="compare", force=force, picture_format=picture_format) as folder:
         study = RegressionStudy(
             seed=seed, num_steps=num_steps, num_samples=num_samples, compile=compile, progress=sys.stderr.isatty()
         )
         with silent_fits():  # the statuses are printed instead
             result = study.run(tell)
-        picture = study.save(result, folder, picture_format=picture_format)
+        picture = study.save(result, folder)
     output.table(f"\n{result}")
     output.say(f"\ncomparison.csv, comparison.json and {picture} in {out}.")
     output.document(folder=out, pictures=[picture], statuses=statuses, rows=result.rows())

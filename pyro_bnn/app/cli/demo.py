@@ -8,20 +8,20 @@ Its JSON: `folder`, `pictures` (names of files), `seconds`, `digits` (as in the 
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from . import options
 from .output import Output
 from .stopping import loading
 
-EXAMPLES = (
-    "pyro-bnn demo",
-    "pyro-bnn demo --out pictures --format pdf",
-)
+EXAMPLES = ("pyro-bnn demo", "pyro-bnn demo --out pictures --format pdf")
 
 
 def demo(
     out: options.Out = Path("pyro-bnn-demo"),
-    seed: options.DemoSeed = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise, initial weights, batch order and weight draws.")] = 0,
     picture_format: options.Format = "png",
     as_json: options.Json = False,
     force: options.Force = False,
@@ -37,12 +37,12 @@ def demo(
 
     output = Output("demo", as_json=as_json)
     start = time.perf_counter()
-    with creating(out, command="demo", force=force) as folder:
+    with creating(out, command="demo", force=force, picture_format=picture_format) as folder:
         output.say("Training on the digits 0 to 6; 7, 8 and 9 are the unknown ...")
-        digits = digits_demo(folder, seed=seed, picture_format=picture_format, progress=sys.stderr.isatty())
+        digits = digits_demo(folder, seed=seed, progress=sys.stderr.isatty())
         output.table(f"{digits}\n")
         output.say("Fitting 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5] ...")
-        regression = regression_demo(folder, seed=seed, picture_format=picture_format)
+        regression = regression_demo(folder, seed=seed)
         for name, value in regression.items():
             output.say(f"{name.replace('_', ' '):30s} {value:9.2f}")
     seconds = time.perf_counter() - start

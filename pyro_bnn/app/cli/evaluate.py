@@ -5,8 +5,6 @@ Its JSON is that of metrics.json with `folder`, and `pictures` (names of files).
 score. `num_test` and `num_unknown`: numbers of images.
 """
 
-from typing import Any
-
 from . import options
 from .output import Output
 from .stopping import loading
@@ -38,29 +36,23 @@ def evaluate(
         from ..folders import updating
         from ..own.network import own_code
         from ..reports import evaluation, scores
-        from ..reports.pictures import in_format, pictures_of
+        from ..reports.pictures import pictures_of
+        from ..reports.trained import load_trained
 
     output = Output("evaluate", as_json=as_json)
     device = options.check_device(device)
     config = runs.load_config(run)
     files = evaluation.FILES if config.kind == "images" else scores.FILES
-    with updating(run, command="evaluate", writes=in_format(files, picture_format)) as folder, own_code(config.net):
-        rows, unknown, _, model, posterior = evaluation.load_measured(
-            run, config, ood, data=data, download=download, device=device
+    opened = updating(run, command="evaluate", writes=files, picture_format=picture_format)
+    with opened as folder, own_code(config.net):
+        trained = load_trained(
+            run, config, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device
         )
         if config.validation:
             output.say(f"(test images: the {config.validation} that were set aside for validation)")
-        chosen: Any = {
-            "num_samples": runs.num_draws(posterior, num_samples),
-            "seed": seed,
-            "picture_format": picture_format,
-        }
-        report: object
-        if config.kind == "images":
-            report = evaluation.report_evaluation(model, posterior, rows, unknown, folder, **chosen)
-        else:
-            report = scores.report_scores(model, posterior, rows, folder, **chosen)
-        pictures = pictures_of(folder, files, picture_format)
+        is_image = config.kind == "images"
+        report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
+        pictures = pictures_of(folder, files)
     output.table(f"{report}")
     output.say(f"\nMetrics and pictures in {run}.")
     output.document(folder=run, pictures=pictures, **vars(report))

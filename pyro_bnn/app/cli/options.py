@@ -60,37 +60,27 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print results as one JSON document; words for people go to standard error.")
 ]
 
-# --- of `demo` --------------------------------------------------------------------------------------------------------
-
-DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights, batch order and weight draws.")]
-
 # --- of `train` -------------------------------------------------------------------------------------------------------
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for each setting of a run; None keeps the recipe's value."""
-    hints = get_type_hints(RunConfig, include_extras=True)
-    found = []
+    hints = get_type_hints(RunConfig)
+    found = {}
     for name, setting in settings().items():
-        kind, default = hints[name].__origin__, setting.default
+        kind = hints[name]
         option = typer.Option(
             help=setting.help,
-            show_default=recipes.default(name) if default is None else default or False,
+            show_default=recipes.default(name) if setting.shown is None else setting.shown or False,
             autocompletion=one_of(*(setting.choices or (get_args(kind) if get_origin(kind) is Literal else ()))),
             rich_help_panel=setting.panel,
         )
         typed: Any = kind if kind in (int, float, bool) else str
-        found.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[typed | None, option]
-            )
-        )
+        annotation = Annotated[typed | None, option]
+        found[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
     signature = inspect.signature(command)
-    own = [part for part in signature.parameters.values() if part.kind is not part.VAR_KEYWORD]
-    taken = {part.name for part in own}
-    command.__dict__["__signature__"] = signature.replace(
-        parameters=[*own, *(part for part in found if part.name not in taken)]
-    )
+    own = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}
+    command.__dict__["__signature__"] = signature.replace(parameters=[*{**own, **found, **own}.values()])
     return command
 
 
@@ -126,25 +116,7 @@ EvaluateDraws = Annotated[
     ),
 ]
 
-# --- of `prune` -------------------------------------------------------------------------------------------------------
-
-Fractions = Annotated[
-    str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
-]
-Per = Annotated[
-    Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
-]
-Keep = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of the weights that is left in a pruned copy of the run, written to --out.",
-        min=0,
-        max=1,
-        show_default=False,
-    ),
-]
-PrunedOut = Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.", show_default=False)]
-PruneDraws = Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)]
+# --- texts ------------------------------------------------------------------------------------------------------------
 
 Number = TypeVar("Number", int, float)
 

@@ -13,8 +13,6 @@ import typer
 
 import pyro_bnn
 
-__all__ = ["Output", "has_colours"]
-
 
 class Output:
     """The two output streams of a command.

@@ -81,7 +81,7 @@ def predict(
         runs.check_foreign(Path(out), config, rows)
     names = () if keep is None else options.read_names(keep)
     sample = sources.read_sample(config, facts, rows, keep=names, drop_missing=drop_missing, allow_unseen=allow_unseen)
-    model, posterior = runs.load_trained(run, device=device)
+    model, posterior = runs.load_run(run, device=device)
     num_samples = runs.num_draws(posterior, num_samples)
     text = io.StringIO()
     with own_code(config.net):
@@ -96,7 +96,7 @@ def predict(
         typer.echo(note, err=True)
     if scores:
         said = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in scores.items())
-        typer.echo(f"Scores of {sample.num_scored} rows: {said}.", err=True)
+        typer.echo(f"Scores of {sample.has_target.sum()} rows: {said}.", err=True)
     if out != "-":
         typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
     output.document(folder=run, file=out, num_rows=len(sample.x), scores=scores, notes=sample.notes)

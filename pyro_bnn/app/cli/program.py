@@ -27,7 +27,7 @@ COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
 )
 """The commands, in the order of the help, each with command lines that its help shows."""
 
-MISUSE = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+MISUSE = ValueError | FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
 EXHAUSTED = "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller."
 
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -67,14 +67,10 @@ def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _paragraphs(command: Callable[..., None]) -> str:
-    """The docstring without line breaks inside of paragraphs, which Typer would show."""
-    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
-
-
 for command, examples in COMMANDS:
+    paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # Typer would show the line breaks
     lines = "\n\n".join(["Examples:", *examples])
-    program.command(help=_paragraphs(command), epilog=lines)(_saying_why(command))
+    program.command(help=paragraphs, epilog=lines)(_saying_why(command))
 
 
 def run() -> None:
@@ -105,13 +101,14 @@ def _explained(error: Exception) -> tuple[str, int] | None:
         fault = _of_the_library(error)
         if fault is not None:
             return fault
-    if isinstance(error, MISUSE):
-        return _sentence(error), 2
-    if isinstance(error, OSError):
-        return _sentence(error), 1
     if isinstance(error, MemoryError):
         return EXHAUSTED, 1
-    return None
+    if not isinstance(error, MISUSE | OSError):
+        return None
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror:  # of the system
+        message = f"{f'{error.filename}: ' if error.filename else ''}{error.strerror.lower()}."
+    return message, 2 if isinstance(error, MISUSE) else 1
 
 
 def _of_the_library(error: Exception) -> tuple[str, int] | None:
@@ -122,19 +119,8 @@ def _of_the_library(error: Exception) -> tuple[str, int] | None:
 
     if isinstance(error, DamagedFileError | NonFiniteError):
         return str(error), 1
-    words = (
-        "can't allocate memory",
-        "Storage size calculation overflowed",
-    )  # on the CPU torch has words only
+    words = ("can't allocate memory", "Storage size calculation overflowed")  # on the CPU torch has words only
     is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
     if is_of_memory or isinstance(error, torch.cuda.OutOfMemoryError):
         return EXHAUSTED, 1
     return None
-
-
-def _sentence(error: Exception) -> str:
-    """The message of an error; a system error becomes a sentence."""
-    if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror.lower()}."
-    return str(error)

@@ -5,7 +5,11 @@ what that costs, and what it saves in bytes and seconds), and `pruned`: null, or
 and its `status`.
 """
 
-from contextlib import ExitStack
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
 
 from . import options
 from .output import Output
@@ -20,11 +24,23 @@ EXAMPLES = (
 
 def prune(
     run: options.Run,
-    fractions: options.Fractions = "0,.1,.25,.5,.75,.95,.98,.99,1",
-    per: options.Per = "network",
-    keep: options.Keep = None,
-    out: options.PrunedOut = None,
-    num_samples: options.PruneDraws = 100,
+    fractions: Annotated[
+        str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
+    ] = "0,.1,.25,.5,.75,.95,.98,.99,1",
+    per: Annotated[
+        Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
+    ] = "network",
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the weights that is left in a pruned copy of the run, written to --out.",
+            min=0,
+            max=1,
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.", show_default=False)] = None,
+    num_samples: Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)] = 100,
     seed: options.DrawSeed = 0,
     data: options.Data = None,
     download: options.Download = False,
@@ -48,7 +64,7 @@ def prune(
         from .. import images, runs, sources
         from ..folders import creating, updating
         from ..own.network import own_code
-        from ..reports.pictures import in_format, pictures_of
+        from ..reports.pictures import pictures_of
         from ..reports.pruning import FILES, report_pruning, save_pruned_run
 
     output = Output("prune", as_json=as_json)
@@ -56,27 +72,18 @@ def prune(
     config = runs.load_config(run)
     if out is not None and out.resolve() in (run.resolve(), *run.resolve().parents):
         raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out for the pruned one.")
-    with ExitStack() as stack:
-        folder = stack.enter_context(updating(run, command="prune", writes=in_format(FILES, picture_format)))
-        copy = None if out is None else stack.enter_context(creating(out, command="prune", force=force))
-        stack.enter_context(own_code(config.net))
+    opened = updating(run, command="prune", writes=FILES, picture_format=picture_format)
+    making = nullcontext() if out is None else creating(out, command="prune", force=force)
+    with opened as folder, making as copy, own_code(config.net):
         known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
         if config.kind == "images":
             images.check_unseen("test", known.x_test, known.x_train)
         model, trained = runs.load_run(run, known, device=device)
         posterior = runs.variational(trained, "prune")
         report, gains = report_pruning(
-            model,
-            posterior,
-            known,
-            folder,
-            fractions=shares,
-            num_samples=num_samples,
-            per=per,
-            seed=seed,
-            picture_format=picture_format,
+            model, posterior, known, folder, fractions=shares, num_samples=num_samples, per=per, seed=seed
         )
-        pictures = pictures_of(folder, FILES, picture_format)
+        pictures = pictures_of(folder, FILES)
         pruned = None
         if keep is not None and copy is not None:
             status = save_pruned_run(run, copy, model, posterior, fraction=1 - keep, per=per)

@@ -13,25 +13,21 @@ from . import options
 from .output import Output
 from .stopping import loading
 
-EXAMPLES = (
-    "pyro-bnn report digits-run",
-    "pyro-bnn report digits-run --out report.html --force",
-)
-
-PageOut = Annotated[Path | None, typer.Option(help="File to write.", show_default="report.html in the run's folder")]
-Replace = Annotated[bool, typer.Option("--force", help="Replace the file of --out if it is there.")]
+EXAMPLES = ("pyro-bnn report digits-run", "pyro-bnn report digits-run --out report.html --force")
 
 
 def report(
     run: options.Run,
-    out: PageOut = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write.", show_default="report.html in the run's folder")
+    ] = None,
     ood: options.Unknown = None,
     num_samples: options.EvaluateDraws = None,
     seed: options.DrawSeed = 0,
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
-    force: Replace = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it is there.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a report on a training run: one HTML page that needs no network.
@@ -46,31 +42,26 @@ def report(
         from .. import runs
         from ..folders import updating
         from ..own.network import own_code
-        from ..reports.page import report_on, subject_of
+        from ..reports.page import report_on
+        from ..reports.page.subject import subject_of
 
     config = runs.load_config(run)
     if out is not None:
         runs.check_foreign(out, config)
     with own_code(config.net):
-        subject = subject_of(
-            run,
-            ood,
-            num_samples=num_samples,
-            seed=seed,
-            data=data,
-            download=download,
-            device=options.check_device(device),
+        device = options.check_device(device)
+        headline, verdicts, page = report_on(
+            subject_of(run, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device)
         )
-        found = report_on(subject)
     if out is None:
         with updating(run, command="report", writes=("report.html",)) as folder:
-            folder.write_text("report.html", found.page)
+            folder.write_text("report.html", page)
     else:
-        write_atomically(out, lambda file: file.write(found.page.encode()))
+        write_atomically(out, lambda file: file.write(page.encode()))
     output = Output("report", as_json=as_json)
-    output.say(found.headline, style="bold")
-    for verdict in found.verdicts:
+    output.say(headline, style="bold")
+    for verdict in verdicts:
         output.say(f"{verdict.level + ':':9s} {verdict.text}")
     page_file = out or run / "report.html"
     output.say(f"\nReport in {page_file}.")
-    output.document(folder=run, page=page_file, headline=found.headline, verdicts=found.verdicts)
+    output.document(folder=run, page=page_file, headline=headline, verdicts=verdicts)

@@ -1,16 +1,16 @@
 """`pyro-bnn train`.
 
-Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_images` and `classes` of the
-training set, `last_epoch` (null for chains; else `epoch`; `elbo`, `expected_log_likelihood` and `kl`, of the whole data
-set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by epoch), `pictures`
-(file names).
+Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_train` and `num_test` (rows),
+`notes` (sentences), `classes`, `last_epoch` (null for chains; else `epoch`; `elbo`, `expected_log_likelihood` and `kl`,
+of the whole data set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by
+epoch), `pictures` (file names).
 """
 
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,9 +19,6 @@ from ..config import settings
 from . import options
 from .output import Output
 from .stopping import loading
-
-if TYPE_CHECKING:
-    from ..tracking import AccuracyCurve
 
 EXAMPLES = (
     "pyro-bnn train digits --out digits-run",
@@ -37,9 +34,7 @@ def train(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help=settings()["dataset"].help,
-            show_default=False,
-            autocompletion=options.one_of(*recipes.DATA_SETS),
+            help=settings()["dataset"].help, show_default=False, autocompletion=options.one_of(*recipes.DATA_SETS)
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write to.", show_default=False)] = None,
@@ -91,7 +86,8 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..folders import resuming
+        from ..folders import resuming, updating
+        from ..manifest import CHECKPOINT
         from ..processes import going_on, joined, shared
         from ..starting import new_config
 
@@ -110,7 +106,7 @@ def train(
                 raise ValueError("--data and --download are for image sets; the file itself is the first argument.")
             place = out
             folder = stack.enter_context(shared(going_on(place, force=force), processes))
-        facts = runs.begun_facts(folder)
+        facts = runs.read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
         known = sources.load(config, root=data, download=download, facts=facts)
         unused = "" if facts is not None else unused_globs(config, known)
         if unused and "prior" in given:
@@ -137,7 +133,12 @@ def train(
     output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
     curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
-        pictures = [_draw_accuracy(curve, place, picture_format)]
+        from ...results import plotting
+        from ..reports.pictures import save_picture
+
+        with updating(place, command="train", picture_format=picture_format) as finished:
+            axes = plotting.accuracy_curves(curve.train, curve.test)
+            pictures = [save_picture(finished, "accuracy.png", axes)]
         output.table(f"\n{curve.table()}")
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
         output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
@@ -154,13 +155,3 @@ def train(
         accuracy=curve,
         pictures=pictures,
     )
-
-
-def _draw_accuracy(curve: "AccuracyCurve", out: Path, picture_format: str) -> str:
-    """Write the accuracies as a picture; returns the name of the file."""
-    from ...results import plotting
-    from ..folders import updating
-    from ..reports.pictures import save_picture
-
-    with updating(out, command="train") as folder:
-        return save_picture(folder, "accuracy.png", plotting.accuracy_curves(curve.train, curve.test), picture_format)

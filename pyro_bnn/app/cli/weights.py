@@ -13,10 +13,7 @@ from . import options
 from .output import Output
 from .stopping import loading
 
-EXAMPLES = (
-    "pyro-bnn weights digits-run",
-    "pyro-bnn weights digits-run --site net.3.weight --index 0,5 --format svg",
-)
+EXAMPLES = ("pyro-bnn weights digits-run", "pyro-bnn weights digits-run --site net.3.weight --index 0,5 --format svg")
 
 
 def weights(
@@ -49,20 +46,19 @@ def weights(
         from .. import images, runs
         from ..folders import updating
         from ..own.network import own_code
-        from ..reports.pictures import in_format, pictures_of
+        from ..reports.pictures import pictures_of
         from ..reports.weights import FILES, SiteSummary, report_weights
 
     output = Output("weights", as_json=as_json)
     config = runs.load_config(run)
-    with updating(run, command="weights", writes=in_format(FILES, picture_format)) as folder, own_code(config.net):
-        if config.kind == "images":
-            known, _ = images.load_data(config, root=data, download=download)
-            model, trained = runs.load_run(run, known)
-        else:
-            model, trained = runs.load_trained(run)
+    opened = updating(run, command="weights", writes=FILES, picture_format=picture_format)
+    with opened as folder, own_code(config.net):
+        is_image = config.kind == "images"
+        known = images.load_data(config, root=data, download=download)[0] if is_image else None
+        model, trained = runs.load_run(run, known)
         posterior = runs.variational(trained, "weights")
-        rows = report_weights(model, posterior, folder, site=site, index=place, picture_format=picture_format)
-        pictures = pictures_of(folder, FILES, picture_format)
+        rows = report_weights(model, posterior, folder, site=site, index=place)
+        pictures = pictures_of(folder, FILES)
     output.table("\n".join([SiteSummary.header(), *map(str, rows)]))
     output.say(f"\n{' and '.join(pictures)} in {run}.")
     output.document(folder=run, pictures=pictures, sites=rows)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .cells import Cells, listed
+from .encoding import LARGEST, moments
 from .reading import MISSING
-from .scaling import LARGEST, moments
 
 PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
@@ -22,19 +22,12 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class ArrayEncoding:
-    """How arrays become inputs: numbers are standardised, or left as they are.
+    """How arrays become inputs: numbers are standardised, or left as they are."""
 
-    Args:
-        shape: Shape of one row.
-        mean: Number that is subtracted, for each feature or one for all; empty if inputs are left as they are.
-        scale: Number that inputs are divided by, for each feature or one for all; empty like `mean`.
-        is_whole: Whether inputs are whole numbers that are left as they are, such as indices of an embedding.
-    """
-
-    shape: list[int]
-    mean: list[float]
-    scale: list[float]
-    is_whole: bool
+    shape: list[int]  # of one row
+    mean: list[float]  # is subtracted, for each feature or one for all; empty if inputs are left as they are
+    scale: list[float]  # divides inputs, for each feature or one for all; empty like `mean`
+    is_whole: bool  # whether inputs are whole numbers that are left as they are, such as indices of an embedding
 
     def inputs(self, x: np.ndarray, shown: str) -> Tensor:
         """The inputs, shape ``(N, *shape)``; whole numbers stay whole numbers unless they are standardised."""

@@ -34,19 +34,12 @@ DATE_LIKE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a column.
+    """The cells of a column."""
 
-    Args:
-        name: Name of the column.
-        shown: Where the cells are from, for messages.
-        texts: The cells, shape (N,), indexed by row number in the file; missing ones are None.
-        separator: What separates the cells in their file.
-    """
-
-    name: str
-    shown: str
-    texts: pd.Series
-    separator: str = ","
+    name: str  # of the column
+    shown: str  # where they are from, for messages
+    texts: pd.Series  # the cells, (N,), by the number of the row in the file; missing ones are None
+    separator: str = ","  # what separates the cells in their file
 
     def __len__(self) -> int:
         return len(self.texts)

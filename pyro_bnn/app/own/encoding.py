@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,9 @@ from torch import Tensor
 
 from .cells import Cells, listed
 from .reading import Table
-from .scaling import LARGEST, moments, scaler
+
+if TYPE_CHECKING:
+    from sklearn.preprocessing import StandardScaler
 
 MOST_CATEGORIES = 100
 """Heuristic: a text column with more different values becomes numbers by its letters."""
@@ -25,30 +27,25 @@ NUM_HASHED = 32
 PERIODS = (365.2425, 7.0, 1.0)
 """Days of a year, a week and a day: dates have a sine and a cosine of each."""
 
+LARGEST = 1e9
+"""Heuristic: larger standardised numbers are mistakes; squares of their sums would overflow in single precision."""
+
 
 @dataclass(frozen=True)
 class Feature:
     """How a column becomes inputs, as plain data, from which the transformers of scikit-learn are made.
 
-    Args:
-        name: Name of the column.
-        kind: ``number`` and ``date`` are standardised; a ``category`` has an input for each of the categories; a
-            ``text`` has inputs from its letters.
-        written: How numbers or dates are written; see :mod:`~pyro_bnn.app.own.cells`.
-        parts: Indices of the parts that are used; for a date, of those that change.
-        mean: Number that is subtracted from each part.
-        scale: Number that each part is divided by, above 0.
-        categories: The categories in the order of their inputs.
-        has_missing: Whether cells may be missing. Their inputs are 0, the mean, and one more input says so.
+    A ``number`` or ``date`` is standardised; a ``category`` has an input for each of the categories; a ``text`` has
+    inputs from its letters. Where cells may be missing, their inputs are 0, the mean, and one more input says so.
     """
 
-    name: str
+    name: str  # of the column
     kind: str
-    written: str
-    parts: list[int]
-    mean: list[float]
-    scale: list[float]
-    categories: list[str]
+    written: str  # how numbers or dates are written: a key of `cells.NUMBERS` or `cells.DATES`
+    parts: list[int]  # numbers of the parts that are used: of a date, those that change
+    mean: list[float]  # is subtracted from each part
+    scale: list[float]  # divides each part, above 0
+    categories: list[str]  # in the order of their inputs
     has_missing: bool
 
     @property
@@ -102,11 +99,6 @@ class TableEncoding:
     def names(self) -> list[str]:
         """Names of the columns that are used."""
         return [feature.name for feature in self.features]
-
-    @property
-    def never_missing(self) -> list[str]:
-        """Names of the columns that lacked no value in training."""
-        return [feature.name for feature in self.features if not feature.has_missing]
 
     @property
     def written(self) -> dict[str, str]:
@@ -220,3 +212,30 @@ def _counts_rows(numbers: np.ndarray) -> bool:
     """Whether numbers count the rows of a table, of which up to half were dropped."""
     rises = len(numbers) > FEW and bool((np.diff(numbers) > 0).all())
     return rises and bool((numbers == np.floor(numbers)).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers)
+
+
+# --- numbers in standard units ----------------------------------------------------------------------------------------
+
+
+def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and scale of each column of numbers, shape (N, P), without NaN.
+
+    The scale of a column is 0 if its numbers are equal up to rounding, or if it has none.
+    """
+    from sklearn.preprocessing import StandardScaler  # imported late, since this takes long
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaler = StandardScaler().fit(values.astype(np.float64))
+    mean, scale = scaler.mean_, np.sqrt(scaler.var_)
+    if np.isinf(mean).any() or not np.isfinite(scale).all():
+        raise ValueError(f"{what} holds numbers that are too large; divide them by a constant.")
+    return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 0.0)
+
+
+def scaler(mean: Sequence[float], scale: Sequence[float]) -> "StandardScaler":
+    """The fitted transformer with these means and scales; a run's file stores only these numbers."""
+    from sklearn.preprocessing import StandardScaler
+
+    made = StandardScaler()
+    made.mean_, made.scale_ = np.array(mean), np.array(scale)
+    return made

@@ -29,8 +29,12 @@ def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> 
     place, name = parts_of(spec)
     if place.endswith(".py") and not Path(place).is_file():
         raise ValueError(f"--net {spec}: there is no file {place}.")
-    with own_code(spec, otherwise=f"importing {place} raised "):
-        module = _executed(Path(place)) if place.endswith(".py") else _imported(place)
+    path = Path(place).resolve() if place.endswith(".py") else None
+    with (
+        own_code(spec, otherwise=f"importing {place} raised "),
+        _found_in(path.parent if path is not None else Path.cwd()),
+    ):
+        module = importlib.import_module(place) if path is None else _executed(path)
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"--net {spec}: {place} has no function {name}.")
@@ -42,11 +46,6 @@ def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> 
     return net.to(torch.get_default_dtype())
 
 
-def _imported(name: str) -> ModuleType:
-    with _found_in(Path.cwd()):
-        return importlib.import_module(name)
-
-
 def _executed(path: Path) -> ModuleType:
     """The module of a file. It is registered under a name of its own, which dataclasses and pickles look up."""
     name = f"pyro-bnn --net {path.stem}"
@@ -55,8 +54,7 @@ def _executed(path: Path) -> ModuleType:
     assert found.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(found)
     try:
-        with _found_in(path.resolve().parent):
-            found.loader.exec_module(module)
+        found.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

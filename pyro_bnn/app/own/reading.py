@@ -17,19 +17,12 @@ MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts.
+    """A table of texts, of which None is a missing value; its index has the numbers of the rows in the file, from 1."""
 
-    Args:
-        shown: Where the table is from, for messages.
-        frame: The cells, as texts; None is a missing value. Its index has the numbers of the rows in the file, from 1.
-        separator: What separates the cells in the file; empty if nothing does.
-        notes: Sentences for the user on what was read.
-    """
-
-    shown: str
+    shown: str  # where it is from, for messages
     frame: pd.DataFrame
-    separator: str = ","
-    notes: tuple[str, ...] = ()
+    separator: str = ","  # what separates the cells in the file; empty if nothing does
+    notes: tuple[str, ...] = ()  # sentences for the user on what was read
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -156,8 +149,8 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
     return names
 
 
-def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarray:
-    """Which rows have a value in all of the columns, shape (N,); without `drop`, raise unless all rows do."""
+def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
+    """The rows that have a value in all of the columns, with a note on the others; without `drop`, all must."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])
@@ -173,7 +166,8 @@ def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarr
         )
     if lacking.all():
         raise ValueError(f"every row of {table.shown} lacks a value; fill some in, or {training_without(where)}.")
-    return ~lacking
+    notes = [f"Rows left out because they lack {what}: {lacking.sum()}."] if lacking.any() else []
+    return replace(table.rows(~lacking), notes=(*table.notes, *notes))
 
 
 def checksum(table: Table, names: Sequence[str]) -> str:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from .cells import Cells
-from .encoding import MOST_CATEGORIES
-from .scaling import LARGEST, moments
+from .encoding import LARGEST, MOST_CATEGORIES, moments
 
 MOST_GUESSED_CLASSES = 10
 """Heuristic: whole numbers with at most this many different values are classes; with more, they are numbers."""
@@ -18,21 +17,13 @@ MOST_GUESSED_CLASSES = 10
 
 @dataclass(frozen=True)
 class Target:
-    """What a network predicts: one of several classes, or one or more numbers in units of their own.
-
-    Args:
-        name: Name of the target.
-        classes: Names of the classes; empty for numbers.
-        mean: Number that is subtracted from each output's target; empty for classes.
-        scale: Number that the difference is divided by, above 0; empty for classes.
-        written: How numbers are written in a table; see :mod:`~pyro_bnn.app.own.cells`.
-    """
+    """What a network predicts: one of several classes, or one or more numbers in units of their own."""
 
     name: str
-    classes: list[str]
-    mean: list[float]
-    scale: list[float]
-    written: str = ""
+    classes: list[str]  # empty for numbers
+    mean: list[float]  # is subtracted from each output's target; empty for classes
+    scale: list[float]  # divides it, above 0; empty for classes
+    written: str = ""  # how numbers are written in a table: a key of `cells.NUMBERS`
 
     @property
     def is_class(self) -> bool:
@@ -43,11 +34,6 @@ class Target:
     def size(self) -> int:
         """Number of classes, or of numbers."""
         return len(self.classes) or len(self.mean)
-
-    @property
-    def is_as_given(self) -> bool:
-        """Whether the network predicts the target in its own units, that is, with mean 0 and scale 1."""
-        return all(mean == 0 for mean in self.mean) and all(scale == 1 for scale in self.scale)
 
     def standardized(self, y: np.ndarray, shown: str, rows: Sequence[int] | None = None) -> Tensor:
         """Numbers in the network's units; `rows` are their row numbers in the file, by default from 1."""

@@ -2,25 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...modelling.model import BayesianModel
 from ...results import plotting
-from ...results.prediction import predict, predict_point
+from ...results.prediction import predict
 from ...scores import metrics
 from ...scores.uncertainty import ClassificationPrediction
-from .. import images, runs, sources
-from ..config import RunConfig
-from ..datasets import Dataset
 from ..folders import Folder
+from ..runs import is_chains
 from .pictures import save_picture
-from .single import single_network
-
-__all__ = ["FILES", "ClassifierScores", "Evaluation", "evaluate_classifier", "load_measured", "report_evaluation"]
+from .trained import Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
@@ -76,85 +70,45 @@ class Evaluation:
     scores: dict[str, tuple[Tensor, Tensor]]  # test and out-of-domain images, by name of the score
 
 
-def load_measured(
-    run: Path, config: RunConfig, ood: str | None, *, data: Path | None, download: bool, device: str
-) -> tuple[Dataset, Tensor | None, str, BayesianModel, runs.RunPosterior]:
-    """A run's rows, its unknown images and their description (None for other data), its model and posterior."""
-    rows: Dataset
-    unknown, name = None, ""
-    if config.kind == "images":
-        rows, unknown, name = images.load_with_unknown(config, ood, root=data, download=download)
-    elif ood is not None or download:
-        raise ValueError("--ood and --download are for image sets; leave them out.")
-    else:
-        rows = sources.load(config, root=data, facts=runs.read_facts(run))
-        if not len(rows.x_test):
-            raise ValueError(
-                "all rows were trained on (--test-fraction 0), so there are none to report on; see scores on new rows "
-                "by `pyro-bnn predict`."
-            )
-    return rows, unknown, name, *runs.load_run(run, rows, device=device)
-
-
-def evaluate_classifier(
-    model: BayesianModel,
-    posterior: runs.RunPosterior,
-    data: Dataset,
-    unknown: Tensor | None,
-    *,
-    num_samples: int = 100,
-    seed: int = 0,
-) -> Evaluation:
-    """Measure a trained classifier on its test rows, and on unknown images if there are any."""
-    x, y = data.x_test.to(model.device), data.y_test.to(model.device)
-    few = predict(model, posterior, x, y=y, num_samples=NUM_COMPONENTS, keep_draws=True, seed=seed).as_kind(
-        ClassificationPrediction
-    )
-    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_kind(ClassificationPrediction)
-    name, values = single_network(posterior)
-    single = name, predict_point(model, values, x, y=y).as_kind(ClassificationPrediction)
+def evaluate_classifier(run: Trained) -> Evaluation:
+    """Measure a classifier on its test rows, and on unknown images if there are any."""
+    few = run.ensemble(num_samples=NUM_COMPONENTS, keep_draws=True).as_kind(ClassificationPrediction)
+    ensemble = run.ensemble().as_kind(ClassificationPrediction)
+    name, one = run.single()
+    single = name, one.as_kind(ClassificationPrediction)
     assert few.logits is not None
     ways = {f"component {i}": replace(few, probs=logits.exp()) for i, logits in enumerate(few.logits)}
     ways |= dict([single])
-    ways |= {f"ensemble of {NUM_COMPONENTS}": few, f"ensemble of {num_samples}": ensemble}
+    ways |= {f"ensemble of {NUM_COMPONENTS}": few, f"ensemble of {run.num_samples}": ensemble}
     rows = [{"name": name, **way.score()} for name, way in ways.items()]
     foreign, scores = None, {}
-    if unknown is not None and len(unknown):
-        far = predict(model, posterior, unknown.to(model.device), num_samples=num_samples, seed=seed)
+    if run.unknown is not None and len(run.unknown):
+        unknown = run.unknown.to(run.model.device)
+        far = predict(run.model, run.posterior, unknown, num_samples=run.num_samples, seed=run.seed)
         foreign = far.as_kind(ClassificationPrediction)
         scores = {name: (score(ensemble), score(foreign)) for name, score in SCORES.items()}
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
-    report = ClassifierScores(rows, ood, len(x), 0 if unknown is None else len(unknown))
+    report = ClassifierScores(rows, ood, len(run.rows.x_test), 0 if run.unknown is None else len(run.unknown))
     return Evaluation(report, ensemble, single, foreign, scores)
 
 
-def report_evaluation(
-    model: BayesianModel,
-    posterior: runs.RunPosterior,
-    data: Dataset,
-    unknown: Tensor | None,
-    folder: Folder,
-    *,
-    num_samples: int = 100,
-    seed: int = 0,
-    picture_format: str = "png",
-) -> ClassifierScores:
-    """Measure a trained classifier of images as :func:`evaluate_classifier` does; write `metrics.json` and pictures."""
-    found = evaluate_classifier(model, posterior, data, unknown, num_samples=num_samples, seed=seed)
+def report_evaluation(run: Trained, folder: Folder) -> ClassifierScores:
+    """Measure a classifier of images as :func:`evaluate_classifier` does; write `metrics.json` and pictures."""
+    found, rows = evaluate_classifier(run), run.rows
     folder.write_json("metrics.json", asdict(found.report))
-    known, y = found.ensemble, data.y_test.to(model.device)
+    known, y = found.ensemble, run.test[1]
     pictures = {"reliability.png": plotting.reliability_diagram(known.probs, y)[0]}
-    if not runs.is_chains(posterior):
-        pictures["loss.png"] = plotting.loss_curves(posterior.history)[0]
-    if found.foreign is not None and unknown is not None:
+    if not is_chains(run.posterior):
+        pictures["loss.png"] = plotting.loss_curves(run.posterior.history)[0]
+    if found.foreign is not None and run.unknown is not None:
         shown = 5
         pictures["votes.png"] = plotting.vote_histograms(
-            torch.cat([data.x_test[:shown], unknown[:shown].cpu()]),
+            torch.cat([rows.x_test[:shown], run.unknown[:shown].cpu()]),
             torch.cat([known.votes[:shown], found.foreign.votes[:shown]]).cpu(),
-            data.classes,
-            titles=[f"known: {data.classes[label]}" for label in y[:shown].tolist()] + ["unknown"] * shown,
+            rows.classes,
+            titles=[f"known: {rows.classes[label]}" for label in y[:shown].tolist()] + ["unknown"] * shown,
         )[0, 0]
         pictures["ood.png"] = plotting.detection_curves(known, found.foreign)[0]
     for name, ax in pictures.items():
-        save_picture(folder, name, ax, picture_format)
+        save_picture(folder, name, ax)
     return found.report

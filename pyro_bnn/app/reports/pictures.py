@@ -1,45 +1,67 @@
-"""Pictures in folders, in one of several formats."""
+"""Pictures: files in the format of their folder, and data URLs, so that a page needs no other file."""
 
+import base64
+import io
+import tempfile
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
+from PIL import Image
+from torch import Tensor
+
 from ...results import plotting
-from ..folders import Folder
-
-__all__ = ["in_format", "pictures_of", "save_picture"]
-
-PNG = ".png"
-"""Ending of pictures in lists of file names; the chosen format's ending replaces it."""
+from ..folders import PNG, Folder
 
 FORMATS = ("png", "pdf", "svg")
 
-
-def in_format(names: Sequence[str], picture_format: str) -> list[str]:
-    """File names; pictures get the ending of another format.
-
-    Example:
-        >>> in_format(["metrics.json", "loss.png"], "pdf")
-        ['metrics.json', 'loss.pdf']
-    """
-    return [f"{PurePath(name).stem}.{picture_format}" if name.endswith(PNG) else name for name in names]
+LARGEST_DRAWING = 120_000
+"""Heuristic: a drawing of more bytes than this (one of many points) becomes an image of pixels."""
 
 
-def pictures_of(folder: Folder, names: Sequence[str], picture_format: str) -> list[str]:
-    """The pictures among them that the folder holds."""
-    pictures = [name for name in names if name.endswith(PNG)]
-    return [name for name in in_format(pictures, picture_format) if name in folder]
+def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
+    """The pictures among the named files that the folder holds."""
+    pictures = [folder.in_format(name) for name in names if name.endswith(PNG)]
+    return [name for name in pictures if name in folder]
 
 
-def save_picture(folder: Folder, name: str, ax: Any, picture_format: str = "png") -> str:
-    """Write the figure of matplotlib axes; returns the name of the file.
+def save_picture(folder: Folder, name: str, ax: Any) -> str:
+    """Write the figure of matplotlib axes in the folder's format; returns the name of the file.
 
     If an earlier command wrote the picture in other formats, those files are removed.
     """
-    files = {ending: name.replace(PNG, f".{ending}") for ending in FORMATS}
-    new = files.pop(picture_format)
+    new = folder.in_format(name)
     with folder.new(new) as path:
         plotting.save(ax, path)
-    for other in files.values():
+    for other in {name.replace(PNG, f".{ending}") for ending in FORMATS} - {new}:
         folder.discard(other)
     return new
+
+
+def panel(height: float = 2.6) -> Any:
+    """New axes of the given height in inches, as wide as a column, which fits a telephone's screen."""
+    with plotting.style():
+        return plotting.new_axes(1, 1, size=("column", height))[0, 0]
+
+
+def drawn(ax: Any) -> str:
+    """The figure of matplotlib axes: a vector drawing if it is small, else pixels."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "picture.svg"
+        plotting.save(ax, path)
+        if path.stat().st_size <= LARGEST_DRAWING:
+            return _address("image/svg+xml", path.read_bytes())
+        path = path.with_suffix(".png")
+        plotting.save(ax, path)
+        return _address("image/png", path.read_bytes())
+
+
+def pixels(grey: Tensor) -> str:
+    """A grey image of shape (H, W), with values in [0, 1]; 1 is black, as in print."""
+    file = io.BytesIO()
+    Image.fromarray((255 * (1 - grey.detach().cpu())).round().byte().numpy()).save(file, "PNG")
+    return _address("image/png", file.getvalue())
+
+
+def _address(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

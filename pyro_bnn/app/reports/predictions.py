@@ -11,12 +11,9 @@ from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..own.targets import Target
-from ..own.units import in_units
 from ..runs import RunPosterior
 from ..sources import Sample
-from .scores import scores_of
-
-__all__ = ["write_predictions"]
+from .scores import in_units, scores_of
 
 CHUNK = 2000
 """Number of rows predicted at once; all have the same weight draws."""
@@ -65,8 +62,8 @@ def write_predictions(
         pd.DataFrame({"row": sample.rows[part], **kept, **columns}).to_csv(
             file, index=False, header=start == 0, float_format=EVERY_DIGIT, na_rep="nan", lineterminator="\n"
         )
-        scored = prediction if sample.has_target is None else prediction[sample.has_target[part]]
-        if sample.y is not None and len(scored):
+        scored = prediction[sample.has_target[part]]
+        if len(scored):
             scores.append((len(scored), scores_of(scored, target)))
     return _averaged(scores)
 

@@ -23,8 +23,6 @@ from ..own.targets import Target
 from ..runs import CONFIG, DATA, HISTORY, POSTERIOR
 from .pictures import save_picture
 
-__all__ = ["FILES", "Gain", "PruningGains", "report_pruning", "save_pruned_run"]
-
 FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
 """Files that the report writes."""
 
@@ -52,7 +50,7 @@ class PruningGains:
 
     def __str__(self) -> str:
         lines = [
-            f"{'removed':>8s} {'file, MB':>10s} {'smaller':>9s} {'dense, ms':>10s} {'sparse, ms':>11s} {'faster':>8s}",
+            f"{'removed':>8s} {'file, MB':>10s} {'smaller':>9s} {'dense, ms':>10s} {'sparse, ms':>11s} {'faster':>8s}"
         ]
         for row in self.rows:
             smaller = f"{self.file_bytes / row.file_bytes:.1f} x"
@@ -78,19 +76,11 @@ def report_pruning(
     num_samples: int = 100,
     per: Per = "network",
     seed: int = 0,
-    picture_format: str = "png",
 ) -> tuple[pruning.PruningReport, PruningGains]:
     """Costs and savings of removing more and more of a run's weights; writes table and pictures."""
     x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     report = pruning.snr_report(
-        model,
-        posterior,
-        x,
-        y,
-        fractions=fractions,
-        num_samples=num_samples,
-        per=per,
-        seed=seed,
+        model, posterior, x, y, fractions=fractions, num_samples=num_samples, per=per, seed=seed
     )
     report = _in_units(report, data.facts.target)
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per) for fraction in fractions)
@@ -98,9 +88,9 @@ def report_pruning(
     with folder.new("pruning.csv") as path:
         report.to_csv(path)
     folder.write_json("pruning.json", {"report": asdict(report), "gains": asdict(gains)})
-    save_picture(folder, "pruning.png", plotting.pruning_curve(report)[0], picture_format)
+    save_picture(folder, "pruning.png", plotting.pruning_curve(report)[0])
     ratios = plotting.signal_to_noise(pruning.signal_to_noise(posterior))
-    save_picture(folder, "snr.png", ratios[0], picture_format)
+    save_picture(folder, "snr.png", ratios[0])
     return report, gains
 
 
@@ -119,13 +109,7 @@ def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningR
 
 
 def save_pruned_run(
-    run: Path,
-    folder: Folder,
-    model: BayesianModel,
-    posterior: GuidePosterior,
-    *,
-    fraction: float,
-    per: Per,
+    run: Path, folder: Folder, model: BayesianModel, posterior: GuidePosterior, *, fraction: float, per: Per
 ) -> str:
     """Write a copy of a run without some of its weights; returns a sentence on how many were removed.
 

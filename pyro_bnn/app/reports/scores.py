@@ -1,29 +1,32 @@
 """The report on a run with the user's own data: scores on its test rows, in the target's units, beside baselines."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal, Poisson
+from torch.distributions import Categorical, Distribution, Normal, Poisson
 
+from ...interop import scikit
 from ...modelling.likelihoods import PoissonLikelihood
-from ...modelling.model import BayesianModel
 from ...results import plotting
-from ...results.prediction import predict, predict_point
 from ...scores import metrics
-from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from ...scores.uncertainty import (
+    Accumulator,
+    ClassAccumulator,
+    ClassificationPrediction,
+    MomentAccumulator,
+    Prediction,
+    RegressionPrediction,
+)
 from ..datasets import Dataset
 from ..folders import Folder
 from ..own.targets import Target
-from ..own.units import in_units
-from ..runs import RunPosterior, is_chains
+from ..runs import is_chains
 from .pictures import save_picture
-from .single import single_network
-
-__all__ = ["FILES", "LEVELS", "OwnDataScores", "report_scores", "rivals_of", "scores_of", "ways_to_predict"]
+from .trained import Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png")
 """Files that the report may write."""
@@ -79,44 +82,27 @@ def _shown(name: str, value: float | None) -> str:
     return f"{value:.1%}" if name == "accuracy" or name.startswith("coverage") else f"{value:.4g}"
 
 
-def report_scores(
-    model: BayesianModel,
-    posterior: RunPosterior,
-    data: Dataset,
-    folder: Folder,
-    *,
-    num_samples: int = 100,
-    seed: int = 0,
-    picture_format: str = "png",
-) -> OwnDataScores:
-    """Measure a trained run on its test rows, and write `metrics.json` and pictures."""
-    target = data.facts.target
-    ways = ways_to_predict(model, posterior, data, num_samples=num_samples, seed=seed)
+def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
+    """Measure a run on its test rows, and write `metrics.json` and pictures."""
+    target = run.rows.facts.target
+    ways = ways_to_predict(run)
     rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
-    report = OwnDataScores(target.name, len(data.x_test), rows, target.is_class)
+    report = OwnDataScores(target.name, len(run.rows.x_test), rows, target.is_class)
     folder.write_json("metrics.json", asdict(report))
-    if not is_chains(posterior):
-        save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
+    if not is_chains(run.posterior):
+        save_picture(folder, "loss.png", plotting.loss_curves(run.posterior.history)[0])
     if target.is_class:
-        probs = ways[f"ensemble of {num_samples}"].as_kind(ClassificationPrediction).probs
-        diagram = plotting.reliability_diagram(probs, data.y_test.to(model.device))[0]
-        save_picture(folder, "reliability.png", diagram, picture_format)
+        probs = ways[f"ensemble of {run.num_samples}"].as_kind(ClassificationPrediction).probs
+        save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, run.test[1])[0])
     return report
 
 
-def ways_to_predict(
-    model: BayesianModel, posterior: RunPosterior, data: Dataset, *, num_samples: int, seed: int
-) -> dict[str, Prediction]:
+def ways_to_predict(run: Trained) -> dict[str, Prediction]:
     """Predictions of the test rows: by a single network, by the ensemble, and then by simple methods."""
-    x, y, is_class = data.x_test.to(model.device), data.y_test.to(model.device), data.facts.target.is_class
-    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, keep_draws=not is_class, seed=seed)
-    rivals = rivals_of(data, is_count=isinstance(model.likelihood, PoissonLikelihood))
-    name, values = single_network(posterior)
-    return {
-        name: predict_point(model, values, x, y=y),
-        f"ensemble of {num_samples}": ensemble,
-        **{f"baseline: {name}": rival for name, rival in rivals.items()},
-    }
+    ensemble = run.ensemble(keep_draws=not run.rows.facts.target.is_class)
+    rivals = rivals_of(run.rows, is_count=isinstance(run.model.likelihood, PoissonLikelihood))
+    baselines = {f"baseline: {name}": rival for name, rival in rivals.items()}
+    return {**dict([run.single()]), f"ensemble of {run.num_samples}": ensemble, **baselines}
 
 
 def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
@@ -134,6 +120,23 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
             low, high = own.quantile([(1 - level) / 2, (1 + level) / 2])
             scores[f"coverage_{100 * level:.0f}"] = metrics.interval_coverage(low, high, own.targets.to(low))
     return scores
+
+
+def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
+    """A prediction of standardised targets, in the target's own units and in double precision.
+
+    With y = mean + scale * z, means are scaled and shifted, variances are multiplied by scale^2, and densities are
+    divided by scale.
+    """
+    are_own = all(mean == 0 for mean in target.mean) and all(scale == 1 for scale in target.scale)
+    if are_own or prediction.mean.dim() != 2:
+        return prediction
+    mean, scale = (prediction.mean.new_tensor(part, dtype=torch.double) for part in (target.mean, target.scale))
+    return replace(
+        scikit.in_units(prediction, mean, scale),
+        log_density=None if prediction.log_density is None else prediction.log_density.double() - scale.log().sum(),
+        targets=None if prediction.targets is None else mean + scale * prediction.targets.double(),
+    )
 
 
 # --- rivals -----------------------------------------------------------------------------------------------------------
@@ -175,44 +178,27 @@ def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]
 
 
 def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
-    probs = log_probs.exp()
-    return ClassificationPrediction(
-        num_samples=1,
-        log_density=log_probs.gather(-1, y[:, None])[:, 0],
-        probs=probs,
-        aleatoric=-torch.special.xlogy(probs, probs).sum(-1),
-        mutual_information=None,
-        variance_of_logits=None,
-        votes=torch.nn.functional.one_hot(probs.argmax(-1), probs.shape[-1]),
-        logits=None,
-        targets=y,
-    )
+    density = log_probs.gather(-1, y[:, None])[:, 0]
+    return _predicted(ClassAccumulator(), Categorical(logits=log_probs, validate_args=False), density, y)
 
 
 def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
     from scipy.stats import norm  # imported late: importing takes long
 
     scale = scale.clamp_min(1e-12)
-    density = norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy())
-    return _numbers(Normal(mean[None], scale[None], validate_args=False), density, y)
+    density = torch.from_numpy(norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy())).sum(-1)
+    return _predicted(MomentAccumulator(), Normal(mean, scale, validate_args=False), density, y.double())
 
 
 def _counts(rate: Tensor, y: Tensor) -> Prediction:
     from scipy.stats import poisson  # imported late: importing takes long
 
     rate = rate.clamp_min(1e-12)
-    density = poisson.logpmf(y.double().numpy(), rate.numpy())
-    return _numbers(Poisson(rate[None], validate_args=False), density, y)
+    density = torch.from_numpy(poisson.logpmf(y.double().numpy(), rate.numpy())).sum(-1)
+    return _predicted(MomentAccumulator(), Poisson(rate, validate_args=False), density, y.double())
 
 
-def _numbers(components: Distribution, density: np.ndarray, y: Tensor) -> Prediction:
-    """The prediction of a single component, of shape (1, N, O)."""
-    return RegressionPrediction(
-        num_samples=1,
-        log_density=torch.from_numpy(density.sum(-1)),
-        mean=components.mean[0],
-        aleatoric=components.variance[0],
-        variance_of_means=None,
-        components=components,
-        targets=y.double(),
-    )
+def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
+    """The prediction of a single distribution for each row, with its log-density at the targets."""
+    accumulator.add(observation, keep=True)
+    return replace(accumulator.prediction(density), targets=y)

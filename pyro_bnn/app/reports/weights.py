@@ -15,8 +15,6 @@ from ...results.pruning import mean_field
 from ..folders import Folder
 from .pictures import save_picture
 
-__all__ = ["FILES", "SiteSummary", "report_weights"]
-
 FILES = ("weight.png", "weights.png")
 """Files that the report writes."""
 
@@ -55,15 +53,11 @@ def report_weights(
     *,
     site: str | None = None,
     index: Sequence[int] = (),
-    picture_format: str = "png",
 ) -> list[SiteSummary]:
     """Summarise the weights of a trained network, and write two pictures.
 
     ``weight.png``: the posterior density of one weight, by default the one with the highest signal-to-noise ratio in
     the first site that has weights left. ``weights.png``: histograms of means and scales by site.
-
-    Raises:
-        ValueError: If there is no such weight, or it was removed.
     """
     guide = mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)
@@ -83,8 +77,8 @@ def report_weights(
     loc, scale = (float(values[site][tuple(index)]) for values in (locations, scales))
     name = f"{site}[{', '.join(map(str, index))}]"
     ax = plotting.weight_density(loc, scale, name=name, prior=_prior(model, site, index))
-    save_picture(folder, "weight.png", ax, picture_format)
-    save_picture(folder, "weights.png", plotting.weight_histograms(locations, scales)[0, 0], picture_format)
+    save_picture(folder, "weight.png", ax)
+    save_picture(folder, "weights.png", plotting.weight_histograms(locations, scales)[0, 0])
     return [_summary(name, locations[name], scales[name], ratios[name].cpu()) for name in ratios]
 
 

@@ -1,19 +1,15 @@
 """The report on a run as one HTML page: sections compute numbers and judge them, `templates` render them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...runs import is_chains
-from .chains import chains_section
 from .classifier import accuracy_section, calibration_section, examples_section, unknown_section
-from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
+from .fit import about_section, chains_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
-from .section import Section, Tile, Verdict, first_line, percent, plural
-from .subject import Subject, subject_of
-
-__all__ = ["SECTIONS", "Report", "Section", "Subject", "Tile", "Verdict", "page_of", "report_on", "subject_of"]
+from .section import Section, Verdict, first_line, percent, plural
+from .subject import Subject
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     accuracy_section,
@@ -33,24 +29,15 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
 ORDER = ("problem", "note", "good")
 
 
-@dataclass(frozen=True)
-class Report:
-    """A report; `page` is HTML without dependencies: no other file, no network and no script."""
-
-    headline: str  # the decision, in one line
-    verdicts: tuple[Verdict, ...]  # the reasons for the decision, the worst first
-    page: str
-
-
-def report_on(subject: Subject) -> Report:
-    """The report on a run."""
+def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
+    """The decision on a run in one line; the reasons for it, the worst first; and a page without other files."""
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     judged = sorted((v for section in sections for v in section.verdicts), key=lambda v: ORDER.index(v.level))
     posterior = subject.posterior
     verdicts = judged if is_chains(posterior) else [*of_temperature(posterior.history), *judged]
     headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
     subtitle = f"Report on {subject.run}, with {subject.num_samples} weight draws."
-    return Report(headline, tuple(verdicts), page_of(subject.title, subtitle, headline, verdicts, sections))
+    return headline, verdicts, page_of(subject.title, subtitle, headline, verdicts, sections)
 
 
 def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:

@@ -14,19 +14,10 @@ from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
 from ..evaluation import ClassifierScores
-from .drawing import drawn, panel, pixels
+from ..pictures import drawn, panel, pixels
 from .section import Level, Section, Tile, Verdict, judged, percent, plural, wilson
 from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
-
-__all__ = [
-    "accuracy_section",
-    "calibration_of",
-    "calibration_section",
-    "examples_section",
-    "of_calibration",
-    "unknown_section",
-]
 
 MOST_CLASSES = 20
 """Largest number of classes that are listed. If there are more, the lowest recalls are listed, without a confusion

@@ -1,4 +1,4 @@
-"""The report's sections on the fit: how training went, what the weights learned, and how to repeat it."""
+"""The report's sections on the fit: how training or the chains went, what the weights learned, and how to repeat it."""
 
 import math
 import platform
@@ -22,21 +22,10 @@ from ...chains import OF_NET
 from ...config import RunConfig
 from ...runs import is_chains
 from ...starting import OWN, VARIATIONAL
-from .drawing import drawn, panel
+from ..pictures import drawn, panel
 from .section import Section, Verdict, percent, plural, sentence
 from .subject import Subject
 from .verdicts import NUM_ERRORS
-
-__all__ = [
-    "about_section",
-    "configuration_section",
-    "has_settled",
-    "of_temperature",
-    "of_weights",
-    "training_command",
-    "training_section",
-    "weights_section",
-]
 
 FEWEST_EPOCHS = 6
 """Heuristic: with fewer epochs, the last ones are also the first, so no trend can be judged."""
@@ -90,6 +79,33 @@ def training_section(subject: Subject) -> Section | None:
         },
         (has_settled(history),),
     )
+
+
+def chains_section(subject: Subject) -> Section | None:
+    """How the network was chosen, and the log-density along each chain; None for a variational run."""
+    posterior = subject.posterior
+    if not is_chains(posterior):
+        return None
+    status, density = posterior.status, posterior.statistics.log_density
+    ax = panel()
+    if density is not None:
+        ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-")
+        ax.set(xlabel="draw", ylabel="log-density (nats)")
+    rule = "Problem: more than 1 % of the draws diverged. R-hat within the chains says how well modes were explored."
+    few = f"At most 1 % of the draws of {plural(posterior.num_chains, 'chain')} diverged."
+    verdict = (
+        Verdict("good", "fit", "", few, rule)
+        if status
+        else Verdict("problem", "fit", "the chains are in trouble", status.message, rule)
+    )
+    values = {
+        "status": str(status),
+        "num_chains": posterior.num_chains,
+        "num_draws": posterior.num_stored // posterior.num_chains,
+        "seconds": posterior.seconds or 0.0,
+        "pictures": [] if density is None else [drawn(ax)],
+    }
+    return Section("Chains", "chains.html", values, (verdict,))
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:

@@ -12,12 +12,10 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import RegressionPrediction
-from .drawing import drawn, panel
+from ..pictures import drawn, panel
 from .section import Level, Section, Tile, Verdict, judged, percent
 from .subject import Regressed, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
-
-__all__ = ["errors_section", "intervals_section", "ranking_of"]
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Probabilities of the intervals that are judged."""

@@ -6,8 +6,6 @@ from typing import Any, Literal, TypeAlias
 
 from scipy.stats import binomtest
 
-__all__ = ["Level", "Section", "Tile", "Verdict", "first_line", "judged", "percent", "plural", "sentence", "wilson"]
-
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit"]
 Case: TypeAlias = tuple[bool, Level, str, str]

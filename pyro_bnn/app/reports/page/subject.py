@@ -12,12 +12,9 @@ from ....modelling.model import BayesianModel
 from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ... import runs
 from ...config import RunConfig
-from ...datasets import Dataset
-from ...own.units import in_units
-from ..evaluation import Evaluation, evaluate_classifier, load_measured
-from ..scores import rivals_of, ways_to_predict
-
-__all__ = ["Classified", "Regressed", "Subject", "subject_of"]
+from ..evaluation import Evaluation, evaluate_classifier
+from ..scores import in_units, rivals_of, ways_to_predict
+from ..trained import Trained, load_trained
 
 
 @dataclass(frozen=True)
@@ -85,17 +82,12 @@ def subject_of(
     download: bool = False,
     device: str = "cpu",
 ) -> Subject:
-    """Measure a run; the arguments are the options of `pyro-bnn report`.
-
-    Raises:
-        FileNotFoundError: If the run or its data do not exist.
-        ValueError: If the data are not those of the run, an option does not fit it, or no rows were set aside.
-    """
+    """Measure a run; the arguments are the options of `pyro-bnn report`."""
     config = runs.load_config(run)
-    rows, unknown, unknown_name, model, posterior = load_measured(
-        run, config, ood, data=data, download=download, device=device
+    found = load_trained(
+        run, config, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device
     )
-    num_samples = runs.num_draws(posterior, num_samples)
+    rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None
     if target.is_class:
@@ -105,17 +97,17 @@ def subject_of(
             rows.classes,
             noun,
             f"{'validation' if config.validation else 'test'} {noun}s",
-            evaluate_classifier(model, posterior, rows, unknown, num_samples=num_samples, seed=seed),
+            evaluate_classifier(found),
             {name: rival.as_kind(ClassificationPrediction) for name, rival in rivals_of(rows).items()},
             images=rows.x_test if is_image else None,
             unknown=unknown,
-            unknown_name=unknown_name,
+            unknown_name=found.unknown_name,
         )
     else:
-        regressed = _regressed(model, posterior, rows, num_samples=num_samples, seed=seed)
+        regressed = _regressed(found)
     if unknown is not None:
         title = f"A Bayesian classifier of {config.dataset}"
-        about = {"unknown images": f"{len(unknown):,} images of {unknown_name}" if len(unknown) else "none"}
+        about = {"unknown images": f"{len(unknown):,} images of {found.unknown_name}" if len(unknown) else "none"}
     else:
         kind = "classifier" if target.is_class else "regression"
         title = f"A Bayesian {kind} of {target.name} in {Path(config.dataset).name}"
@@ -126,20 +118,20 @@ def subject_of(
         "classes": ", ".join(rows.classes),
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
     }
-    return Subject(run, title, config, about, num_samples, seed, model, posterior, classified, regressed)
+    return Subject(
+        run, title, config, about, found.num_samples, seed, found.model, found.posterior, classified, regressed
+    )
 
 
-def _regressed(
-    model: BayesianModel, posterior: runs.RunPosterior, rows: Dataset, *, num_samples: int, seed: int
-) -> Regressed:
-    target = rows.facts.target
-    ways = ways_to_predict(model, posterior, rows, num_samples=num_samples, seed=seed)
+def _regressed(run: Trained) -> Regressed:
+    target = run.rows.facts.target
+    ways = ways_to_predict(run)
     name, *_ = ways
     one, ensemble, *rivals = (in_units(way.as_kind(RegressionPrediction), target) for way in ways.values())
     assert ensemble.targets is not None
     y = ensemble.targets.double()
     mean, scale = (torch.tensor(part, dtype=torch.double, device=y.device) for part in (target.mean, target.scale))
-    train = mean + scale * rows.y_train.to(y.device).double()
+    train = mean + scale * run.rows.y_train.to(y.device).double()
     return Regressed(
         y,
         (target.name,) if target.size == 1 else tuple(f"{target.name} {i + 1}" for i in range(target.size)),
@@ -148,5 +140,5 @@ def _regressed(
         {name.removeprefix("baseline: "): rival for name, rival in zip([*ways][2:], rivals, strict=True)},
         train_mean=train.mean(0),
         train_scale=train.std(0),
-        is_count=isinstance(model.likelihood, PoissonLikelihood),
+        is_count=isinstance(run.model.likelihood, PoissonLikelihood),
     )

@@ -10,8 +10,6 @@ from ....scores.uncertainty import Prediction
 from .section import Level, Tile, Verdict, judged
 from .subject import Classified, Regressed
 
-__all__ = ["NUM_ERRORS", "WEAK", "best_of", "density_tile", "mean_and_error", "of_rival", "of_ways", "scores_of_ways"]
-
 P = TypeVar("P", bound=Prediction)
 
 NUM_ERRORS = 2.0

@@ -1,0 +1,76 @@
+"""A trained run with the rows that it is measured on, as `evaluate` and `report` need them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ...modelling.model import BayesianModel
+from ...results.prediction import predict, predict_point
+from ...scores.uncertainty import Prediction
+from .. import images, runs, sources
+from ..config import RunConfig
+from ..datasets import Dataset
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained run, with the rows that it is measured on, and how."""
+
+    model: BayesianModel
+    posterior: runs.RunPosterior
+    rows: Dataset
+    unknown: Tensor | None = None  # images unknown to it, (M, H, W), possibly none; None for other data
+    unknown_name: str = ""
+    num_samples: int = 100  # weight draws in each prediction
+    seed: int = 0  # of these draws
+
+    @property
+    def test(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the test rows, on the model's device."""
+        return self.rows.x_test.to(self.model.device), self.rows.y_test.to(self.model.device)
+
+    def ensemble(self, *, num_samples: int | None = None, keep_draws: bool = False) -> Prediction:
+        """The prediction of the test rows by several weight draws."""
+        x, y = self.test
+        count = num_samples or self.num_samples
+        return predict(self.model, self.posterior, x, y=y, num_samples=count, keep_draws=keep_draws, seed=self.seed)
+
+    def single(self) -> tuple[str, Prediction]:
+        """The prediction of the test rows by one network, which shows what averaging gains; and its name.
+
+        It has the mean weights, or is a draw of chains, since the mean of several modes is no good network.
+        """
+        x, y = self.test
+        if runs.is_chains(self.posterior):
+            return "one draw", predict_point(self.model, next(self.posterior.draws(1)), x, y=y)
+        return "mean weights", predict_point(self.model, self.posterior.median(), x, y=y)
+
+
+def load_trained(
+    run: Path,
+    config: RunConfig,
+    ood: str | None,
+    *,
+    num_samples: int | None,
+    seed: int,
+    data: Path | None,
+    download: bool,
+    device: str,
+) -> Trained:
+    """A run and its rows; the arguments are the options of `pyro-bnn evaluate`."""
+    rows: Dataset
+    unknown, name = None, ""
+    if config.kind == "images":
+        rows, unknown, name = images.load_with_unknown(config, ood, root=data, download=download)
+    elif ood is not None or download:
+        raise ValueError("--ood and --download are for image sets; leave them out.")
+    else:
+        rows = sources.load(config, root=data, facts=runs.read_facts(run))
+        if not len(rows.x_test):
+            raise ValueError(
+                "all rows were trained on (--test-fraction 0), so there are none to report on; see scores on new rows "
+                "by `pyro-bnn predict`."
+            )
+    model, posterior = runs.load_run(run, rows, device=device)
+    return Trained(model, posterior, rows, unknown, name, runs.num_draws(posterior, num_samples), seed)
