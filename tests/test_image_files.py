@@ -162,7 +162,7 @@ def test_a_folder_of_packed_images_is_a_data_set(tmp_path):
         ({"jpeg": None}, r"it lacks \['jpeg'\]"),
         ({"jpeg": np.zeros(9)}, "`jpeg` has dtype float64"),
         ({"labels": np.array([0.5, 1.0])}, "`labels` has dtype float64"),
-        ({"labels": np.array([object()])}, "it is no archive of arrays"),
+        ({"labels": np.array([object()])}, "it is not an archive of arrays"),
         ({"labels": np.array([0, 1, 2])}, "it has 3 offsets and 3 labels"),
         ({"labels": np.array([0, -1])}, "`labels` holds -1"),
         ({"offsets": np.array([0, 5, 9])}, "do not increase from 0 to"),
@@ -187,5 +187,5 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path):
         with pytest.raises(ValueError, match=message):
             read_packed_images(path)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match="it is no archive of arrays"):
+    with pytest.raises(ValueError, match="it is not an archive of arrays"):
         read_packed_images(path)

@@ -51,7 +51,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Largest number of leading axes that tensors have in addition to those of their parameters or buffers."""
+    """Number of leading axes of tensors, beyond the axes of the parameters or buffers they replace; the largest one."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 

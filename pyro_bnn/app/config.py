@@ -54,7 +54,7 @@ def _likelihood(spec: str) -> None:
 
     name = spec.partition(":")[0]
     if name == "bernoulli":
-        raise ValueError("two classes are predicted by --likelihood categorical")
+        raise ValueError("for two classes, too, use --likelihood categorical")
     if name not in LIKELIHOODS:
         taken = likelihoods_in_words(other for other in LIKELIHOODS if other != "bernoulli")
         raise ValueError(f"unknown likelihood {spec!r}; choose {taken}")
@@ -255,14 +255,14 @@ class RunConfig:
     )
     test_fraction: Annotated[float, Ge(0), Lt(1)] = setting(
         OWN,
-        "Share of the rows that is not trained on, for `evaluate`; not for arrays with x_test.",
+        "Share of the rows that is kept out of training, for `evaluate`; not for arrays with x_test.",
         default=0.0,
         shown="0.2",
         kinds=ROWS,
     )
     split_seed: Whole = setting(
         OWN,
-        "Seed of the choice of those rows, so that runs of several --seed have the same.",
+        "Seed that chooses the rows of --test-fraction; runs that differ only in --seed keep the same rows.",
         default=0,
         shown="0",
         kinds=ROWS,

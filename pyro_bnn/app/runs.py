@@ -188,20 +188,20 @@ def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
 
 
 def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
-    """Check that a file to be written is not one that the run consists of or reads."""
+    """Check that a file to be written is neither a part of a run nor one of the files that this run reads."""
     real = out.resolve()
     if has_manifest(real.parent) and Manifest.read(real.parent).owns(real):
         raise FileExistsError(f"{out} is a file of the run {real.parent}; choose another --out.")
     code = [Path(config.net.rpartition(":")[0])] if config.net != "mlp" else []
     for path in (*inputs, Path(config.dataset), *code):
         if path.is_file() and real == path.resolve():
-            raise FileExistsError(f"{out} is a file that the run is made of or reads; choose another --out.")
+            raise FileExistsError(f"{out} is a file that the run needs; choose another --out.")
 
 
 def load_run(
     run: str | Path, data: Dataset | None = None, *, device: str = "cpu"
 ) -> tuple[BayesianModel, RunPosterior]:
-    """The trained model and posterior of a run; raises if there are data, and not those of its training."""
+    """The trained model and posterior of a run; raises if data are given that differ from those of its training."""
     config, facts = load_config(run), read_facts(Path(run))
     if data is not None:
         check_same(config, facts, data.facts.sha256, Path(run))

@@ -295,7 +295,7 @@ def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:
     target = arrays.get(name.replace("x", "y", 1))
     x = _pixels(arrays[name], facts, shown) if facts.arrays is None else facts.arrays.inputs(arrays[name], shown)
     if target is not None and len(target) != len(x):
-        raise ValueError(f"`x` and `y` in {shown} must have as many rows, got {len(x)} and {len(target)}.")
+        raise ValueError(f"`x` and `y` in {shown} must have the same number of rows, got {len(x)} and {len(target)}.")
     y = None if target is None else _array_targets(facts.target, target, shown)
     notes = ("Rows of `x` are predicted, not those of `x_test`.",) if {"x", "x_test"} <= arrays.keys() else ()
     return Sample(x, y, torch.full((len(x),), y is not None), [*range(1, len(x) + 1)], {}, notes)

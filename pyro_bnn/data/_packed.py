@@ -34,7 +34,7 @@ def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
 
     Raises:
         MissingDataError: If there is no such file.
-        DamagedFileError: If it is no such archive, an image cannot be decoded, or images differ in size.
+        DamagedFileError: If the file is not such an archive, an image cannot be decoded, or images differ in size.
 
     Example:
         >>> import tempfile
@@ -117,7 +117,7 @@ def _arrays(path: Path) -> dict[str, Any]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # files must not run code
             arrays = {name: archive[name] for name in archive.files if name in ARRAYS}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise _damaged(path, f"it is no archive of arrays ({error})") from error
+        raise _damaged(path, f"it is not an archive of arrays ({error})") from error
     if missing := [name for name in ARRAYS if name not in arrays]:
         raise _damaged(path, f"it lacks {missing}")
     packed, offsets, labels = (arrays[name] for name in ARRAYS)

@@ -156,7 +156,7 @@ class RefreshedPosterior(CarryingPosterior):
         posterior: The draws, from any method.
         x: Inputs, shape (N, ...): some thousand training rows, in the form that the fit saw. A file of the posterior
             contains them; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
-        batch_size: About the batch size of the fit.
+        batch_size: Number of rows in each batch of this run; choose one close to the batch size of the fit.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, if x does not fit, or if

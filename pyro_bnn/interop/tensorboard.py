@@ -30,7 +30,7 @@ class TensorBoard:
 
     Args:
         log_dir: Folder to write to, or a `SummaryWriter` of torch, which you close yourself.
-        guide: Guide whose signal-to-noise ratios are written too, in decibel, as a histogram per site.
+        guide: Guide whose signal-to-noise ratios are written too, in decibels, as a histogram per site.
         every_step: Whether to write ELBO, NLL and KL of each step too, as ``step_per_row/elbo`` and so on.
 
     Raises:

@@ -213,7 +213,7 @@ def _column(label: str, column: Any) -> np.ndarray:
 
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
-    """The array in a type and a layout that torch takes: native bytes, forward strides, writable, no long double."""
+    """The array as torch accepts it: native byte order, no negative strides, writable, no long double."""
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"`{name}` must hold whole numbers below 2**63, got {array.max()}.")
     if array.dtype.kind in "iu":

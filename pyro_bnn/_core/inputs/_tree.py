@@ -69,7 +69,7 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """The inputs on a device, or where they are if it is None; copies from pinned memory do not block."""
+    """The inputs, moved to a device (None leaves them where they are); copies from pinned memory do not block."""
     if device is None:
         return x
     if isinstance(x, Tensor):

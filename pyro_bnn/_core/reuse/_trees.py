@@ -30,7 +30,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:
-    """A copy of a tree in which a function replaces the leaves of some types; its containers are new."""
+    """A copy of a tree, with new containers, in which `replace` is applied to each leaf whose type is in `kinds`."""
     if isinstance(value, kinds):
         return replace(value)
     if type(value) in (tuple, list):
@@ -41,7 +41,7 @@ def rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...]) 
 
 
 def described(value: Any) -> Any:
-    """A tree in which shape, type and device replace each tensor, to compare two calls."""
+    """The tree with each tensor replaced by its shape, type and device, so that two calls can be compared."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device
     if type(value) in (tuple, list):

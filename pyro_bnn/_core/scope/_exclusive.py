@@ -40,9 +40,9 @@ class Stream:
     """A separate stream of random numbers for a long computation, drawn from torch's generators.
 
     These generators belong to the whole process. A ``with`` block lends them to the stream: its numbers continue where
-    its last block ended, other streams wait, and afterwards the generators are restored. So a computation in many
-    blocks gives the same numbers, whatever other threads compute in between. Without a seed, torch's generator gives
-    one.
+    its last block ended, the streams of other threads wait, and afterwards the generators are restored. So a
+    computation in many blocks gives the same numbers, whatever other threads compute in between. Without a seed, the
+    stream draws one from torch's generator.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
@@ -93,9 +93,9 @@ def _set_generators(states: list[Tensor]) -> None:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
-    """A context in which torch's generators are seeded; afterwards they are restored. Other threads' streams wait.
+    """A context that seeds torch's generators and restores them at its end. Meanwhile it holds `EXCLUSIVE`.
 
-    With the seed None it does nothing.
+    If the seed is None, it does nothing.
     """
     if seed is None:
         yield
@@ -119,7 +119,7 @@ def _draws_on_cuda(device: torch.device | None) -> bool:
 
 @contextmanager
 def restored(device: torch.device | None) -> Iterator[None]:
-    """A context that restores torch's generators at its end; inside, other threads' streams wait."""
+    """A context that restores torch's generators at its end. Meanwhile it holds `EXCLUSIVE`."""
     with EXCLUSIVE:
         outer = _generator_states(_draws_on_cuda(device))
         try:

@@ -1,8 +1,8 @@
 """`pyro-bnn evaluate`.
 
-Its JSON is that of metrics.json with `folder`, and `pictures` (names of files). `rows`: a list with `name`,
-`accuracy`, `nll` (nats), `ece` and `brier` of each way to predict. `ood`: `auroc`, `aupr` and `fpr95` by name of the
-score. `num_test` and `num_unknown`: numbers of images.
+Its JSON is that of metrics.json, with `folder` and `pictures` (names of files) added. `rows`: a list with `name`,
+`accuracy`, `nll` (nats), `ece` and `brier` of each way to predict. `ood`: for each score of unknown images, by its
+name, `auroc`, `aupr` and `fpr95`. `num_test` and `num_unknown`: numbers of images.
 """
 
 from . import options

@@ -119,7 +119,7 @@ def _of_the_library(error: Exception) -> tuple[str, int] | None:
 
     if isinstance(error, DamagedFileError | NonFiniteError):
         return str(error), 1
-    words = ("can't allocate memory", "Storage size calculation overflowed")  # on the CPU torch has words only
+    words = ("can't allocate memory", "Storage size calculation overflowed")  # on the CPU it has no class of its own
     is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
     if is_of_memory or isinstance(error, torch.cuda.OutOfMemoryError):
         return EXHAUSTED, 1

@@ -41,9 +41,10 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="The settings that are not given: default; or article: mixture prior, KL weight 1, 20 epochs, after "
-            "Blundell et al. (2015); or tutorial, tutorial-mixture: SGD, 10 epochs, after an MXNet tutorial. The run's "
-            "config.json shows all settings. Defaults below are those of the recipe default.",
+            help="Named set of values for the options that you do not give. article follows Blundell et al. (2015): "
+            "mixture prior, KL weight 1, 20 epochs. tutorial and tutorial-mixture follow an MXNet tutorial: SGD, 10 "
+            "epochs. The defaults shown below are those of the recipe default. config.json in the run's folder shows "
+            "all settings.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),

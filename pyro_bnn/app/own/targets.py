@@ -47,7 +47,7 @@ class Target:
         return torch.tensor(standard, dtype=torch.get_default_dtype())
 
     def encoded(self, cells: Cells) -> Tensor:
-        """The cells of a column, of which none is missing, as labels, shape (N,), or as numbers, shape (N, 1)."""
+        """The cells of a complete column as labels, shape (N,), or as numbers in standard units, shape (N, 1)."""
         if not self.is_class:
             numbers = target_numbers(cells, self.written)[0]
             return self.standardized(numbers[:, None], cells.shown, list(cells.texts.index))

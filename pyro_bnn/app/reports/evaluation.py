@@ -64,10 +64,10 @@ class Evaluation:
     """A report, and the predictions behind it."""
 
     report: ClassifierScores
-    ensemble: ClassificationPrediction  # test images, by the large ensemble
-    single: tuple[str, ClassificationPrediction]  # test images, by a single network, and its name
-    foreign: ClassificationPrediction | None  # out-of-domain images, if there are any
-    scores: dict[str, tuple[Tensor, Tensor]]  # test and out-of-domain images, by name of the score
+    ensemble: ClassificationPrediction  # of the test images, with many draws
+    single: tuple[str, ClassificationPrediction]  # name of a single network; its test predictions
+    foreign: ClassificationPrediction | None  # of the out-of-domain images; None without any
+    scores: dict[str, tuple[Tensor, Tensor]]  # name -> values on test and on out-of-domain images
 
 
 def evaluate_classifier(run: Trained) -> Evaluation:

@@ -15,7 +15,7 @@ from ..datasets import Dataset
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained run, with the rows that it is measured on, and how."""
+    """A trained run, the rows on which it is measured, and the weight draws with which it predicts them."""
 
     model: BayesianModel
     posterior: runs.RunPosterior

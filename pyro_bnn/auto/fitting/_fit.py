@@ -130,8 +130,9 @@ def fit(
         method: ``"auto"`` chooses as described above, ``"svi"`` is the variational fit, and ``"mclmc"`` raises an error
             where there can be no chains.
         time_limit: Seconds that chains may take on torch's threads, besides compiling; the draws then depend on the
-            machine. None sets their length by the numbers of rows and weights: about half a minute on two cores for a
-            thousand rows, ten seconds for few and two and a half minutes for many. Wide networks took twice as long.
+            machine. None sets their length by the numbers of rows and weights. On two cores they then take about half a
+            minute for a thousand rows, ten seconds for few, and two and a half minutes for many; wide networks took
+            twice as long.
         guide: The guide, which is fitted in place; None means a :class:`MeanFieldGuide` centred on the network's own
             weights.
         optimizer: Function from parameters to a torch optimizer; None means Adam with a learning rate of 0.02. A pair
@@ -154,8 +155,9 @@ def fit(
         seed: Seed of the fit.
 
     Returns:
-        The draws of the chains, or the fitted guide as a posterior. A status that is not ok says what to try: a
-        variational fit reached the limit of epochs first, or steps of the chains diverged.
+        The draws of the chains, or the fitted guide as a posterior. The status is not ok if a
+        variational fit reached its limit of epochs before a plateau, or if steps of the chains diverged. It then says
+        what to try.
 
     Raises:
         ValueError: If the arguments do not fit each other, or there can be no chains for ``method="mclmc"``.

@@ -63,7 +63,7 @@ class EarlyStopping:
         return len(self.log_densities) - 1 - self._best_look >= self.patience
 
     def __call__(self, history: History) -> bool:
-        """Check the validation rows if it is time to; True ends the fit."""
+        """Check the validation rows at every `every`-th epoch. Returns whether the fit should end."""
         if len(history.epochs) % self.every:
             return False
         posterior = GuidePosterior(self._guide)
@@ -76,7 +76,7 @@ class EarlyStopping:
         return self.is_ended
 
     def restore_best(self) -> None:
-        """Reset model and guide to the best check; without one they stay as they are."""
+        """Reset model and guide to their state at the best check; without a check they stay as they are."""
         if self._best:
             self._model.load_state_dict(self._best["model"])
             self._guide.load_state_dict(self._best["guide"])

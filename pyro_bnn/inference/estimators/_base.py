@@ -29,7 +29,8 @@ class Estimator(ABC):
 
     Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. The noise of the
     rows is then correlated, and the mean over a large batch does not reduce it. An estimator gives each row its own
-    noise with the same law. The expectation of the ELBO stays the same, and its gradient varies less.
+    noise. The distribution of a single row's output does not change, so neither does the expectation of the ELBO; its
+    gradient varies less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or in a script of your own wrap the training steps in
     :meth:`applied`. It needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and replaces

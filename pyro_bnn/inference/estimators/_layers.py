@@ -71,15 +71,17 @@ class Layer:
     def variance(self) -> Tensor:
         r"""The variance of the output given the input, :math:`\sum_i a_i^2 \sigma_i^2`, for independent parameters.
 
-        If only the bias is random, it may have the bias's shape. For estimators that use :attr:`Noise.VARIANCE`.
+        If only the bias is random, the result may have the bias's shape. For estimators that use
+        :attr:`Noise.VARIANCE`.
         """
         weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)
 
     def deviation(self, input: Tensor) -> Tensor:
-        """The output that the drawn deviations alone give for an input, which may differ from the layer's own.
+        """The output of the layer with the drawn deviations as its parameters; the input may be another than its own.
 
-        If only the bias is random, it may have the bias's shape. For estimators that use :attr:`Noise.DEVIATION`.
+        If only the bias is random, the result may have the bias's shape. For estimators that use
+        :attr:`Noise.DEVIATION`.
         """
         weight, bias = (p.deviation if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(input, weight, bias)

@@ -97,14 +97,14 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    r"""The evidence of the targets about K scales of Gaussian noise; each scale belongs to some of the outputs.
+    r"""Log-likelihood of K scales of Gaussian noise, with the weights at a point; each scale is that of some outputs.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
     Args:
         start: Logarithms of the given scales, or of the scales at which a search begins, shape (K,).
-        counts: Numbers n of targets, shape (K,); None if the scales are given.
-        squares: Sums r of the squared residuals at the point, shape (K,); None if the scales are given.
+        counts: Number of targets with each scale, n, shape (K,); None if the scales are given.
+        squares: Sum of their squared residuals at the point, r, shape (K,); None if the scales are given.
         log_prior: Log-density of the log scales; None without a prior.
     """
 

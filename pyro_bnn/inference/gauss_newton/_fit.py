@@ -81,9 +81,9 @@ def fit_gauss_newton(
     Args:
         model: The model, with a Gaussian prior. Only a learned noise scale is changed in it.
         data: A tuple (x, y) with all rows, or a loader of such pairs, which is run through several times.
-        structure: The part of G that is kept. "full" keeps all of it, for at most 6000 weights; "kronecker" one
-            Kronecker product for each parameter of linear and convolutional layers, by laplace-torch (extra
-            ``laplace``), for classes or Gaussian noise; "diagonal" its diagonal.
+        structure: The part of G that is kept. "full" keeps all of it, for at most 6000 weights. "diagonal" keeps its
+            diagonal. "kronecker" approximates the block of each parameter by a Kronecker product; it needs
+            laplace-torch (extra ``laplace``), linear and convolutional layers, and classes or Gaussian noise.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in
             :class:`BayesianModel`. The others are held at the point; for a last layer pass its name, ``"net.fc.*"``.
         prior_precision: Precisions of the prior, the inverse of its variance: None takes them from the model, a number

@@ -282,7 +282,7 @@ def library() -> Any:
 def kronecker_curvature(
     net: nn.Module, batches: Iterable[Pair], num_data: int, likelihood: Likelihood
 ) -> CurvatureAlongAxes:
-    """The curvature by the Kronecker factors of the layers whose parameters need gradients; Gaussian noise has scale 1.
+    """Kronecker-factored curvature of the layers whose parameters need gradients, for Gaussian noise of scale 1.
 
     Raises:
         ValueError: If the network has layers without such factors.

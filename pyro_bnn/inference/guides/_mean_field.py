@@ -183,7 +183,7 @@ class MeanFieldGuide(GaussianGuide):
         """Remove all elements outside these masks, ``{site: shape (*event)}``; sites without a mask keep all.
 
         Raises:
-            ValueError: If a mask is of no site, or not a Boolean tensor of its shape.
+            ValueError: If a name is not that of a site, or a mask is not a Boolean tensor of the site's shape.
         """
         _checks.kind("masks", masks, Mapping, "a dict of masks, each from `guide.kept(site)`")
         for name, mask in masks.items():

@@ -65,7 +65,7 @@ def check_weight(weight: float) -> float:
     if not found >= 0 or weight == float("inf"):
         raise ValueError(f"a KL weight must be a finite number of at least 0, got {_checks.got(weight)}.")
     if found > LARGEST_WEIGHT:
-        raise ValueError(f"a KL weight must be at most {LARGEST_WEIGHT:g}; 1 is that of the ELBO, 0.1 a tenth of it.")
+        raise ValueError(f"a KL weight must be at most {LARGEST_WEIGHT:g}; 1 gives the ELBO, 0.1 a tenth of the KL.")
     return found
 
 

@@ -58,7 +58,7 @@ ELEMENTWISE = {
     aten.hardtanh: "where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))",
     aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0f, {0})",
 }
-"""Fast elementwise operations, which are computed where their results are read."""
+"""Fast elementwise operations. They are not stored, but computed wherever their results are read."""
 
 SLOW = {
     aten.sqrt: "sqrt({0})",
@@ -85,7 +85,7 @@ SLOW = {
     aten.elu_backward: "{0} * {2} * where_({5} > 0.0f, 1.0f, {1} * {3} * exp_({3} * {5}))",
     aten.celu: "where_({0} > 0.0f, {0}, {1} * expm1_({0} / {1}))",
 }
-"""Slow elementwise operations, which are computed once, in a loop."""
+"""Slow elementwise operations. Their results are computed once, in a loop, and stored."""
 
 REQUIRED: dict[Any, dict[int, object]] = {
     aten.softplus: {1: 1, 2: 20},

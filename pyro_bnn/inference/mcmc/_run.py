@@ -97,7 +97,7 @@ class RunPlan:
 
 
 class Run:
-    """Chains at work on one potential; only a run with equal `settings`, by argument, can be resumed from its file."""
+    """A run of chains on one potential. Its file can be resumed only by a run with equal `settings` (name -> value)."""
 
     def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
@@ -107,7 +107,7 @@ class Run:
         """How draws are computed; see :attr:`Kernel.path`."""
 
     def start(self, starts: Tensor, descent: Descent | None) -> None:
-        """Begin chains at points of shape (K, P), or where a descent from these ends."""
+        """Begin chains at points of shape (K, P), or where a descent from these points ends."""
         with self._stream:
             kernel = self._new_kernel(starts)
             if descent is not None:

@@ -231,10 +231,10 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where each leaf of a subtree is stored as a checkpoint, and which checkpoints it is checked against.
 
-    Leaves are counted from 0. Each balanced subtree that a leaf completes is checked for a turn, which needs its first
-    leaf. Every even leaf n is such a first leaf; it is stored at a level, the number of ones in the binary form of
-    n // 2. An odd leaf completes one balanced subtree for each one at the end of its binary form; their first leaves
-    are the last ones stored.
+    Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
+    needs the subtree's first leaf, so first leaves are stored. Every even leaf n is a first leaf. It is stored at a
+    level, the number of ones in the binary form of n // 2. An odd leaf completes as many balanced subtrees as its
+    binary form has ones at the end; their first leaves are the last ones stored.
 
     Both tables have a row per leaf of the largest tree's last subtree, and a column per level.
     """

@@ -71,7 +71,7 @@ class Value:
         return self.read_at(shape, [*index[:axis], str(number % self.shape[axis]), *index[axis:]])
 
     def reshaped(self, shape: Sequence[int], *_: Any) -> "Value":
-        """The elements in the same order with other axes; in most networks only axes of size 1 are added or removed."""
+        """The same elements in the same order, in another shape; most networks only add or remove axes of size 1."""
         from_axes = [axis for axis, n in enumerate(self.shape) if n > 1]
         to_axes = [axis for axis, n in enumerate(shape) if n > 1]
         index, own = places(shape), ["0"] * len(self.shape)
@@ -282,7 +282,7 @@ def elementwise(text: str, *, is_slow: bool = False) -> Operation:
 
 
 def view(of: Callable[..., Value]) -> Operation:
-    """An operation that only gives elements other indices: a method of :class:`Value`."""
+    """An operation that moves elements without computing anything, from the method of :class:`Value` that does it."""
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return of(source, result.shape, *others)

@@ -12,7 +12,7 @@ from ..joint import Site, find_sites
 
 @dataclass
 class Destination:
-    """Destination of a posterior that is loaded; `model` is None unless it is a :class:`BayesianModel`."""
+    """Where a posterior is loaded into; `model` is None if there is none or if it is not a :class:`BayesianModel`."""
 
     model: BayesianModel | None
     guides: Sequence[nn.Module] | None = None

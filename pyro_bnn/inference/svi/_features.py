@@ -34,7 +34,7 @@ class Features:
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
         self._model, self._batches, self._autocast = model, batches, execution.autocast
         self._tables: list[Tensor] = []
-        self._memories: dict[int, Memory] = {}  # by the number of rows, which a recorded call fixes
+        self._memories: dict[int, Memory] = {}  # by number of rows; a recorded call is for one number
         self._taken: tuple[Tensor | None, list[Tensor]] = None, []
         self._fixed: list[tuple[Tensor, Tensor]] = []
         self.in_words = ""

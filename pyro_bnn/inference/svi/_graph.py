@@ -17,10 +17,10 @@ MOST_GRAPHS = 4
 
 
 class GraphStep:
-    """Records each kind of step, which must not wait for the GPU, and replays it.
+    """Records one step of each kind as a CUDA graph and replays it; a step that waits for the GPU cannot be recorded.
 
-    A kind has one batch shape, KL weight and learning rate. Each batch is copied into the tensors that the recording
-    reads. The network's Python code does not run in a replay.
+    Steps of one kind have the same batch shape, KL weight and learning rate. Each batch is copied into the tensors that
+    the recording reads. The network's Python code does not run in a replay.
     """
 
     def __init__(self, step: GradientStep) -> None:

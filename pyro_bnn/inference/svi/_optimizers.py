@@ -86,7 +86,7 @@ class SkippingOptimizer(Optimizer, ABC):
     """An optimizer of ours, whose step can do nothing, like a step of torch's fused optimizers."""
 
     found_inf: Tensor | None = None
-    """Flag on the device, above 0 if a step must do nothing; None if the step must be made in any case."""
+    """Flag on the device: if it is above 0, a step does nothing. None if no step is to be skipped."""
 
     @property
     @abstractmethod

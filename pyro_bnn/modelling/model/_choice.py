@@ -112,7 +112,7 @@ def _warn_of_a_part(
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
-    """A list of names as text, of which only the first are shown."""
+    """The first names as text, and how many more there are."""
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

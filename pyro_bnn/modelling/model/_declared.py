@@ -74,7 +74,7 @@ class _Stacked(TorchDistribution):
         return self._rows[0].support
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "_Stacked":
-        """A batch with further axes."""
+        """The same distributions, repeated along further batch axes."""
         index = torch.arange(len(self._rows)).view(self.batch_shape).expand(batch_shape)
         return _Stacked([self._rows[row] for row in index.flatten().tolist()], index.shape)
 

@@ -26,11 +26,11 @@ FEW = 500
 def signal_to_noise(
     ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
-    """Signal-to-noise ratios in decibel: density over all weights, and cumulative distribution also by layer.
+    """Signal-to-noise ratios in decibels: density over all weights; cumulative distribution, overall and by layer.
 
     Args:
-        ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``. A ratio of zero has no
-            decibel: it is left out of the density, and is at the left end of the distribution.
+        ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``. A ratio of zero is
+            minus infinity in decibels: the density leaves it out, and the distribution has it at its left end.
         axes: Two axes: density, distribution.
         width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
 
@@ -94,7 +94,7 @@ def pruning_curve(
         (f"ensemble of {report.num_samples}", "", BLUE, "-", "s", 3),
     ):
         scores = np.array([getattr(row, prefix + ("accuracy" if is_classes else "rmse")) for row in rows])
-        errors = np.sqrt(scores * (1 - scores) / report.num_data) if is_classes else None  # of a binomial share
+        errors = np.sqrt(scores * (1 - scores) / report.num_data) if is_classes else None  # binomial
         nll = [getattr(row, f"{prefix}nll") for row in rows]
         nll_errors = [getattr(row, f"{prefix}nll_standard_error") for row in rows]
         curves = (

@@ -114,7 +114,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """The result of running the network with its memory; without it if a value is needed that was not kept."""
+    """The result of running the network with its memory, or without it if the memory lacks a value that is needed."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()

@@ -31,7 +31,7 @@ NUM_FIRST = 2
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add all draws to some batches of rows; each seed is for one draw, and for the network's random numbers with it.
+    """Add all draws to some batches of rows. Each seed is for one draw and the network's random numbers with that draw.
 
     Returns how many of the batches got all draws, at least 1. If more would take too much memory, the other batches got
     none.
@@ -126,7 +126,7 @@ class Batch(Generic[P]):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """Add the predictions of the draws taken; this ends the block."""
+        """End the block: add the predictions of the draws that it took."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))

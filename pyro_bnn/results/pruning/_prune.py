@@ -38,7 +38,7 @@ def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
 
 
 def decibel(ratio: Tensor) -> Tensor:
-    r"""Ratios in decibel, :math:`10 \log_{10} r`; minus infinity for zero.
+    r"""Ratios in decibels, :math:`10 \log_{10} r`; minus infinity for zero.
 
     Example:
         >>> decibel(torch.tensor([0.1, 1.0, 100.0]))
@@ -171,8 +171,8 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
             raise ValueError(
-                f"the prior of `{site.name}` is learned or depends on other variables, which removed weights would "
-                "still affect; choose other sites, or fit with a fixed prior."
+                f"the prior of `{site.name}` is learned or depends on other variables, so removed weights would still "
+                "affect it; choose other sites, or fit with a fixed prior."
             )
         if bool(ratios[site.name].isnan().any()):
             raise ValueError(f"the guide's parameters of `{site.name}` are not finite; fit again before pruning.")

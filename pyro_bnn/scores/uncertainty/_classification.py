@@ -30,7 +30,7 @@ class ClassificationPrediction(Prediction):
         targets: Targets of `log_density`, shape (N,); None if no targets were given.
         probs: Mean class probabilities, shape (N, C).
         aleatoric: Expected entropy, in nats, shape (N,).
-        votes: Number of draws whose most probable class is each class, shape (N, C).
+        votes: Number of draws that find each class the most probable, shape (N, C).
         mutual_information: Mutual information of label and weights, in nats, shape (N,); None for a single draw.
         variance_of_logits: Variance over draws of the logits, which are centred over classes; averaged over classes,
             shape (N,); None for a single draw.

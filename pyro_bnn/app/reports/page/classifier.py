@@ -38,10 +38,10 @@ USEFUL, POSSIBLE = 0.7, 0.6
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
 LIMIT = 0.95
-"""A calibration error below this quantile of errors by chance counts as no larger than chance."""
+"""A calibration error below this quantile of the errors of a calibrated network counts as no larger than chance."""
 
 SMALL_EXCESS = 0.01
-"""Heuristic: a calibration error less than one point above its mean by chance is called small."""
+"""Heuristic: an error is called small if it is less than one point above the mean error of a calibrated network."""
 
 SHOWN_SCORES = ("entropy", "mutual information")
 """Scores of unknown images that have pictures."""
@@ -229,7 +229,7 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
 
 
 def calibration_section(subject: Subject) -> Section | None:
-    """The expected calibration error beside its value by chance; the reliability diagram, and its bins as a table."""
+    """Expected calibration error, beside that of a calibrated network; reliability diagram, and its bins as a table."""
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()
