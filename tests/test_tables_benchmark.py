@@ -48,7 +48,6 @@ def test_rows_of_a_gap_are_predicted_from_the_others(real_uci, monkeypatch, caps
     assert len(seen) == 1  # what is there is not run again
 
 
-@pytest.mark.filterwarnings("ignore:The default value for l1_ratios:FutureWarning")  # scikit-learn 1.8 to 1.10
 def test_classes_are_scored_on_the_rows_that_were_held_out(real_uci, monkeypatch, capsys, tmp_path):
     options = ("--data", real_uci, "--out", tmp_path, "--datasets", "heart", "--runs", 1)
     printed = run(monkeypatch, capsys, tables, *options, "--methods", "logistic regression")
