@@ -19,9 +19,9 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -35,7 +35,8 @@ CLASSIFIERS: dict[str, Callable[[int], Any]] = {
     "BNNClassifier, svi": lambda seed: BNNClassifier(method="svi", random_state=seed),
     "BNNClassifier, laplace": lambda seed: BNNClassifier(method="laplace", random_state=seed),
     "logistic regression": lambda seed: make_pipeline(
-        StandardScaler(), LogisticRegressionCV(Cs=10, scoring="neg_log_loss", max_iter=2000)
+        StandardScaler(),
+        GridSearchCV(LogisticRegression(max_iter=2000), {"C": np.logspace(-4, 4, 10)}, scoring="neg_log_loss"),
     ),
     "random forest": lambda seed: RandomForestClassifier(500, random_state=seed),
     "histogram boosting": lambda seed: HistGradientBoostingClassifier(early_stopping=True, random_state=seed),

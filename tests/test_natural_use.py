@@ -255,7 +255,7 @@ def test_the_optimizer_alone_has_no_step(monkeypatch):
     model, x, y = small_model(num_data=6)
     guide = precise(model)
     optimizer = pb.natural_gradient()(list(guide.parameters()))
-    with pytest.raises(ValueError, match="pass it to `fit_svi` or `svi_step`"):
+    with pytest.raises(ValueError, match="pass the optimizer to `fit_svi` or `svi_step`"):
         optimizer.step()
     forbid_direct(monkeypatch)
     with pytest.raises(ValueError, match="closed because forbidden by the test"):
