@@ -155,9 +155,8 @@ def fit(
         seed: Seed of the fit.
 
     Returns:
-        The draws of the chains, or the fitted guide as a posterior. The status is not ok if a
-        variational fit reached its limit of epochs before a plateau, or if steps of the chains diverged. It then says
-        what to try.
+        The draws of the chains, or the fitted guide as a posterior. The status is not ok if a variational fit reached
+        its limit of epochs before a plateau, or if steps of the chains diverged. It then says what to try.
 
     Raises:
         ValueError: If the arguments do not fit each other, or there can be no chains for ``method="mclmc"``.
@@ -169,7 +168,7 @@ def fit(
         >>> y = 2 * x
         >>> likelihood = GaussianLikelihood(0.1)
         >>> model = BayesianModel(nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20)
-        >>> posterior = fit(model, (x, y), time_limit=4, seed=0)
+        >>> posterior = fit(model, (x, y), seed=0)
         >>> str(posterior.status)[:26]
         'chains from trained modes,'
         >>> posterior = fit(model, (x, y), method="svi", seed=0)
