@@ -185,8 +185,8 @@ def test_draws_do_not_depend_on_the_number_of_threads():
 
 def test_a_state_that_is_taken_while_chains_draw_is_gone_on_with_to_the_bit():
     kernel = kernel_in_c(normal_potential, num_threads=2)
-    counts = [len(report) for report in record(kernel, 7)]
-    assert len(set(counts)) > 1  # some were drawing
+    record(kernel, 7)
+    assert any(not kernel.draw().finished.all() for _ in range(10_000))  # until others are still drawing
     state, step_size, inverse_mass = kernel.state(), kernel.step_size.clone(), kernel.inverse_mass.clone()
     again = kernel_in_c(normal_potential, num_threads=3, seed=5)
     again.step_size, again.inverse_mass = step_size, inverse_mass

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,11 +28,14 @@ def test_rows_of_a_gap_are_predicted_from_the_others(real_uci, monkeypatch, caps
     options = ("--data", real_uci, "--out", tmp_path, "--datasets", "yacht", "--inputs", 1)
     seen = []
 
-    def constant(x, y, x_test, y_test, seed):
-        seen.append((x, x_test))
-        return gaps.by_process(x[:20], y[:20], x_test, y_test, seed)
+    class Few(gaps.GaussianProcess):
+        """The process on the first 20 rows."""
 
-    monkeypatch.setitem(gaps.METHODS, "mean field", constant)
+        def evaluate(self, problem, setting, budget, seed):
+            seen.append((problem.x, problem.x_test))
+            return super().evaluate(replace(problem, x=problem.x[:20], y=problem.y[:20]), setting, budget, seed)
+
+    monkeypatch.setitem(gaps.METHODS, "mean field", Few())
     printed = run(monkeypatch, capsys, gaps, *options, "--methods", "mean field")
     row = json.loads((tmp_path / "gaps.jsonl").read_text())
     (x, x_test), (low, high) = (
