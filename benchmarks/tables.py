@@ -132,7 +132,7 @@ def by_bde(members: int, warmup: int, samples: int) -> Callable[..., Gaussians]:
         mean, scale = model.fit(x.astype(np.float32), y.astype(np.float32)).predict(
             x_test.astype(np.float32), mean_and_std=True
         )
-        return np.asarray(mean, float), np.asarray(scale, float)
+        return mean, scale
 
     return fit
 
@@ -144,43 +144,44 @@ RIVALS: dict[str, Callable[..., Gaussians]] = {
     "sklearn-contrib-bde, 4 x 6,000": by_bde(4, 5000, 1000),
     "sklearn-contrib-bde, 10 x 51,000": by_bde(10, 50_000, 1000),
 }
-"""Regression by other packages, which must be installed; not run unless named."""
+"""Regression by other packages, untuned; they must be installed, and are not run unless named."""
+
+USUAL = (*CLASSIFIERS, "BNNRegressor()")
+MOST_SEEDS = 5
 
 
-def of_rival(method: str, train: np.ndarray, test: np.ndarray, seed: int) -> dict[str, Any]:
-    """Scores of another package's Gaussians."""
-    begin, begin_cpu = time.perf_counter(), processor_seconds()
-    mean, scale = RIVALS[method](train[:, :-1], train[:, -1], test[:, :-1], seed)
-    seconds, cpu = time.perf_counter() - begin, processor_seconds() - begin_cpu
-    moments = torch.distributions.Normal(torch.from_numpy(mean), torch.from_numpy(scale))
-    return {
-        "rmse": float(np.sqrt(np.square(mean - test[:, -1]).mean())),
-        "nll": -float(moments.log_prob(torch.from_numpy(test[:, -1])).mean()),
-        "seconds": round(seconds, 1),
-        "cpu seconds": round(cpu, 1),
-    }
+def by_default(
+    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray, seed: int, limit: float | None
+) -> tuple[Gaussians, dict[str, Any]]:
+    """Our mean and standard deviation of each row, with the mixture's score and what was chosen."""
+    model = BNNRegressor(random_state=seed, time_limit=limit).fit(x, y)
+    prediction = model.predict_distribution(x_test)
+    density = float(prediction.log_prob(torch.from_numpy(y_test[:, None])).mean())
+    moments = prediction.mean[:, 0].numpy(), prediction.total.sqrt()[:, 0].numpy()
+    return moments, {"mixture nll": -density, "status": model.status_}
 
 
 def regressed(name: str, method: str, seed: int, folder: Path, limit: float | None) -> dict[str, Any]:
-    """Scores in the published protocol; `nll` is the Gaussian's with the mixture's moments."""
+    """Scores in the published protocol; `nll` is that of the Gaussian with the mixture's moments."""
     frame = pd.read_csv(folder / "tables" / f"{name}.csv").drop(columns=IGNORED.get(name, []))
     train, test = train_test_split(frame.to_numpy(), test_size=0.2, random_state=0)
     scaler = StandardScaler().fit(train)
     train, test = scaler.transform(train), scaler.transform(test)
-    if method in RIVALS:
-        return of_rival(method, train, test, seed)
+    (x, y), (x_test, y_test) = ((rows[:, :-1], rows[:, -1]) for rows in (train, test))
     begin, begin_cpu = time.perf_counter(), processor_seconds()
-    model = BNNRegressor(random_state=seed, time_limit=limit).fit(train[:, :-1], train[:, -1])
+    if method in RIVALS:
+        moments, found = RIVALS[method](x, y, x_test, seed), {}
+    else:
+        moments, found = by_default(x, y, x_test, y_test, seed, limit)
     seconds, cpu = time.perf_counter() - begin, processor_seconds() - begin_cpu
-    prediction, y = model.predict_distribution(test[:, :-1]), torch.from_numpy(test[:, -1:])
-    moments = torch.distributions.Normal(prediction.mean, prediction.total.sqrt())
+    mean, scale = (torch.from_numpy(np.asarray(each, float)) for each in moments)
+    target = torch.from_numpy(y_test)
     return {
-        "rmse": float((prediction.mean - y).square().mean().sqrt()),
-        "nll": -float(moments.log_prob(y).mean()),
-        "mixture nll": -float(prediction.log_prob(y).mean()),
+        "rmse": float((mean - target).square().mean().sqrt()),
+        "nll": -float(torch.distributions.Normal(mean, scale).log_prob(target).mean()),
         "seconds": round(seconds, 1),
         "cpu seconds": round(cpu, 1),
-        "status": model.status_,
+        **found,
     }
 
 
@@ -206,8 +207,8 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--datasets", nargs="+", default=[*CLASS_SETS, "airfoil", "bikesharing"], metavar="NAME")
-    parser.add_argument("--methods", nargs="+", choices=[*CLASSIFIERS, "BNNRegressor()", *RIVALS], metavar="NAME")
-    parser.add_argument("--runs", type=int, default=10, help="splits of classes; seeds of the others are at most five")
+    parser.add_argument("--methods", nargs="+", default=USUAL, choices=[*USUAL, *RIVALS], metavar="NAME")
+    parser.add_argument("--runs", type=int, default=10, help="splits of classes; the others have at most five")
     parser.add_argument("--time-limit", type=float, help="of airfoil and bikesharing, in seconds")
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)  # the row has the status
@@ -216,17 +217,18 @@ def main() -> None:
     for run in range(options.runs):
         for name in options.datasets:
             is_classes = name in CLASS_SETS
-            offered = [*CLASSIFIERS] if is_classes else ["BNNRegressor()", *RIVALS]
-            usual = [*CLASSIFIERS] if is_classes else ["BNNRegressor()"]
-            for method in [way for way in options.methods or usual if way in offered]:
-                done = {(row["dataset"], row["method"], row["run"]) for row in read_rows(file)}
-                if (name, method, run) in done or (not is_classes and run >= 5):
+            if run >= (options.runs if is_classes else MOST_SEEDS):
+                continue
+            for method in options.methods:
+                if (method in CLASSIFIERS) != is_classes:
                     continue
-                found = (
-                    classified(name, method, run, folder)
-                    if is_classes
-                    else regressed(name, method, run, folder, options.time_limit)
-                )
+                done = {(row["dataset"], row["method"], row["run"]) for row in read_rows(file)}
+                if (name, method, run) in done:
+                    continue
+                if is_classes:
+                    found = classified(name, method, run, folder)
+                else:
+                    found = regressed(name, method, run, folder, options.time_limit)
                 add_row(file, {"dataset": name, "method": method, "run": run, **found})
                 print(f"# {name} {run} {method}: {found}", flush=True)
     rows = read_rows(file)

@@ -79,8 +79,10 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         annotation = Annotated[typed | None, option]
         found[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
     signature = inspect.signature(command)
-    own = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}
-    command.__dict__["__signature__"] = signature.replace(parameters=[*{**own, **found, **own}.values()])
+    own = [part for part in signature.parameters.values() if part.kind is not part.VAR_KEYWORD]
+    names = {part.name for part in own}
+    added = [part for name, part in found.items() if name not in names]
+    command.__dict__["__signature__"] = signature.replace(parameters=[*own, *added])
     return command
 
 
