@@ -8,6 +8,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.auto import choosing
 from pyro_bnn.auto.choosing import Budget, Design, UnsuitableError, fit_best
+from pyro_bnn.auto.choosing._products import num_products
 from pyro_bnn.auto.fitting import _variational
 
 from .tolerances import assert_identical
@@ -147,11 +148,11 @@ def test_other_faults_than_those_of_c_are_raised(monkeypatch):
 def test_with_too_many_rows_for_chains_the_fit_is_variational_and_says_why(monkeypatch):
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 10**9)
     x, y = wave(30)
-    with pytest.raises(UnsuitableError, match="30 rows and 25 weights leave time for only 20000 steps"):
+    with pytest.raises(UnsuitableError, match="30 rows of 25 multiplications each leave time for only 20000 steps"):
         fit_best({"curve": makers()["curve"]}, as_tensors(x, y), seed=0)
     monkeypatch.setattr(_variational, "MOST_STEPS", 500)
     regressor = pb.BNNRegressor((3,), likelihood="gaussian", random_state=0).fit(x, y)
-    assert regressor.status_.startswith("variational inference, since 30 rows and")
+    assert regressor.status_.startswith("variational inference, since 30 rows of 10")
 
 
 def test_lengths_follow_from_the_time():
@@ -214,3 +215,18 @@ def test_weights_of_rows_count_in_the_choice_and_the_fit():
     regressor = pb.BNNRegressor(**TWO).fit(x, y, sample_weight=weights)
     assert regressor.model_.num_data == 30
     assert abs(regressor.predict(x[30:])).max() < 3
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "expected"),
+    [
+        ([nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)], (5,), 5 * 7 + 7 * 3 + 7 + 3),  # weights, biases included
+        ([nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 3)], (1, 8, 8), 6 * 6 * 4 * 9 + 144 * 3),
+        ([nn.Embedding(50, 2), nn.Flatten(), nn.Linear(6, 3)], None, 50 * 2 + 6 * 3 + 3),
+    ],
+)
+def test_the_time_of_a_gradient_follows_the_multiplications_for_a_row(layers, shape, expected):
+    x = torch.randint(50, (4, 3)) if shape is None else torch.randn(4, *shape)
+    net = nn.Sequential(*layers).double()
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=pb.CategoricalLikelihood(), num_data=4)
+    assert num_products(model, x) == expected

@@ -110,8 +110,8 @@ def test_chains_predict_at_least_as_well_as_a_variational_fit(quick):
 
 WITHOUT_CHAINS = {
     # name -> layers, options, and the reason
-    "convolution": (
-        [nn.Unflatten(1, (1, 1)), nn.Conv1d(1, 1, 1), nn.Flatten()],
+    "transposed convolution": (
+        [nn.Unflatten(1, (1, 1)), nn.ConvTranspose1d(1, 1, 1), nn.Flatten()],
         {},
         "an operation that is not",
     ),
@@ -154,7 +154,7 @@ def test_without_a_compiler_the_status_says_so(monkeypatch, short):
 
 def test_too_many_rows_for_chains_are_told(monkeypatch, short):
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 10**9)
-    said = "40 rows and 19 weights leave time for only 20000 steps of each chain"
+    said = "40 rows of 19 multiplications each leave time for only 20000 steps of each chain"
     assert str(pb.fit(curve(), wave(), seed=0).status).startswith(f"variational inference, since {said}")
     with pytest.raises(ValueError, match=said):
         pb.fit(curve(), wave(), method="mclmc", seed=0)

@@ -17,6 +17,7 @@ from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 from ._budget import FEWEST_STEPS, MOST_STEPS, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Lengths
+from ._products import num_products
 from ._unsuitable import UnsuitableError, require_suitable
 
 STEPS_PER_DRAW = 10
@@ -97,14 +98,14 @@ def fit_best(
     is_open = len(candidates) > 1 and num_rows >= NUM_FOLDS
     share = 1 - SEARCH if is_open or saves_search else 1.0
     models = {name: make(num_rows) for name, make in candidates.items()}
-    sizes = {name: _num_weights(model) for name, model in models.items()}
+    sizes = {name: num_products(model, data[0]) for name, model in models.items()}
     lengths = {name: budget.lengths(share, num_rows, size, num_chains) for name, size in sizes.items()}
     suited = [name for name in models if max_draws is not None or lengths[name].num_steps >= FEWEST_STEPS]
     if not suited:
         name = max(lengths, key=lambda name: lengths[name].num_steps)
         raise UnsuitableError(
-            f"{num_rows} rows and {sizes[name]} weights leave time for only {lengths[name].num_steps} steps of each "
-            f"chain, and at least {FEWEST_STEPS} are needed"
+            f"{num_rows} rows of {sizes[name]} multiplications each leave time for only {lengths[name].num_steps} "
+            f"steps of each chain, and at least {FEWEST_STEPS} are needed"
         )
     is_open = is_open and len(suited) > 1
     scores = _compared({name: candidates[name] for name in suited}, data, budget, seed) if is_open else {}
@@ -134,7 +135,7 @@ def _held_out_score(
     total, count = 0.0, 0
     for fitted, held_out in folds:
         model = make(len(fitted))
-        lengths = budget.lengths(share / len(folds), len(fitted), _num_weights(model), NUM_SEARCH_CHAINS)
+        lengths = budget.lengths(share / len(folds), len(fitted), num_products(model, data[0]), NUM_SEARCH_CHAINS)
         posterior = _run(model, _taken(data, fitted), lengths, seed)
         x, y = _taken(data, held_out)
         found = predict(model, posterior, x, y=y, num_samples=posterior.num_stored, seed=seed).log_density
@@ -218,11 +219,7 @@ def _slowness(make: Candidate, data: Rows, seed: int) -> float:
         many *= 4
         added = max(seconds(many) - before, 0.1 * before)
     num_gradients = 2 * STEPS_PER_DRAW * (many - FEW_TIMED)
-    return added / num_gradients / Budget(1.0).gradient(len(data[0]), _num_weights(model))
-
-
-def _num_weights(model: BayesianModel) -> int:
-    return sum(model.initial_value(name).numel() for name in model.site_names)
+    return added / num_gradients / Budget(1.0).gradient(len(data[0]), num_products(model, data[0]))
 
 
 def _taken(data: Rows, rows: Tensor) -> Rows:

@@ -112,7 +112,7 @@ def fit(
 
     By itself it trains eight networks and explores the mode of each by a chain in C (:class:`~pyro_bnn.MCLMC`), in the
     same way as ``BNNRegressor()``. Where that cannot be, it makes a variational fit, which is faster and has a guide
-    and a history, but is often further from the posterior. It cannot be if C cannot draw the network (a convolution),
+    and a history, but is often further from the posterior. It cannot be if C cannot draw the network (an LSTM),
     if there is no C compiler or no time, or if the model is not on a CPU, learns parameters without a prior (such as
     the noise of ``GaussianLikelihood()``), has several inputs, or computes differently in training (dropout). The fit
     is also variational if the data are a loader, or if any argument from `guide` to `resume` is given, except

@@ -40,14 +40,17 @@ VALUELESS = {
 }
 """Operations whose results do not depend on the values of tensors."""
 
-PICKING = {aten.index, aten.index_put}
+PICKING = {aten.index, aten.index_put, aten.embedding_dense_backward}
 """Operations that read or write elements at any index."""
+
+SHARED = {aten.convolution: 1, aten.embedding: 0}
+"""Operations that treat all rows alike, and the number of the argument that rows have in common: the weights."""
 
 ALONG = {aten.gather: 1, aten.scatter_add: 1, aten._log_softmax: 1, aten._log_softmax_backward_data: 2}
 """Operations that combine elements along one axis, and the number of the argument that is this axis."""
 
 RESHAPING = {aten.view, aten._unsafe_view}
-SUMMING = {aten.sum, aten.mm, aten.bmm, aten.mv}
+SUMMING = {aten.sum, aten.mm, aten.bmm, aten.mv, aten.convolution, aten.embedding_dense_backward}
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) ->
             continue
         has_rows, others = None not in axes, [s for s in sources if s not in with_rows]
         if any(s in late or _has_length(results[s], num_rows) for s in others) or not (
-            _is_rowwise(node, results, num_rows, axes) if has_rows else node.meta["packet"] in SUMMING
+            _is_rowwise(node, results, num_rows, axes) if has_rows else _is_sum(node, results, num_rows)
         ):
             return None
         inside.append(node)
@@ -160,6 +163,12 @@ def _is_rowwise(node: Node, results: Mapping[Node, Any], num_rows: int, axes: Se
         return True
     if operation in PICKING:
         return False
+    if operation in SHARED:
+        shared: Any = node.args[SHARED[operation]]
+        return axes == [0] and not _has_length(results[shared], num_rows)
+    if operation == aten.flip:
+        flipped: Any = node.args[1]
+        return axes[0] not in [axis % results[node].dim() for axis in flipped]
     if operation in ALONG:
         axis: Any = node.args[ALONG[operation]]
         return bool(axis % results[node].dim() != axes[0])
@@ -167,6 +176,13 @@ def _is_rowwise(node: Node, results: Mapping[Node, Any], num_rows: int, axes: Se
         before = results[node.all_input_nodes[0]].shape
         return math.prod(before[: row_axis(before, num_rows)]) == math.prod(results[node].shape[: axes[0]])
     return True
+
+
+def _is_sum(node: Node, results: Mapping[Node, Any], num_rows: int) -> bool:
+    """Whether an operation on rows is a sum over rows."""
+    if node.meta["packet"] == aten.convolution:  # it sums over channels, and would mix rows along other axes
+        return all(row_axis(results[source].shape, num_rows) == 1 for source in node.all_input_nodes)
+    return node.meta["packet"] in SUMMING
 
 
 def _tensors(result: Any) -> list[Tensor]:

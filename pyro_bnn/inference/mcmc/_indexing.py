@@ -115,3 +115,18 @@ def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | N
     copy(writer, base, memory)
     copy(writer, added.broadcast(target.shape), target, "+=")
     return memory
+
+
+def embedding(writer: Writer, result: Tensor, weight: Value, which: Value, *_: Any) -> Value:
+    """The row of a table for each number."""
+    *lead, last = places(result.shape)
+    return Value(tuple(result.shape), writer.stored(weight).at([f"(long){which.at(lead)}", last]))
+
+
+def embedding_backward(writer: Writer, result: Tensor, gradient: Value, which: Value, num_rows: int, *_: Any) -> Value:
+    """The sum of the gradients for each row of the table."""
+    memory = writer.memory(result.shape)
+    writer.each(memory.shape, f"{memory.text} = 0.0f;")
+    with writer.loops(gradient.shape, rows="rows") as index:
+        writer.add(f"{memory.at([f'(long){which.at(index[:-1])}', index[-1]])} += {gradient.at(index)};")
+    return memory

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..._core.scope import ProcessLock
+from ._decompositions import DECOMPOSITIONS
 from ._emit import Emitted, emitted
 from ._kernel import DIVERGENCE, NOT_ASKED, Compile, NotInCError, ValueAndGrad
 from ._native_kernel import Native
@@ -56,7 +57,7 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
         UnsupportedError: If C cannot compute it, the C compiler fails, or C and torch give different numbers.
     """
     _require_machine(z)
-    function = traced(value_and_grad, [z])
+    function = traced(value_and_grad, [z], DECOMPOSITIONS)
     try:
         potential = emitted(function.graph, [z, *function.constants], OPERATIONS)
     except UnsupportedError as error:

@@ -14,6 +14,8 @@ from torch import Tensor
 from ._blocks import VALUELESS
 from ._indexing import (
     cat,
+    embedding,
+    embedding_backward,
     gather,
     item,
     put,
@@ -25,8 +27,9 @@ from ._indexing import (
     take,
     unbind,
 )
+from ._products import convolution, product
 from ._traced import UnsupportedError
-from ._writer import Index, Operation, Value, Writer, combined, constant, elementwise, moved, order, places, view
+from ._writer import Operation, Value, Writer, combined, constant, elementwise, moved, view
 
 aten = torch.ops.aten
 
@@ -37,6 +40,7 @@ ELEMENTWISE = {
     aten.mul: "{0} * {1}",
     aten.div: "{0} / {1}",
     aten.neg: "-{0}",
+    aten.addcmul: "{0} + {1} * {2}",
     aten.abs: "fabs({0})",
     aten.sgn: "sign_({0})",
     aten.sign: "sign_({0})",
@@ -94,6 +98,7 @@ REQUIRED: dict[Any, dict[int, object]] = {
     aten.elu_backward: {4: False},
     aten.leaky_relu_backward: {3: False},
     aten.index_put: {3: True},
+    aten.embedding_dense_backward: {3: -1, 4: False},
 }
 """Arguments, by number, that must have the value for which the C text is right."""
 
@@ -186,90 +191,6 @@ def _largest(writer: Writer, value: Value, axis: int) -> Value:
     return result
 
 
-def _product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
-    """A product of two matrices, of batches of one matrix, or of a matrix and a vector; added to a tensor or not."""
-    *first, left, right = arguments
-    left, right, shape = writer.stored(left), writer.stored(right), tuple(result.shape)
-    if len(shape) == 3 and shape[0] != 1:
-        raise UnsupportedError(f"of {shape}")
-    if len(right.shape) == 1:
-        column = right.reshaped((*right.shape, 1))
-        return _multiplied(writer, left, column, constant(0.0, (*shape, 1)), (*shape, 1)).reshaped(shape)
-    added = (writer.stored(first[0]) if first else constant(0.0, ())).broadcast(shape)
-    return _multiplied(writer, left, right, added, shape)
-
-
-NUM_TERMS = 8
-"""Terms of a sum that are added in one pass over the longest axis; heuristic."""
-
-NUM_SUMS = 10
-"""Most sums over one long axis in one loop, which reads their common numbers once; heuristic."""
-
-
-def _multiplied(writer: Writer, a: Value, b: Value, added: Value, shape: tuple[int, ...]) -> Value:
-    num_terms, result = a.shape[-1], writer.memory(shape)
-    writer.num_products += shape[-2] * shape[-1] * num_terms
-    if num_terms > max(shape):
-        _add_along(writer, a, b, added, result)
-    else:
-        _add_across(writer, a, b, added, result)
-    return result
-
-
-def _term(a: Value, b: Value, index: Index, k: str) -> str:
-    """One term of an element of a product."""
-    *lead, m, n = index
-    return f"{a.at([*lead, m, k])} * {b.at([*lead, k, n])}"
-
-
-def _add_along(writer: Writer, a: Value, b: Value, added: Value, result: Value) -> None:
-    """Write a product of matrices by loops over the terms of its sums; each loop computes some elements."""
-    num_terms, rows = a.shape[-1], "rows"
-    if num_terms == writer.size:  # zeros fill up the last step of the loops over rows
-        is_filled = [writer.fill(a, len(a.shape) - 1), writer.fill(b, len(b.shape) - 2)]
-        rows = "room" if all(is_filled) else "rows"
-    *outer, inner = order(result.shape)
-    length = result.shape[inner]
-    count = next((n for n in range(NUM_SUMS, NUM_SUMS // 2, -1) if length % n == 0), NUM_SUMS)
-    for begin, size in ((0, count), (length // count * count, length % count)):
-        if size == 0 or length - begin < size:
-            continue
-        with writer.loops(result.shape, outer) as index:
-            first, names = writer.name("i"), [writer.name("sum") for _ in range(size)]
-            end = begin + (length - begin) // size * size
-            writer.add(f"for (long {first} = {begin}; {first} < {end}; {first} += {size}) {{")
-            elements = [moved(index, inner, f"({first} + {n})") for n in range(size)]
-            for name, element in zip(names, elements, strict=True):
-                writer.add(f"real {name} = {added.at(element)};")
-            with writer.reduction((num_terms,), [0], names, rows) as (k,):
-                for name, element in zip(names, elements, strict=True):
-                    writer.add(f"{name} += {_term(a, b, element, k)};")
-            for name, element in zip(names, elements, strict=True):
-                writer.add(f"{result.at(element)} = {name};")
-            writer.add("}")
-
-
-def _add_across(writer: Writer, a: Value, b: Value, added: Value, result: Value) -> None:
-    """Write a product of matrices by loops over its elements; each loop adds some terms to all elements."""
-    num_terms = a.shape[-1]
-
-    def add(before: Value, terms: Sequence[str]) -> None:
-        products = [_term(a, b, places(result.shape), k) for k in terms]
-        writer.each(result.shape, f"{result.text} = {' + '.join([before.text, *products])};")
-
-    if num_terms != writer.size:
-        for begin in range(0, num_terms, NUM_TERMS):
-            add(result if begin else added, [str(k) for k in range(begin, min(begin + NUM_TERMS, num_terms))])
-        return
-    add(added, [])
-    row = writer.name("row")
-    writer.add(f"long {row} = 0;")
-    for size in (NUM_TERMS, 1):
-        writer.add(f"for (; {row} + {size} <= rows; {row} += {size}) {{")
-        add(result, [f"({row} + {k})" for k in range(size)])
-        writer.add("}")
-
-
 def _requiring(operation: Operation, required: dict[int, object]) -> Operation:
     """An operation that refuses arguments without the required values."""
 
@@ -291,6 +212,7 @@ OPERATIONS: dict[Any, Operation] = {
     **dict.fromkeys((aten.view, aten._unsafe_view, aten.squeeze, aten.unsqueeze), view(Value.reshaped)),
     **dict.fromkeys((aten.transpose, aten.t), view(Value.transposed)),
     aten.permute: view(Value.permuted),
+    aten.flip: view(Value.flipped),
     aten.slice: view(Value.sliced),
     aten.select: view(Value.selected),
     aten.split: split,
@@ -305,12 +227,15 @@ OPERATIONS: dict[Any, Operation] = {
     aten.scatter_add: scatter_add,
     aten.index: take,
     aten.index_put: put,
+    aten.embedding: embedding,
+    aten.embedding_dense_backward: embedding_backward,
     aten.pow: _power,
     aten.log_sigmoid_forward: _log_sigmoid,
     aten.sum: _sum,
     aten.logsumexp: _logsumexp,
     aten._log_softmax: _log_softmax,
     aten._log_softmax_backward_data: _log_softmax_backward,
-    **dict.fromkeys((aten.mm, aten.bmm, aten.mv, aten.addmm, aten.baddbmm), _product),
+    **dict.fromkeys((aten.mm, aten.bmm, aten.mv, aten.addmm, aten.baddbmm), product),
+    aten.convolution: convolution,
 }
 OPERATIONS |= {name: _requiring(OPERATIONS[name], required) for name, required in REQUIRED.items()}

@@ -1,6 +1,6 @@
 """Records functions as graphs of tensor operations, with their constant tensors as arguments."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class UnsupportedError(Exception):
@@ -34,14 +35,20 @@ class Traced(NamedTuple):
     constants: list[Tensor]  # no two of them share memory
 
 
-def traced(function: Callable[..., Any], example: Sequence[Tensor]) -> Traced:
+def traced(
+    function: Callable[..., Any],
+    example: Sequence[Tensor],
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+) -> Traced:
     """A function recorded as plain tensor operations, without Pyro and autograd.
+
+    `decompositions` has functions of simpler operations to record in place of some operations.
 
     Results that depend on constants alone, such as the normaliser of the likelihood, are computed here, once. A
     function that cannot be recorded, such as one that branches on a value, raises an :class:`UnsupportedError`.
     """
-    with unsupported_if_it_fails():
-        graph = make_fx(lambda *tensors: function(*tensors))(*example)
+    with unsupported_if_it_fails(), sdpa_kernel([SDPBackend.MATH]):
+        graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)
     graph.graph.eliminate_dead_code()
     constants = _lift(graph)
     graph.graph.eliminate_dead_code()

@@ -59,6 +59,13 @@ class Value:
             index[axis % len(shape)] = place
         return self.read_at(shape, index)
 
+    def flipped(self, shape: Sequence[int], axes: Sequence[int]) -> "Value":
+        """With the elements along some axes in reversed order."""
+        index = places(shape)
+        for axis in axes:
+            index[axis] = f"({shape[axis] - 1} - {index[axis]})"
+        return self.read_at(shape, index)
+
     def sliced(self, shape: Sequence[int], axis: int, begin: int | None, _: Any = None, step: int = 1) -> "Value":
         """Some slices along an axis."""
         axis, begin = axis % len(shape), begin or 0
@@ -72,22 +79,34 @@ class Value:
 
     def reshaped(self, shape: Sequence[int], *_: Any) -> "Value":
         """The same elements in the same order, in another shape; most networks only add or remove axes of size 1."""
-        from_axes = [axis for axis, n in enumerate(self.shape) if n > 1]
-        to_axes = [axis for axis, n in enumerate(shape) if n > 1]
         index, own = places(shape), ["0"] * len(self.shape)
-        if [self.shape[axis] for axis in from_axes] == [shape[axis] for axis in to_axes]:
-            for a, b in zip(from_axes, to_axes, strict=True):
-                own[a] = index[b]
-            return self.read_at(shape, own)
-        position = "0"
-        for i, n in zip(index, shape, strict=True):
-            position = f"(({position}) * {n} + {i})"
-        below = math.prod(self.shape)
-        for axis in from_axes:
-            below //= self.shape[axis]
-            inside = position if axis == from_axes[0] else f"({position}) % {below * self.shape[axis]}"
-            own[axis] = inside if below == 1 else f"({inside}) / {below}"
-        return self.read_at(shape, [f"({i})" for i in own])
+        for from_axes, to_axes in _parts_of(self.shape, shape):
+            position = "0"
+            for axis in to_axes:
+                position = index[axis] if position == "0" else f"(({position}) * {shape[axis]} + {index[axis]})"
+            below = math.prod(self.shape[axis] for axis in from_axes)
+            for axis in from_axes:
+                below //= self.shape[axis]
+                inside = position if axis == from_axes[0] else f"({position}) % {below * self.shape[axis]}"
+                own[axis] = inside if below == 1 else f"({inside}) / {below}"
+                own[axis] = own[axis] if own[axis] in index else f"({own[axis]})"
+        return self.read_at(shape, own)
+
+
+def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """The axes of two shapes of a tensor, without those of size 1, in the smallest parts with equal sizes."""
+    from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
+    while from_axes:
+        num_from = num_to = 1
+        left, right = list[int](), list[int]()
+        while not left or num_from != num_to:
+            if num_from <= num_to:
+                left.append(from_axes.pop(0))
+                num_from *= before[left[-1]]
+            else:
+                right.append(to_axes.pop(0))
+                num_to *= after[right[-1]]
+        yield left, right
 
 
 def places(shape: Sequence[int]) -> list[str]:

@@ -1,0 +1,131 @@
+"""Products of matrices and convolutions, in C: sums of products over axes that the result does not have."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from ._traced import UnsupportedError
+from ._writer import Index, Value, Writer, constant, moved, order, places, scaled
+
+NUM_TERMS = 8
+"""Terms of a sum that are added in one pass over the longest axis; heuristic."""
+
+NUM_SUMS = 10
+"""Most sums over one long axis in one loop, which reads their common numbers once; heuristic."""
+
+Term = Callable[[Index, Index], str]
+"""One term of a sum, from the index of the sum's element and the index of the term."""
+
+
+def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
+    """A product of two matrices, of batches of matrices, or of a matrix and a vector; added to a tensor or not."""
+    *first, left, right = arguments
+    left, right, shape = writer.stored(left), writer.stored(right), tuple(result.shape)
+    if len(right.shape) == 1:
+        column = right.reshaped((*right.shape, 1))
+        return _multiplied(writer, left, column, constant(0.0, (*shape, 1)), (*shape, 1)).reshaped(shape)
+    added = (writer.stored(first[0]) if first else constant(0.0, ())).broadcast(shape)
+    return _multiplied(writer, left, right, added, shape)
+
+
+def _multiplied(writer: Writer, a: Value, b: Value, added: Value, shape: tuple[int, ...]) -> Value:
+    num_terms, result = a.shape[-1], writer.memory(shape)
+    writer.num_products += math.prod(shape) * num_terms
+
+    def term(index: Index, own: Index) -> str:
+        *lead, m, n = index
+        return f"{a.at([*lead, m, *own])} * {b.at([*lead, *own, n])}"
+
+    if num_terms > max(shape):
+        rows = "rows"
+        if num_terms == writer.size:  # zeros fill up the last step of the loops over rows
+            is_filled = [writer.fill(a, len(a.shape) - 1), writer.fill(b, len(b.shape) - 2)]
+            rows = "room" if all(is_filled) else "rows"
+        _add_along(writer, term, (num_terms,), added, result, rows)
+    elif num_terms == writer.size:
+        _add_rows(writer, term, added, result)
+    else:
+        _add_across(writer, term, (num_terms,), added, result)
+    return result
+
+
+def convolution(
+    writer: Writer,
+    result: Tensor,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    is_transposed: bool,
+    _: object,
+    num_groups: int,
+) -> Value:
+    """A convolution without padding; `_decompositions.py` makes the others of it."""
+    if bias is not None or any(padding) or is_transposed or num_groups != 1:  # all but the third are decomposed
+        raise UnsupportedError("that is transposed")
+    x, weight = writer.stored(x), writer.stored(weight)
+    memory, reduced = writer.memory(result.shape), weight.shape[1:]
+    writer.num_products += math.prod(memory.shape) * math.prod(reduced)
+
+    def term(index: Index, own: Index) -> str:
+        (row, to, *spatial), (channel, *inside) = index, own
+        steps = zip(spatial, stride, inside, dilation, strict=True)
+        at = [f"({scaled(i, step)} + {scaled(k, gap)})" for i, step, k, gap in steps]
+        return f"{x.at([row, channel, *at])} * {weight.at([to, channel, *inside])}"
+
+    if writer.size in reduced or max(reduced) > max(memory.shape):
+        _add_along(writer, term, reduced, constant(0.0, memory.shape), memory, "rows")
+    else:
+        _add_across(writer, term, reduced, constant(0.0, memory.shape), memory)
+    return memory
+
+
+def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value, rows: str) -> None:
+    """Write loops over the terms of the sums; each loop computes some elements."""
+    *outer, inner = order(result.shape)
+    length = result.shape[inner]
+    count = next((n for n in range(NUM_SUMS, NUM_SUMS // 2, -1) if length % n == 0), NUM_SUMS)
+    for begin, size in ((0, count), (length // count * count, length % count)):
+        if size == 0 or length - begin < size:
+            continue
+        with writer.loops(result.shape, outer) as index:
+            first, names = writer.name("i"), [writer.name("sum") for _ in range(size)]
+            end = begin + (length - begin) // size * size
+            writer.add(f"for (long {first} = {begin}; {first} < {end}; {first} += {size}) {{")
+            elements = [moved(index, inner, f"({first} + {n})") for n in range(size)]
+            for name, element in zip(names, elements, strict=True):
+                writer.add(f"real {name} = {added.at(element)};")
+            with writer.reduction(reduced, order(reduced), names, rows) as own:
+                for name, element in zip(names, elements, strict=True):
+                    writer.add(f"{name} += {term(element, own)};")
+            for name, element in zip(names, elements, strict=True):
+                writer.add(f"{result.at(element)} = {name};")
+            writer.add("}")
+
+
+def _add_terms(writer: Writer, term: Term, terms: Sequence[Index], before: Value, result: Value) -> None:
+    """Write loops over the elements that add some terms to each."""
+    products = [term(places(result.shape), own) for own in terms]
+    writer.each(result.shape, f"{result.text} = {' + '.join([before.text, *products])};")
+
+
+def _add_across(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value) -> None:
+    """Write loops over the elements; each loop adds some terms to all elements."""
+    terms = [[str(k) for k in own] for own in itertools.product(*map(range, reduced))]
+    for begin in range(0, len(terms), NUM_TERMS):
+        _add_terms(writer, term, terms[begin : begin + NUM_TERMS], result if begin else added, result)
+
+
+def _add_rows(writer: Writer, term: Term, added: Value, result: Value) -> None:
+    """The same, with a term for each row of a block."""
+    _add_terms(writer, term, [], added, result)
+    row = writer.name("row")
+    writer.add(f"long {row} = 0;")
+    for size in (NUM_TERMS, 1):
+        writer.add(f"for (; {row} + {size} <= rows; {row} += {size}) {{")
+        _add_terms(writer, term, [[f"({row} + {k})"] for k in range(size)], result, result)
+        writer.add("}")
