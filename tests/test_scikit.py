@@ -340,7 +340,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
     [
         (
             {"method": "mcmc"},
-            "`method` must be one of 'auto', 'svi', 'natural', 'nuts', 'mclmc', 'laplace', 'kronecker'",
+            "`method` must be one of 'auto', 'svi', 'natural', 'nuts', 'mclmc', 'laplace', 'kronecker', 'swag'",
         ),
         ({"likelihood": "normal"}, "unknown likelihood 'normal'; choose"),
         ({"likelihood": "categorical"}, "use a BNNClassifier"),

@@ -1,6 +1,7 @@
 """Inference methods, by name. To add one, write a function of a task, and one line in `METHODS`."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
@@ -19,7 +20,8 @@ from ...inference.guides import MeanFieldGuide, NetworkInit, auto_delta
 from ...inference.mcmc import MCLMC, Descent, fit_mcmc, fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ...inference.scale_maps import Precision
-from ...inference.svi import OptimizerMaker, natural_gradient
+from ...inference.svi import OptimizerMaker, fit_svi, natural_gradient
+from ...inference.swag import SWAG
 from ...modelling.likelihoods import MixtureDensityLikelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import Prior
@@ -50,6 +52,9 @@ HESSIAN_DECAY, CLIP = 0.99, 0.1
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
 """First steps of natural gradients in a next part of the data: the scales of its prior say nothing of its curvature."""
+
+PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
+"""Heuristic: rank of SWAG; constant learning rate, number of epochs, batches, and most rows in a batch, of its path."""
 
 SEED_STEP = 1_000_003
 """Distance of the seeds of an ensemble's members: a prime number, so that two estimators with neighbouring seeds share
@@ -185,6 +190,26 @@ def _laplace(task: Task, structure: Literal["full", "kronecker"]) -> Fitted:
     return Fitted(model, posterior, mode.num_iterations)
 
 
+def swag(task: Task) -> Fitted:
+    """A Gaussian of low rank, from the path of a point estimate under noisy gradients of small batches."""
+    model = task.make_model(task.seed)
+    guide = auto_delta(model)
+    found = _fitted(task, model, guide, task.seed)
+    path = SWAG(guide, rank=PATH_RANK)
+    with silent_fits():
+        fit_svi(
+            model,
+            guide,
+            task.data,
+            optimizer=functools.partial(torch.optim.Adam, lr=PATH_RATE),
+            num_epochs=PATH_EPOCHS,
+            batch_size=min(math.ceil(len(task.data[0]) / PATH_BATCHES), MOST_PATH_BATCH),
+            callbacks=[path],
+            seed=task.seed,
+        )
+    return Fitted(model, path.posterior(model), found.num_iterations + PATH_EPOCHS)
+
+
 def nuts(task: Task) -> Fitted:
     """Markov chains of exact draws, by the No-U-Turn sampler."""
     model = task.make_model(task.seed)
@@ -275,6 +300,7 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
     "mclmc": mclmc,
     "laplace": laplace,
     "kronecker": kronecker,
+    "swag": swag,
     "ensemble": ensemble,
 }
 """Each method by the name that `method=` takes."""

@@ -42,12 +42,13 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     linearised in its weights there. It chooses the noise by the evidence, and also the prior, unless you name one. It
     accepts Gaussian priors, and all likelihoods except mixtures. ``"kronecker"`` does the same over all weights of a
     network of any size, with Kronecker factors, for constant noise and for classes; it needs laplace-torch.
+    ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. None lets ``"auto"``
             choose, and means 20 for the other methods; None also lets it choose `likelihood`, `activation` and `prior`.
         method: The inference method: ``"auto"``, ``"svi"``, ``"natural"``, ``"nuts"``, ``"mclmc"``, ``"laplace"``,
-            ``"kronecker"`` or ``"ensemble"``.
+            ``"kronecker"``, ``"swag"`` or ``"ensemble"``.
         likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
             rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
             depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
