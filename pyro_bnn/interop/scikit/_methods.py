@@ -195,7 +195,8 @@ def swag(task: Task) -> Fitted:
     model = task.make_model(task.seed)
     guide = auto_delta(model)
     found = _fitted(task, model, guide, task.seed)
-    path = SWAG(guide, rank=PATH_RANK)
+    num_latent = sum(site.unconstrained_start.numel() for site in guide.sites)
+    path = SWAG(guide, rank=min(PATH_RANK, num_latent) if num_latent > 1 else 0)
     with silent_fits():
         fit_svi(
             model,
