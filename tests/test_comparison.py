@@ -261,5 +261,5 @@ def test_what_cannot_be_compared():
     )
     with pytest.raises(ValueError, match="of different shapes"):
         pb.compare(line(), {"a": Weights(*A), "b": (wide, pb.MeanFieldGuide(wide))}, X, num_samples=40)
-    with pytest.raises(ValueError, match="different kinds of things"):
+    with pytest.raises(ValueError, match="must all predict classes or all numbers"):
         pb.compare(model, {"a": classes, "b": (other, guide)}, x, num_samples=40)

@@ -70,9 +70,9 @@ def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...])
 
 
 def _require_latents(trace: Any, draw: Draw, num_rows: int) -> None:
-    """Raise unless a draw has a value for each latent variable of a model, and no others.
+    """Raise unless the names and shapes in a draw are those of the model's latent variables.
 
-    Any other sample site must be an observation: it is in a plate, or has an axis with one element per row.
+    A sample site in a plate, or with an axis of one element per row, counts as an observation.
     """
     drawn: Any = prune_subsample_sites(trace).nodes
     nodes = {name: node for name, node in drawn.items() if node["type"] == "sample"}
