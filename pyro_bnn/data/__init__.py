@@ -1,4 +1,4 @@
-"""The data sets used by commands and examples, as tensors."""
+"""Data sets as tensors, and corruptions of images."""
 
 from ._corruptions import add_noise as add_noise
 from ._corruptions import blur as blur

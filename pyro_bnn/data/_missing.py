@@ -1,4 +1,4 @@
-"""The error for files that are not there."""
+"""The folder of data sets, and the error for missing files."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,9 @@ from .._core import checks as _checks
 
 
 class MissingDataError(FileNotFoundError):
-    """A data set's files are not in the folder searched."""
+    """The files of a data set are not in its folder."""
 
 
 def data_folder(root: object) -> Path:
-    """The folder of data sets: `root`, else the environment variable ``PYRO_BNN_DATA``, else ``data``."""
+    """`root`, or if it is None the environment variable ``PYRO_BNN_DATA``, or if this is not set ``data``."""
     return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)

@@ -164,7 +164,7 @@ def save(ax: Axes, path: str | Path) -> None:
     _checks.kind("ax", ax, Axes, "axes, such as those that a function of this module returns")
     path = _checks.path("path", path)
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"`path` must be in an existing folder, got {path}; make {path.parent} first.")
+        raise FileNotFoundError(f"`path` must lie in a folder that exists, got {path}; make {path.parent} first.")
     figure = ax.figure
     while isinstance(figure, SubFigure):
         figure = figure.figure

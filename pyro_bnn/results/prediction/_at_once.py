@@ -177,7 +177,5 @@ class _Largest(TorchDispatchMode):
 def _magnitudes(outputs: Tensor) -> Tensor:
     """Size of each output, at least the lower quartile, since small outputs may be differences of large terms."""
     sizes = outputs.abs()
-    quartile = (
-        sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values
-    )  # a mask of -1e9 would dominate a mean
+    quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
     return sizes.clamp(min=quartile)

@@ -11,7 +11,7 @@ from ..._core.reflection import move_distribution
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
-    """One distribution from several of one type, whose tensors are concatenated along an axis."""
+    """One distribution from several of the same type, concatenated along an axis."""
     first = distributions[0]
     parameters: dict[str, Any] = {
         name: torch.cat([getattr(d, name) for d in distributions], dim) for name in _names(first)
@@ -25,7 +25,7 @@ def in_double(distribution: Distribution) -> Distribution:
 
 
 def take(value: Any, index: Tensor, dim: int) -> Any:
-    """The elements of a tensor or distribution with given indices along an axis; other objects stay unchanged."""
+    """The elements of a tensor or distribution with given indices along an axis; other objects are returned as is."""
     if isinstance(value, Distribution):
         parameters = {name: getattr(value, name).index_select(dim, index) for name in _names(value)}
         return type(value)(**parameters, validate_args=False)
@@ -33,7 +33,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Names of the arguments from which a distribution was built; a Bernoulli has either probabilities or logits."""
+    """Names of the arguments that the distribution was built from; a Bernoulli has either probabilities or logits."""
     names = [name for name in distribution.arg_constraints if name in vars(distribution)]
     if not names:
         raise ValueError(

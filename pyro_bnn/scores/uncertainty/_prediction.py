@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Prediction")
 Q = TypeVar("Q", bound="Prediction")
 P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
-"""Type of the predictions of a model, likelihood or running sum; without it, any prediction is meant."""
+"""Type of the predictions of a model, likelihood or running sum; by default any prediction."""
 
 DRAWS_FIRST = ("logits", "components", "values")
-"""Fields with the draws on the first axis and the data on the second; all other fields have the data on the first."""
+"""Fields with draws on the first axis and data on the second; the other fields have data on the first axis."""
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown, ABC):
-    """Result of `predict`; the subclasses hold probabilities of classes, or moments of numbers.
+    """Result of `predict`. Subclasses have probabilities of classes, or moments of numbers.
 
-    ``prediction[rows]`` is the prediction for some of the inputs: `rows` is a boolean mask of shape (N,), a vector of
-    row numbers, or a slice.
+    ``prediction[rows]`` is the prediction of a part of the inputs, where `rows` is a boolean mask of shape (N,), a
+    vector of row numbers, or a slice.
 
     Args:
         num_samples: Number of weight draws, S.
@@ -81,11 +81,11 @@ class Prediction(Shown, ABC):
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
         """The prediction as a data frame with one row per input, for example to write it to a file.
 
-        Given targets, it has their column ``target``, and ``log_density`` in nats. Quantities that need several weight
-        draws have no column for a single one.
+        If there are targets, it has the columns ``target``, and ``log_density`` in nats. With a single weight draw it
+        has no columns for quantities that need several.
 
         Args:
-            index: Labels of the rows, such as the ``index`` of the frame that x came from; None numbers them.
+            index: Labels of the rows, such as the ``index`` of the data frame x; None numbers them.
 
         Raises:
             ValueError: If the index has another number of labels.
@@ -136,7 +136,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """One prediction from those of successive batches of data, all with the same weight draws."""
+    """The predictions of successive batches of data as one, all with the same weight draws."""
     first = predictions[0]
     if len(predictions) == 1:
         return first
