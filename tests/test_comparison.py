@@ -224,7 +224,7 @@ def test_ensembles_of_chains_and_things_that_are_infinite(tmp_path):
     class TooFew(Weights):
         num_stored = 30
 
-    with pytest.raises(ValueError, match=r"the number of draws that 'b' holds.* at least 40, got 30"):
+    with pytest.raises(ValueError, match=r"the number of draws that 'b' stores.* at least 40, got 30"):
         pb.compare(line(), {"a": Weights(*A), "b": TooFew(*B)}, X)
 
     ensemble = pb.EnsemblePosterior([Stored(*A), Stored(*B)])
