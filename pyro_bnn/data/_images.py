@@ -10,8 +10,7 @@ from torch import Tensor
 from .._core.extras import MissingExtraError, optional
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
-from ._idx import find_idx, read_idx
-from ._missing import MissingDataError, data_folder
+from ._files import MissingDataError, data_folder, find_idx, read_idx
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 GREY_SETS = (*IMAGE_SETS, "digits")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
-from ._missing import MissingDataError, data_folder
+from ._files import MissingDataError, data_folder
 
 NUM_UCI_SPLITS = 20
 UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "yacht")

@@ -10,8 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from ._classification import ClassificationPrediction
 from ._entropy import RunningEntropies, single_at_least
-from ._parameters import in_double, join_distributions
-from ._prediction import P_co
+from ._prediction import P_co, in_double, join_distributions
 from ._regression import MixtureDensityPrediction, RegressionPrediction
 
 

@@ -15,8 +15,7 @@ from ..._core.scope import seeded
 from ..._core.summary import counted
 from .. import metrics
 from ._frames import array, by_output, frame
-from ._parameters import in_double, take
-from ._prediction import Prediction, require_variance
+from ._prediction import Prediction, in_double, require_variance, take
 
 if TYPE_CHECKING:
     import pandas

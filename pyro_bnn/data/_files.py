@@ -1,4 +1,6 @@
-"""IDX, the file format of MNIST: a magic number, the size of each axis, and the values, all big-endian.
+"""The folder of data sets, and files of MNIST in the IDX format.
+
+An IDX file has a magic number, the size of each axis, and the values, all big-endian.
 
 References:
     http://yann.lecun.com/exdb/mnist/, "The IDX file format".
@@ -6,6 +8,7 @@ References:
 
 import gzip
 import math
+import os
 import zlib
 from pathlib import Path
 
@@ -13,10 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._core import checks as _checks
 from .._core.files import DamagedFileError
-from ._missing import MissingDataError
 
 UNSIGNED_BYTE = 0x08
+
+
+class MissingDataError(FileNotFoundError):
+    """The files of a data set are not in its folder."""
+
+
+def data_folder(root: object) -> Path:
+    """`root`, or if it is None the environment variable ``PYRO_BNN_DATA``, or if this is not set ``data``."""
+    return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
 
 
 def find_idx(path: Path) -> Path | None:
