@@ -17,10 +17,7 @@ GREY_SETS = (*IMAGE_SETS, "digits")
 """The data sets whose images have the shape (H, W), without a colour axis."""
 
 DATA_SETS = (*GREY_SETS, "cifar10")
-FILES = (
-    ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-)
+FILES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
 """Images and labels, of the training set and of the test set."""
 
 CIFAR10_FOLDER = "cifar-10-batches-py"

@@ -13,11 +13,7 @@ NUM_STAGES, BLOCKS_PER_STAGE = 3, 3
 
 
 def resnet20(
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    width: int = 16,
-    norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+    *, num_classes: int = 10, in_channels: int = 3, width: int = 16, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
 ) -> nn.Sequential:
     """The residual network of 20 layers for images of 32 x 32 pixels.
 

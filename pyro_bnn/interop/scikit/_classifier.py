@@ -69,11 +69,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return self._learn(X, y, sample_weight)
 
     def partial_fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        classes: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
+        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> "BNNClassifier":
         """Fit to a further part of the data: the posterior of the earlier rows becomes the prior.
 
@@ -98,14 +94,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
 
     def _learn(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        classes: Any = None,
-        *,
-        is_part: bool = False,
-        is_next: bool = False,
+        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, is_part: bool = False, is_next: bool = False
     ) -> "BNNClassifier":
         labels: Any
         x, labels = self._table(X, y, is_next=is_next, multi_output=True)

@@ -82,11 +82,7 @@ class RegressionPrediction(Prediction):
         return {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.variance_of_means}
 
     def to_frame(
-        self,
-        *,
-        level: float | None = None,
-        outputs: Sequence[str] | None = None,
-        index: Iterable[Any] | None = None,
+        self, *, level: float | None = None, outputs: Sequence[str] | None = None, index: Iterable[Any] | None = None
     ) -> "pandas.DataFrame":
         """The prediction as a data frame; see :meth:`Prediction.to_frame`.
 
