@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=150, help="draws of each chain, after equally many of warm-up")
     parser.add_argument("--steps", type=int, default=3000, help="optimisation steps of each fit")
-    parser.add_argument("--compile", action="store_true", help="compile the sampler: pays off for many draws")
+    parser.add_argument("--compile", action="store_true", help="compile the sampler: faster for many draws")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for picture, table and chains")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

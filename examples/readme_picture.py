@@ -63,7 +63,7 @@ def load(root: Path | None) -> tuple[data.Images, Tensor, str, str]:
         images = data.load_images("fashion-mnist", root=root)
         return images, data.load_images("mnist", root=root).x_test, "a garment: known", "a digit: unknown"
     except FileNotFoundError as error:
-        print(f"{error}\nscikit-learn's digits stand in: 0 to 6 are known, 7 to 9 are not.", flush=True)
+        print(f"{error}\nscikit-learn's digits are used instead: 0 to 6 are known, 7 to 9 are not.", flush=True)
     images = data.load_images("digits")
     train, test = images.y_train < 7, images.y_test < 7
     tensors = (images.x_train[train], images.y_train[train], images.x_test[test], images.y_test[test])

@@ -259,7 +259,7 @@ def test_what_cannot_be_compared():
     wide = pb.BayesianModel(
         nn.Linear(1, 2), prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(1.0), num_data=3
     )
-    with pytest.raises(ValueError, match="of different shapes"):
+    with pytest.raises(ValueError, match="of the same shape"):
         pb.compare(line(), {"a": Weights(*A), "b": (wide, pb.MeanFieldGuide(wide))}, X, num_samples=40)
     with pytest.raises(ValueError, match="must all predict classes or all numbers"):
         pb.compare(model, {"a": classes, "b": (other, guide)}, x, num_samples=40)

@@ -149,7 +149,7 @@ def test_a_folder_of_packed_images_is_a_data_set(tmp_path):
     with pytest.raises(ValueError, match=r"`classes` must name all 3 labels, 0 to 2, got \['a', 'b'\]"):
         load_packed_images(tmp_path, classes=("a", "b"))
     pack(tmp_path / "test.npz", [encode(image) for image in pictures(2, size=9)], [0, 1])
-    with pytest.raises(ValueError, match=r"shape \(3, 9, 9\), and those of train.npz \(3, 8, 8\)"):
+    with pytest.raises(ValueError, match=r"shape \(3, 9, 9\), but the images of train.npz \(3, 8, 8\)"):
         load_packed_images(tmp_path)
     (tmp_path / "train.npz").unlink()
     with pytest.raises(MissingDataError, match=r"there is no file .*train.npz; packed images are an archive"):

@@ -84,7 +84,7 @@ def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = 
     (x_train, y_train), (x_test, y_test) = (read_packed_images(root / f"{part}.npz") for part in ("train", "test"))
     if x_train.shape[1:] != x_test.shape[1:]:
         got, expected = (_checks.shape(x[0]) for x in (x_test, x_train))
-        raise _damaged(root / "test.npz", f"its images have shape {got}, and those of train.npz {expected}")
+        raise _damaged(root / "test.npz", f"its images have shape {got}, but the images of train.npz {expected}")
     num_classes = 1 + max(int(y_train.max()), int(y_test.max()))
     classes = tuple(str(label) for label in range(num_classes)) if classes is None else tuple(classes)
     if num_classes > len(classes):

@@ -168,5 +168,5 @@ def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> di
             summaries[name] = NumberSummary(prediction.as_kind(RegressionPrediction), seed, num_quantiles)
     kinds = {name: (type(p).__name__, _checks.shape(p.expectation)) for name, p in predictions.items()}
     if len({(type(summary), kinds[name][1]) for name, summary in summaries.items()}) > 1:
-        raise ValueError(f"the posteriors must all predict classes or all numbers, in one shape, got {kinds}.")
+        raise ValueError(f"the posteriors must all predict classes or all numbers, of the same shape, got {kinds}.")
     return summaries

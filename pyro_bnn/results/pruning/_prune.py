@@ -150,7 +150,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
     """The sites with their layers; sites outside of the network belong to no layer."""
     paths = {} if model is None else model.parameter_paths
     if model is not None and not {site.name for site in guide.sites} >= paths.keys():
-        raise ValueError("`model` must be that of the guide, got one with other sites; pass the model that was fitted.")
+        raise ValueError("`model` must be the guide's model, got one with other sites; pass the model that was fitted.")
     locations, nothing = guide.locations(), nn.Module()
     result = []
     for name in names:
