@@ -48,48 +48,37 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     classes_: NDArray[Any] = field(init=False)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNClassifier":
-        """Fit the network to a table.
+        """Fit the network to a table; see :meth:`BNNRegressor.fit`.
 
         Args:
-            X: Inputs, shape (N, D): an array, a list of rows, a data frame of numbers, or a sparse matrix, which is
-                converted to a dense one.
+            X: Inputs, shape (N, D).
             y: Labels, shape (N,): numbers or texts. Or with several labels per row, 1 or 0 for each, shape (N, L).
-            sample_weight: Weight of each row, shape (N,): a row of weight 2 counts like two equal rows, and a row of
-                weight 0 is left out. None gives all rows the same weight.
+            sample_weight: Weight of each row, shape (N,).
 
         Returns:
             The estimator.
 
         Raises:
             ValueError: If a parameter or the data are of the wrong kind, or there is only one class.
-
-        Warns:
-            ConvergenceWarning: scikit-learn's class, if the status of the fit is not ok; the message says what to try.
         """
         return self._learn(X, y, sample_weight)
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> "BNNClassifier":
-        """Fit to a further part of the data: the posterior of the earlier rows becomes the prior.
-
-        The first part determines the standardisation. The method must be ``"svi"``, ``"auto"`` (which then means
-        ``"svi"``) or ``"natural"``.
+        """Fit to a further part of the data; see :meth:`BNNRegressor.partial_fit`.
 
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
             classes: All labels of all parts; the first call needs them unless its rows have all labels.
-            sample_weight: Weight of each row, shape (N,), as in :meth:`fit`.
+            sample_weight: Weight of each row, shape (N,).
 
         Returns:
             The estimator.
 
         Raises:
             ValueError: If the method is another one, a label is not one of the classes, or as for :meth:`fit`.
-
-        References:
-            Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
         """
         return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
 
