@@ -3,11 +3,11 @@
 
 Variational continual learning: the posterior of one task is the prior of the next.
 
-In each task the pixels of digits are shuffled in another way; with `--dataset mnist` the tasks are split MNIST: to
-distinguish 0 from 1, then 2 from 3, and so on to 9, with an output layer for each. A network learns them one after the
-other, and never sees an image again. Two methods: a point estimate that is trained on, and a posterior that becomes the
-prior of the next task (Nguyen et al., 2018, https://arxiv.org/abs/1710.10628). Prints the test accuracy of each task
-after the last, and leaves `continual_learning.png`.
+Each task shuffles the pixels of digits in its own way. With `--dataset mnist` the tasks are split MNIST: to distinguish
+0 from 1, then 2 from 3, and so on to 9, with an output layer for each. A network learns the tasks one after the other,
+and sees the images of each task only once. Two methods are compared: a point estimate whose training continues, and a
+posterior that becomes the prior of the next task (Nguyen et al., 2018, https://arxiv.org/abs/1710.10628). The script
+prints the test accuracy of all tasks after the last one, and writes `continual_learning.png`.
 """
 
 import argparse
@@ -115,7 +115,7 @@ class Learner:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
-    parser.add_argument("--data", type=Path, help="folder that holds MNIST/raw")
+    parser.add_argument("--data", type=Path, help="folder that contains MNIST/raw")
     parser.add_argument("--epochs", type=int, help="for each task; default 30 of digits, 10 of MNIST")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,11 +1,12 @@
 """A network for garments that notices digits
 =============================================
 
-Ensembles, votes, calibration and the unknown.
+Ensembles, votes, calibration, and detection of unknown images.
 
-Trains 784-400-400-10 by SVI, then predicts the test images with single draws of the weights, with the mean weights
-and with an ensemble, and scores MNIST digits as the unknown. Leaves `losses.png`, `votes_known.png`,
-`votes_unknown.png` and `scores.png`. With `--dataset digits` (no download) scikit-learn's 7, 8 and 9 are the unknown.
+The script trains 784-400-400-10 by SVI. It predicts the test images with single draws of the weights, with the mean
+weights and with an ensemble, and measures how well MNIST digits are detected as unknown. It writes `losses.png`,
+`votes_known.png`, `votes_unknown.png` and `scores.png`. With `--dataset digits` (no download) scikit-learn's 7, 8 and 9
+are the unknown images.
 The command `pyro-bnn train fashion-mnist` does the same with more options.
 """
 
@@ -45,7 +46,7 @@ def make_model(images: data.Images, seed: int) -> pb.BayesianModel:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", choices=["fashion-mnist", "digits"], default="fashion-mnist")
-    parser.add_argument("--data", type=Path, help="folder that holds FashionMNIST/raw and MNIST/raw")
+    parser.add_argument("--data", type=Path, help="folder that contains FashionMNIST/raw and MNIST/raw")
     parser.add_argument("--download", action="store_true", help="fetch missing data into that folder")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--kl-weight", type=float, default=0.3, help="KL weight: 1 is the ELBO, less a cold posterior")

@@ -3,13 +3,14 @@
 
 Sampled weights (RT), flipout and local reparameterisation (LRT), compared.
 
-Fits a noisy sine, then holds the parameters still and draws the gradient of the loss again and again, twice on every
-random batch. Half the squared difference of such a pair estimates the variance from the weights' noise alone, without
-that from the choice of the batch. Prints its sum over all parameters by batch size, and draws it.
+The script fits a noisy sine. At the fitted parameters it draws the gradient of the loss twice on each of many random
+batches. Half the squared difference of such a pair estimates the variance that comes from the noise of the weights,
+without the variance that comes from the choice of the batch. The script prints and plots the sum of this variance over
+all parameters, by batch size.
 
 The fit is short on purpose. With more epochs the standard deviations of the weights grow. This likelihood divides by
-the exponential of a network output, so the gradients then have heavy tails, and a few hundred of them do not suffice to
-estimate their variance.
+the exponential of a network output, so the gradients then have heavy tails, and 300 pairs are too few to estimate their
+variance.
 """
 
 import argparse

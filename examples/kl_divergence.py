@@ -1,12 +1,12 @@
 """What the two directions of the KL divergence prefer
 ======================================================
 
-Fits one Gaussian q to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1), whose second arguments are read as standard
-deviations. The reverse divergence KL(q || p), that of variational inference, punishes q for weight where p has none.
-If q starts in the narrow mode, it stays there; if it starts in the broad mode, it stays near that, and becomes wide
-only because the two modes overlap. The forward divergence KL(p || q) punishes q for missing any part of p: the best q
-has the mean and variance of p. Prints both divergences of every fit, with standard errors, and leaves
-`kl_divergence.png`. Before that, checks the Monte Carlo estimate for two Gaussians against the closed form.
+The script fits a Gaussian q to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1), given by means and standard deviations. The
+reverse divergence KL(q || p), used in variational inference, is large if q has probability where p has none. If q
+starts in the narrow mode, it stays there. If it starts in the broad mode, it stays near this mode, and becomes wide
+only because the two modes overlap. The forward divergence KL(p || q) is large if q misses a part of p: the best q
+has the mean and variance of p. The script prints both divergences of every fit, with standard errors, and writes
+`kl_divergence.png`. First it compares the Monte Carlo estimate for two Gaussians with the closed form.
 """
 
 import argparse

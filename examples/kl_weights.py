@@ -13,9 +13,9 @@ The weights are relative to the ELBO of the whole data set, for M batches and W 
     1/W                  one over the number of weights: W times colder.
     0                    no prior at all.
 
-Under the weights that average 1, this mean-field Gaussian gives up the sine for the prior. Weight 1 and the last four
-weights come from an earlier study, which also counted the likelihood twice; here it counts once. Prints a table, and
-leaves `kl_weights_kl.png`, `kl_weights_prediction.png` and `kl_weights_mse.png`.
+With the two weights whose mean is 1, this mean-field Gaussian stays at the prior instead of fitting the sine. Weight 1
+and the last four weights are from an earlier study, which counted the likelihood twice; here it counts once. The script
+prints a table, and writes `kl_weights_kl.png`, `kl_weights_prediction.png` and `kl_weights_mse.png`.
 """
 
 import argparse

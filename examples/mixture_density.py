@@ -1,13 +1,13 @@
 """Several answers to one question
 ==================================
 
-The classical inverse problem, by a mixture density network.
+A mixture density network solves the classical inverse problem.
 
-The data are y, uniform in [0, 1], and x = y + 0.3 sin(2 pi y) + Gaussian noise of scale 0.05. A network predicts y from
-x. For x in the middle there are three answers: a single Gaussian can only cover them all, a mixture shows each. Both
-networks are Bayesian, fitted by SVI under the ELBO itself. Prints the test log-likelihood of both beside that of the
-truth, and the modes at x = 0.5. Leaves `mixture_density.png`: the predictive densities, a cut at x = 0.5, and the three
-parts of the mixture's variance, most of which lies between its components.
+y is uniform in [0, 1], and x = y + 0.3 sin(2 pi y) + Gaussian noise of scale 0.05. A network predicts y from x. For x
+near 0.5 there are three answers: a single Gaussian can only cover all three together, while a mixture shows each. Both
+networks are Bayesian, fitted by SVI with KL weight 1. The script prints the test log-likelihood of both and of the true
+density, and the modes at x = 0.5. It writes `mixture_density.png`: the predictive densities, a cut at x = 0.5, and the
+three parts of the mixture's variance, of which the part between components is the largest.
 """
 
 import argparse

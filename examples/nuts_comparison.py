@@ -1,12 +1,12 @@
 """SVI compared with NUTS
 =========================
 
-92 noisy points of 10 sin(2 pi x), none of them near 0. NUTS draws from the exact posterior; a mean-field and a
-full-rank Gaussian approximate it. Prints the chains' diagnostics (the predictions have converged; the weights, which
-are identified only up to permutations and signs, need not converge), then how far each approximation is from the
-truth: where there are data, in the gap, and outside. Mean-field is too sure of itself in the gap. Leaves
-`nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.safetensors`. Takes about a minute and a half;
-`--compile` draws in C, several times faster, and needs a C compiler.
+The data are 92 noisy points of 10 sin(2 pi x), none of them near 0. NUTS draws from the exact posterior; a mean-field
+and a full-rank Gaussian approximate it. The script prints the diagnostics of the chains: the predictions have
+converged; the weights are identified only up to permutations and signs, and need not converge. Then it prints how far
+each approximation is from NUTS where there are data, in the gap, and outside. Mean-field is too certain in the gap. The
+script writes `nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.safetensors`. It takes about a minute
+and a half; `--compile` draws in C, several times faster, and needs a C compiler.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def fit(
 
 
 def sample(model: pb.BayesianModel, data: tuple[torch.Tensor, ...], options: argparse.Namespace) -> pb.MCMCPosterior:
-    """NUTS draws; eight short chains, side by side in one batch, take hardly longer than one."""
+    """NUTS draws; eight short chains, computed in one batch, take hardly longer than one."""
     run = functools.partial(
         pb.fit_nuts,
         model,
@@ -68,7 +68,9 @@ def sample(model: pb.BayesianModel, data: tuple[torch.Tensor, ...], options: arg
         except RuntimeError as error:
             if not options.compile:
                 raise
-            print(f"{error}\nSampling goes on without --compile, which takes longer but draws from the same posterior.")
+            print(
+                f"{error}\nSampling continues without --compile, which takes longer but draws from the same posterior."
+            )
             return run()
 
 
@@ -76,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=150, help="draws of each chain, after equally many of warm-up")
     parser.add_argument("--steps", type=int, default=3000, help="optimisation steps of each fit")
-    parser.add_argument("--compile", action="store_true", help="compile the sampler: pays off for many draws")
+    parser.add_argument("--compile", action="store_true", help="compile the sampler: faster for many draws")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for picture, table and chains")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

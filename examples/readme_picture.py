@@ -1,14 +1,14 @@
 """The picture of the landing page
 ==================================
 
-Shows what a Bayesian network knows that it does not know: the first picture of the README.
+The first picture of the README shows where a Bayesian network is uncertain.
 
 Left: a curve with a gap in its data. NUTS draws from the exact posterior, and a mean-field Gaussian approximates it.
 Both bands widen where there are no data; the mean-field band widens too little. Right: a network trained on garments
-(FashionMNIST) looks at one more garment and at a digit (MNIST), a kind that it has never seen. 100 networks drawn
-from its posterior vote: on the garment they agree, on the digit they do not. The two images are not hand-picked: each
-has the median entropy of its test set. Without FashionMNIST in `--data`, scikit-learn's digits stand in: 0 to 6 are
-known, 7 to 9 are not. Leaves `front.png`.
+(FashionMNIST) classifies a new garment and a digit (MNIST), a kind that it has never seen. 100 networks drawn from its
+posterior vote: they agree on the garment, and disagree on the digit. Each of the two images has the median entropy of
+its test set. Without FashionMNIST in `--data`, scikit-learn's digits are used instead: 0 to 6 are known, 7 to 9 are
+not. The script writes `front.png`.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def load(root: Path | None) -> tuple[data.Images, Tensor, str, str]:
         images = data.load_images("fashion-mnist", root=root)
         return images, data.load_images("mnist", root=root).x_test, "a garment: known", "a digit: unknown"
     except FileNotFoundError as error:
-        print(f"{error}\nscikit-learn's digits stand in: 0 to 6 are known, 7 to 9 are not.", flush=True)
+        print(f"{error}\nscikit-learn's digits are used instead: 0 to 6 are known, 7 to 9 are not.", flush=True)
     images = data.load_images("digits")
     train, test = images.y_train < 7, images.y_test < 7
     tensors = (images.x_train[train], images.y_train[train], images.x_test[test], images.y_test[test])
@@ -132,7 +132,7 @@ def draw(xy: tuple[Tensor, Tensor], curves: dict, images: Tensor, ballots: Tenso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder that holds FashionMNIST/raw and MNIST/raw")
+    parser.add_argument("--data", type=Path, help="folder that contains FashionMNIST/raw and MNIST/raw")
     parser.add_argument("--draws", type=int, default=100, help="draws of each chain, after equally many of warm-up")
     parser.add_argument("--steps", type=int, default=2000, help="optimisation steps of the mean-field fit of the curve")
     parser.add_argument("--epochs", type=int, default=12, help="epochs of the network that sees garments")

@@ -1,12 +1,14 @@
 """Eight ways to be uncertain about one curve
 =============================================
 
-92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5], predicted on [-1.5, 1.5] by one small network: maximum likelihood,
-MAP, MC dropout, four kinds of variational inference, and a deep ensemble. Leaves `regression_methods.png`, and prints
-the error to the true curve where there are data, and both kinds of standard deviation inside their range and outside.
+A small network is fitted to 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5], and predicts on [-1.5, 1.5]. The methods
+are maximum likelihood, MAP, MC dropout, four kinds of variational inference, and a deep ensemble. The script writes
+`regression_methods.png`. It prints the error to the true curve where there are data, and the epistemic and aleatoric
+standard deviations inside and outside the range of the data.
 
-The variational fits are cold: under the ELBO itself (`--kl-weight 1`) these Gaussians lose most of the sine to their
-prior. Outside the data the bands are a matter of prior and method, and the aleatoric one can be anything.
+The KL weight of the variational fits is small: with weight 1 (`--kl-weight 1`) these Gaussians stay near their prior
+and do not fit the sine. Outside the data the epistemic bands depend on prior and method, and the aleatoric band is
+arbitrary.
 """
 
 import argparse

@@ -1,11 +1,12 @@
 """Three ways to train: SVI, svi_step, fit_svi
 ==============================================
 
-Pyro's own SVI, steps in a loop of your own, and a call of `fit_svi`.
+Pyro's own SVI, `svi_step` in your own loop, and a call of `fit_svi`.
 
-Fits scikit-learn's digits in each way, from the same start and with the same random numbers. The first is a plain Pyro
-script that imports only a model and a guide; the other two take the direct path, without effect handlers. Prints the
-result of each, which is the same, and its time; predicts with Pyro's own `Predictive`.
+The script fits scikit-learn's digits in each way, from the same start and with the same random numbers. The first way
+is a plain Pyro script that imports only a model and a guide; the other two compute steps directly, without effect
+handlers. The script prints the result of each, which is the same, and its time. It predicts with Pyro's own
+`Predictive`.
 """
 
 import argparse

@@ -1,15 +1,13 @@
 """A transformer that reads documentation
 =======================================
 
-Which library is a docstring from? Real text that comes with every installation of this library, and two ways to learn
-from it.
+A transformer says from which library a docstring is.
 
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
-typer serve as the unknown. A small `nn.TransformerEncoder` is trained to a point, by Adam, and to a posterior over all
-of its weights, by natural gradients. Prints a table, and leaves `transformer_point.png` and
-`transformer_posterior.png`, accuracy against confidence. The texts, and so the results, depend on the installed
-versions.
+typer are the unknown texts. The script fits a small `nn.TransformerEncoder` twice: a point estimate by Adam, and a
+posterior over all weights by natural gradients. It prints a table, and writes pictures of accuracy against confidence,
+`transformer_point.png` and `transformer_posterior.png`. The texts and the results depend on the installed versions.
 """
 
 import argparse

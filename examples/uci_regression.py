@@ -1,15 +1,15 @@
 """Regression on a table of numbers
 ===================================
 
-How far off is a prediction, and how likely did it consider the truth?
+The error and the log-likelihood of four methods.
 
-One hidden layer of 50 tanh units on standardised inputs and targets, with a latent noise scale, fitted in four ways:
-one point (MAP), an ensemble of five such points, a mean-field Gaussian, and draws from the exact posterior (NUTS).
-Prints the root mean squared error and the mean log-likelihood of test targets, in the units of the target, with
-standard errors over the splits. With `--data` one of six UCI data sets and its published splits; without, the diabetes
-data of scikit-learn in random splits.
+The network has one hidden layer of 50 tanh units, standardised inputs and targets, and a latent noise scale. It is
+fitted in four ways: one point (MAP), an ensemble of five such points, a mean-field Gaussian, and draws from the exact
+posterior (NUTS). The script prints the root mean squared error and the mean log-likelihood of test targets, in the
+units of the target, with standard errors over the splits. With `--data` it uses one of six UCI data sets in its
+published splits, otherwise scikit-learn's diabetes data in random splits.
 
-There are few data, and a single point fits their noise: it is too sure of itself, which costs log-likelihood.
+There are few data, so a single point fits their noise. It is then too certain, and has a low log-likelihood.
 """
 
 import argparse
@@ -125,7 +125,7 @@ def with_error(values: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder that holds uci/NAME")
+    parser.add_argument("--data", type=Path, help="folder that contains uci/NAME")
     parser.add_argument("--dataset", default="yacht", choices=data.UCI_SETS, help="name of the data set in that folder")
     parser.add_argument("--splits", type=int, default=3, help="number of splits, from the first")
     parser.add_argument("--steps", type=int, default=600, help="optimisation steps of each fit")

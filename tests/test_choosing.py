@@ -186,7 +186,7 @@ def test_a_longer_limit_makes_longer_chains(slowness, monkeypatch):
     ("settings", "message"),
     [
         ({"time_limit": 0}, "`time_limit` must be a finite number above 0"),
-        ({"time_limit": 9, "method": "svi"}, '`time_limit` is for method="auto"'),
+        ({"time_limit": 9, "method": "svi"}, '`time_limit` needs method="auto"'),
         ({"method": "best"}, "`method` must be one of 'auto', 'svi'"),
         ({"activation": "step"}, "`activation` must be 'relu'"),
     ],

@@ -212,9 +212,9 @@ def test_an_argument_of_a_variational_fit_asks_for_one(option, monkeypatch):
     pb.fit(model, data, **{name: value})
     pb.fit(model, data, method="svi", **{name: value})
     assert [call[name] is value or call[name] == value for call in calls] == [True, True]
-    with pytest.raises(ValueError, match=rf'^`{name}` is for variational inference, got method="mclmc"; leave it out'):
+    with pytest.raises(ValueError, match=rf'^`{name}` needs variational inference, got method="mclmc"; leave it out'):
         pb.fit(model, data, method="mclmc", **{name: value})
-    with pytest.raises(ValueError, match=rf"^`time_limit` is for chains, got `{name}`, which makes"):
+    with pytest.raises(ValueError, match=rf"^`time_limit` needs chains, got `{name}`, which makes"):
         pb.fit(model, data, time_limit=3, **{name: value})
 
 
@@ -228,7 +228,7 @@ def test_arguments_that_say_nothing_do_not(quick):
     [
         ({"method": "best"}, r"`method` must be one of 'auto', 'svi', 'mclmc', got 'best'\."),
         ({"method": None}, "`method` must be one of 'auto', 'svi', 'mclmc', got None"),
-        ({"method": "svi", "time_limit": 3}, '`time_limit` is for chains, got method="svi"; leave it out'),
+        ({"method": "svi", "time_limit": 3}, '`time_limit` needs chains, got method="svi"; leave it out'),
         ({"time_limit": 0}, "`time_limit` must be a finite number above 0"),
         ({"time_limit": "long"}, "`time_limit` must be a finite number above 0"),
         ({"seed": -1}, "`seed` must be a whole number"),

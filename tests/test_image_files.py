@@ -149,7 +149,7 @@ def test_a_folder_of_packed_images_is_a_data_set(tmp_path):
     with pytest.raises(ValueError, match=r"`classes` must name all 3 labels, 0 to 2, got \['a', 'b'\]"):
         load_packed_images(tmp_path, classes=("a", "b"))
     pack(tmp_path / "test.npz", [encode(image) for image in pictures(2, size=9)], [0, 1])
-    with pytest.raises(ValueError, match=r"shape \(3, 9, 9\), and those of train.npz \(3, 8, 8\)"):
+    with pytest.raises(ValueError, match=r"shape \(3, 9, 9\), but the images of train.npz \(3, 8, 8\)"):
         load_packed_images(tmp_path)
     (tmp_path / "train.npz").unlink()
     with pytest.raises(MissingDataError, match=r"there is no file .*train.npz; packed images are an archive"):
@@ -164,14 +164,14 @@ def test_a_folder_of_packed_images_is_a_data_set(tmp_path):
         ({"labels": np.array([0.5, 1.0])}, "`labels` has dtype float64"),
         ({"labels": np.array([object()])}, "it is not an archive of arrays"),
         ({"labels": np.array([0, 1, 2])}, "it has 3 offsets and 3 labels"),
-        ({"labels": np.array([0, -1])}, "`labels` holds -1"),
+        ({"labels": np.array([0, -1])}, "`labels` has -1"),
         ({"offsets": np.array([0, 5, 9])}, "do not increase from 0 to"),
         ({"offsets": np.array([[0, 1, 2]])}, "`offsets` has dtype int64 and 2 axes"),
     ],
 )
 def test_a_damaged_archive_says_what_is_wrong(tmp_path, changes, message):
     path = pack(tmp_path / "images.npz", [encode(image) for image in pictures(2)], [0, 1], **changes)
-    with pytest.raises(ValueError, match=rf"images.npz is damaged: .*{message}.*; it must hold `jpeg`"):
+    with pytest.raises(ValueError, match=rf"images.npz is damaged: .*{message}.*; it must contain `jpeg`"):
         read_packed_images(path)
 
 

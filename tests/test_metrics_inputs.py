@@ -121,7 +121,7 @@ def test_wrong_shapes_of_single_arguments_are_refused(score, name, value):
 def test_what_is_no_distribution_is_refused(score, name, row):
     arguments = tensors(score)
     arguments[name][1] = torch.tensor(row)
-    with pytest.raises(ValueError, match=f"each row of `{name}` must hold probabilities"):
+    with pytest.raises(ValueError, match=f"each row of `{name}` must contain probabilities"):
         getattr(metrics, score)(**arguments)
 
 

@@ -176,7 +176,7 @@ REFUSED = {
     ),
     "predict without a value": (
         lambda x, y: pb.predict(returns_none, pb.MeanFieldGuide(line, x, y), x),
-        "must return what is to be predicted",
+        "must return the values to predict",
     ),
     "predict with another model's posterior": (
         lambda x, y: pb.predict(two, pb.MeanFieldGuide(line, x, y), x),
@@ -196,7 +196,7 @@ REFUSED = {
     ),
     "predict by a model that needs targets": (
         lambda x, y: pb.predict(lambda x, y: line(x, y), pb.MeanFieldGuide(line, x, y), x),
-        r"can be called without what it observes, as `model\(x, y=None\)`",
+        r"can be called without its observations, as `model\(x, y=None\)`",
     ),
 }
 

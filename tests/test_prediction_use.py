@@ -262,7 +262,7 @@ def test_what_was_not_asked_for_is_refused_with_the_remedy():
         (lambda x: x[:0], None, "`x` must have at least one row"),
         (lambda x: x.float(), None, "`x` is torch.float32"),
         (lambda x: [], None, "the loader is empty"),
-        (lambda x: DataLoader(x), lambda: torch.zeros(6), "`y` goes with a tensor x"),
+        (lambda x: DataLoader(x), lambda: torch.zeros(6), "`y` cannot be given with a loader"),
         (lambda x: x, lambda: torch.zeros(5, dtype=torch.long), "same number of rows"),
         (lambda x: x, lambda: torch.full((6,), 3), "class labels must lie in"),
     ],

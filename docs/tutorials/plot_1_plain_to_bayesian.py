@@ -1,18 +1,17 @@
 r"""From a plain network to a Bayesian one
 =========================================
 
-A plain network answers every question with the same confidence. A Bayesian one knows where its data end.
+A plain network does not say how certain its predictions are. A Bayesian network is less certain far from its data.
 
-The change takes three decisions: a **prior** (what weights are plausible before the data), a **likelihood** (how
-targets scatter around the network's output) and a **guide** (what shapes the posterior may take). This tutorial makes
-them one by one, on 200 noisy points of a sine.
+To make a network Bayesian, choose a **prior** (what weights are plausible before the data are seen), a **likelihood**
+(how targets scatter around the network's output) and a **guide** (what shapes the posterior may have). This tutorial
+chooses them one by one, for 200 noisy points of a sine.
 """
 
 # %%
 # The problem
 # -----------
-# The data lie between -0.5 and 0.5. We shall ask for predictions from -1 to 1: no data are out there, and we want the
-# network to say so.
+# The data are between -0.5 and 0.5. We predict from -1 to 1: outside of the data, the network should be uncertain.
 
 # sphinx_gallery_thumbnail_number = 4
 import functools
@@ -32,8 +31,8 @@ truth = 10 * torch.sin(2 * torch.pi * grid)
 # %%
 # A plain network, three times
 # ----------------------------
-# The same network is trained from three random starts. (``nets.mlp`` builds an ``nn.Sequential``; any module will do.
-# ``nets.Standardize`` gives the inputs mean 0 and scale 1, which matters more than it seems: see the traps below.)
+# The same network is trained from three random starts. (``nets.mlp`` builds an ``nn.Sequential``; any module works.
+# ``nets.Standardize`` gives the inputs mean 0 and scale 1; the trap about scales below explains why.)
 
 
 def build_net(seed: int) -> nn.Module:
@@ -63,15 +62,14 @@ ax.legend()
 plt.show()
 
 # %%
-# All three fit the data equally well, and they disagree outside. Which of them is right? The data cannot tell: many
-# networks fit, and picking one throws that knowledge away. Bayes' rule keeps them all, each with the weight that the
-# data give it:
+# All three fit the data equally well, and disagree outside. The data do not show which one is right. With a single
+# network we lose this information. Bayes' rule keeps all networks, with probabilities that depend on the data:
 #
 # .. math:: p(w \mid y) \propto p(y \mid w)\, p(w).
 #
 # Decisions one and two: prior and likelihood
 # -------------------------------------------
-# ``BayesianModel`` turns the network into a Pyro model. The network itself is copied, and stays as it is.
+# ``BayesianModel`` makes a Pyro model from a copy of the network.
 
 model = pb.BayesianModel(
     build_net(0),
@@ -82,11 +80,11 @@ model = pb.BayesianModel(
 print("random weights:", ", ".join(model.site_names))
 
 # %%
-# **Trap: num_data.** It is the number of rows of the whole data set, not of a batch. It balances data against prior:
-# too small a number would let the prior win. `fit` refuses another number if it gets whole data; in a loop of your own,
-# with your own loader, nothing checks it.
+# **Trap: num_data.** It is the number of rows of the whole data set, not of a batch. It balances data and prior: with
+# too small a number the prior has too much influence. `fit` refuses a wrong number if it gets whole data; in your own
+# loop, with your own loader, nothing checks it.
 #
-# A prior over weights is a claim about *functions*. Draw some before believing it: the model is a Pyro model, so
+# A prior over weights is a prior over *functions*. Draw some before you use it: the model is a Pyro model, so
 # calling it draws weights and returns the network's output.
 
 torch.manual_seed(1)
@@ -99,11 +97,11 @@ ax.set(xlabel="x", ylabel="y", title="30 networks from the prior")
 plt.show()
 
 # %%
-# The functions reach the size of the data and bend where the data are: the prior is usable. With a prior scale of 0.1
-# all of them would be flat lines near 0, with 10 they would shoot off to thousands. This picture is the cheapest check
-# of a prior.
+# The functions have the size of the data and bend where the data are, so the prior is suitable. With a prior scale of
+# 0.1 all of them would be flat lines near 0; with 10 they would reach thousands. This picture is the cheapest check of
+# a prior.
 #
-# **Trap: scales.** A prior scale means nothing without the scale of the inputs. Standardise them (as the first layer
+# **Trap: scales.** The effect of a prior scale depends on the scale of the inputs. Standardise them (as the first layer
 # does here), and standardise targets whose scale is far from the range 1 to 10.
 #
 # Decision three: the guide
@@ -114,15 +112,15 @@ plt.show()
 # achieves minus its divergence from the prior, in nats.
 #
 # ``fit`` with ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
-# (``fit_svi`` leaves all of it to you. Without a method, ``fit`` runs Markov chains where it can: often better, but
-# there is no guide to look at.)
+# (With ``fit_svi`` you choose all of them. Without `method`, ``fit`` runs Markov chains if possible. These are often
+# better, but have no guide.)
 
 posterior = pb.fit(model, (x, y), method="svi", seed=0)
 print(posterior.status)
 
 # %%
-# **Trap: stopping too early.** The standard deviations settle long after the means. So look at the curves before the
-# predictions: the ELBO must have levelled off.
+# **Trap: stopping too early.** The standard deviations converge long after the means. So look at the curves before the
+# predictions: the ELBO must no longer rise.
 
 figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.4), layout="constrained")
 plotting.loss_curves(posterior.history, axes)
@@ -131,10 +129,10 @@ plt.show()
 # %%
 # Predictions
 # -----------
-# ``predict`` draws weights from the posterior, runs the network with each, and adds up. The variance of a new target
-# has two parts:
+# ``predict`` draws weights from the posterior, runs the network with each draw, and averages. The variance of a new
+# target has two parts:
 #
-# - **aleatoric**: the noise of the data, which stays however many data there are;
+# - **aleatoric**: the noise of the data, which more data do not reduce;
 # - **epistemic**: the disagreement of the drawn networks, which more data would remove.
 
 prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
@@ -155,8 +153,8 @@ right.set(title="20 of the networks behind them", xlabel="x")
 plt.show()
 
 # %%
-# Read the two panels together. Inside the data the drawn networks coincide, and only the noise is left. Outside they
-# fan out, and the epistemic band widens with them. The bands show the spread of such curves.
+# The bands show two standard deviations of the curves of the drawn networks. Inside the data these curves coincide, and
+# only the noise is left. Outside they diverge, and the epistemic band becomes wider.
 #
 # How often does the band of two standard deviations contain the truth?
 
@@ -166,9 +164,9 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
     print(f"the band holds the truth at {float(inside_band[rows].float().mean()):.0%} of the places {name}")
 
 # %%
-# Outside it contains the truth less often than it promises: the network does not know that sines turn back, and its
-# prior says "straight on". **A posterior is only as wise as its prior.** Its uncertainty tells you *that* you left the
-# data; it does not promise to cover whatever is there.
+# Outside it contains the truth less often than it should: under the prior, functions continue in a straight line, and
+# the sine turns back. **A posterior depends on its prior.** Its uncertainty tells you *that* an input is far from the
+# data; the band need not contain the truth there.
 #
 # **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. Its extreme case is
 # weight 0:
@@ -192,16 +190,14 @@ ax.set(title="KL weight 0: back to a plain network", ylim=(-20, 20))
 plt.show()
 
 # %%
-# Then nothing keeps the standard deviations from shrinking, and the network is sure of itself again. A weight between 0
-# and 1
-# can be a fair compromise for large networks, but say so where you report results: it is not the posterior of the
-# prior that you wrote down.
+# Then the standard deviations shrink, and the network is too certain again. A weight between 0 and 1 can be a good
+# compromise for large networks. But say so where you report results: it is not the posterior under the stated prior.
 #
 # Exercises
 # ---------
 # 1. Leave out ``nets.Standardize``. Which prior scale brings the bends back?
-# 2. Draw functions from ``NormalPrior(0.25)`` and ``NormalPrior(1.0)``, then fit both. Compare the last ELBO of
-#    ``posterior.history``: the data prefer one.
-# 3. Give the likelihood no number, ``GaussianLikelihood()``, and the noise is learned. Is it close to 1?
+# 2. Draw functions from ``NormalPrior(0.25)`` and ``NormalPrior(1.0)``, then fit both. Which has the larger last ELBO
+#    in ``posterior.history``?
+# 3. Learn the noise, with ``GaussianLikelihood()``. Is it close to 1?
 # 4. Open a gap, ``data.regression_problem(200, noise=1.0, gap=0.5)``. Is the network less certain in the gap? The
 #    third tutorial measures whether it is uncertain *enough*.

@@ -1,15 +1,15 @@
 r"""Detect the unknown
 =====================
 
-A classifier that was trained on garments calls every digit a garment. Can it at least notice?
+A classifier that was trained on garments assigns every digit to a kind of garment. This tutorial detects such inputs.
 
-A plain network spreads its softmax over the classes that it knows; nothing in it means "none of these". A Bayesian
-network draws many classifiers that agree on what the data taught them. Elsewhere they disagree, and the disagreement
-can be measured.
+The probabilities of a plain network sum to 1 over the classes that it knows; it has no output for "none of these". A
+Bayesian network draws many classifiers. They agree on inputs like the training data, and disagree on others. We can
+measure this disagreement.
 
-With FashionMNIST and MNIST at hand (``$PYRO_BNN_DATA``, or ``pyro-bnn train fashion-mnist --download``) the known kinds
-are garments and the unknown are handwritten digits. Without them, the known kinds are scikit-learn's small digits 0 to
-6, and the unknown are 7, 8 and 9.
+If FashionMNIST and MNIST are available (``$PYRO_BNN_DATA``, or ``pyro-bnn train fashion-mnist --download``), the known
+images are garments and the unknown ones are handwritten digits. Otherwise the known images are scikit-learn's small
+digits 0 to 6, and the unknown ones are 7, 8 and 9.
 """
 
 # %%
@@ -51,8 +51,8 @@ for row, (name, images) in zip(axes, (("known", x_test), ("unknown", unknown)), 
 plt.show()
 
 # %%
-# No unknown image takes part in training, and none in choosing a setting. **Trap:** a detector that was tuned on its
-# test unknowns is a classifier with one more class, and will miss the next kind.
+# No unknown image is used in training or in choosing a setting. **Trap:** a detector that was tuned on its unknown test
+# images is only a classifier with one more class, and will not detect another kind of unknown images.
 #
 # A plain network, for comparison
 # -------------------------------
@@ -90,8 +90,8 @@ print(
 # The Bayesian network
 # --------------------
 # The same network with a prior on its weights. ``NetworkInit(prior_fraction=0.1)`` starts the standard deviations at
-# a tenth of the prior's. **Trap:** a guide that starts with tiny standard deviations and is trained briefly stays a
-# point. Its accuracy is fine, and its uncertainty worthless.
+# a tenth of the prior's. **Trap:** after a short fit, a guide that started with tiny standard deviations is still a
+# point. Its accuracy is good, but its uncertainty is worthless.
 
 model = pb.BayesianModel(build_net(), prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=len(x_train))
 posterior = pb.fit_svi(
@@ -120,7 +120,7 @@ print(
 )
 
 # %%
-# Where does the caution come from? Let each of the 100 drawn networks vote for its favourite class:
+# Let each of the 100 drawn networks vote for its most probable class:
 
 figure, axes = plt.subplots(2, 6, figsize=(7.4, 3.8), layout="constrained")
 pictures = torch.cat([x_test[:3], unknown[:3]])
@@ -129,8 +129,8 @@ plotting.vote_histograms(pictures, votes, classes, titles=[*["known"] * 3, *["un
 plt.show()
 
 # %%
-# For most known images nearly all votes go to one class. For most unknown ones they scatter: the drawn networks answer
-# differently, since the data never told them what to make of such strokes.
+# For most known images nearly all votes are for one class. For most unknown images the networks disagree, since they
+# were not trained on such images.
 #
 # A number for the disagreement
 # -----------------------------
@@ -139,10 +139,10 @@ plt.show()
 # .. math:: \underbrace{H\big[\bar p\big]}_{\text{total}} = \underbrace{\tfrac1S \sum_s H[p_s]}_{\text{aleatoric}} +
 #           \underbrace{I}_{\text{epistemic}}
 #
-# - aleatoric: each drawn network hesitates. A shirt that could be a coat; more data would not help.
-# - epistemic, the *mutual information*: the networks contradict each other. More data of that kind would help.
+# - aleatoric: each drawn network is uncertain, such as between a shirt and a coat. More data would not help.
+# - epistemic, the *mutual information*: the networks disagree. More data of that kind would help.
 #
-# An image of an unknown kind should stand out in the epistemic part.
+# An image of an unknown kind should have a large epistemic part.
 
 print("mean, in nats       total   aleatoric   epistemic")
 for name, prediction in (("known", known_prediction), ("unknown", unknown_prediction)):
@@ -178,7 +178,7 @@ plt.show()
 #
 # A rule for work
 # ---------------
-# To decide, choose a threshold **on known images alone**: here the one that sends 5 % of them to a human.
+# Choose a threshold **by known images alone**. This one sends 5 % of them to a person:
 
 threshold = known_prediction.epistemic.quantile(0.95)
 caught = float((unknown_prediction.epistemic > threshold).float().mean())
@@ -188,9 +188,9 @@ print(f"threshold {float(threshold):.3f} nats: {caught:.1%} of the unknown image
 print(f"accuracy on the known images that are answered: {answered_accuracy:.1%} instead of {accuracy:.1%}")
 
 # %%
-# The same score that finds the unknown also finds mistakes: accuracy on the remaining images rises.
+# The score that detects unknown images also detects mistakes: the accuracy on the remaining images is higher.
 #
-# Which unknown images slip through? Look at them; there is always something to learn.
+# Look at the unknown images that were not detected:
 
 slipped = unknown_prediction.epistemic.argsort()[:6]
 figure, axes = plt.subplots(2, 6, figsize=(7.4, 3.8), layout="constrained")
@@ -198,19 +198,18 @@ plotting.vote_histograms(unknown[slipped], unknown_prediction.votes[slipped], cl
 plt.show()
 
 # %%
-# To the drawn networks, these look like a known kind.
+# The drawn networks agree on these images, which resemble a known kind.
 #
-# **Trap: the KL weight again.** If it is below 1, as it is here for garments, the posterior is colder than Bayes'
-# rule says. Cold posteriors classify better and notice less. Accuracy, calibration and detection must be judged on
-# *one* posterior; reporting the best of each from different settings is the commonest way to fool oneself.
+# **Trap: the KL weight again.** If it is below 1, as it is here for garments, the posterior is narrower than Bayes'
+# rule says. Cold posteriors classify better and detect less. So measure accuracy, calibration and detection for
+# *one* posterior; do not report the best of each from different settings.
 #
-# **Trap: far is not the same as unknown.** Images of pure noise are an easy test, and passing it proves little. Test
-# with unknowns like those that you expect.
+# **Trap: easy unknown images.** Images of pure noise are easy to detect, so a good result proves little. Test
+# with unknown images like those that you expect.
 #
 # Exercises
 # ---------
-# 1. Leave out one of the known classes in training, and let it be the unknown. Which class is hardest to notice?
-# 2. Plot AUROC and accuracy for KL weights 0.05, 0.2 and 1. Which pair would you ship?
-# 3. Train five plain networks and wrap them: ``pb.EnsemblePosterior`` of five ``pb.auto_delta`` fits. Is the mutual
-#    information of an ensemble of 5 as good?
-# 4. Score images of uniform noise, ``torch.rand_like(x_test)``. Does anything surprise you?
+# 1. Leave out one of the known classes in training, and use it as the unknown. Which class is hardest to detect?
+# 2. Plot AUROC and accuracy for KL weights 0.05, 0.2 and 1. Which weight would you use?
+# 3. Make a ``pb.EnsemblePosterior`` of five ``pb.auto_delta`` fits. Is its mutual information as good?
+# 4. Score images of uniform noise, ``torch.rand_like(x_test)``. Are they detected?

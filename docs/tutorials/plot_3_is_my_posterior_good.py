@@ -1,11 +1,13 @@
 r"""Is my posterior any good?
 =========================
 
-A fit always returns something. This tutorial checks, from cheap to expensive, whether it is a good posterior.
+A fit returns a posterior even if it failed. This tutorial checks whether the posterior is good, from cheap to
+expensive:
 
-1. Read the status, and ``diagnose`` what each layer learned: seconds.
-2. Measure the noise of the gradients: did the optimizer follow a signal? Seconds.
-3. Draw from the exact posterior with NUTS, on this or a smaller problem, and ``compare`` predictions: a minute.
+1. Read the status, and ``diagnose`` what each layer learned. This takes seconds.
+2. Measure whether the gradients are more than noise. This takes seconds.
+3. Draw from the exact posterior with NUTS, on this or a smaller problem, and ``compare`` predictions. This takes a
+   minute.
 
 The problem is a noisy sine without data in the middle. A good posterior is uncertain in that gap.
 """
@@ -40,18 +42,18 @@ print(fitted.status)
 # %%
 # Check 1: what did the weights learn?
 # ------------------------------------
-# The status says that the objective is level. That is necessary but not sufficient: the wrong objective can be level
-# too. So look at the weights, site by site.
+# The status says that the objective no longer rises. This is not sufficient, since the objective may be wrong. So look
+# at the weights, site by site.
 
 print(fitted.diagnose())
 
 # %%
-# "At prior" is the share of weights that learned next to nothing, "collapsed" the share whose draws are all the same
-# number. Some weights at the prior are normal: here the data need fewer than 20 units. What would a bad fit look like?
-# Here are two common mistakes:
+# "At prior" is the share of weights that learned almost nothing, "collapsed" the share whose draws are all the same
+# number. Some weights at the prior are normal: here the data need fewer than 20 units. Two common mistakes give a bad
+# fit:
 #
-# - a divergence that is counted many times over, such as once for every row in a loss that is a mean over rows. That
-#   is a KL weight far above 1. (Another way to get it, a wrong ``num_data``, is refused.)
+# - a divergence that is counted many times, such as once for every row in a loss that is a mean over rows. This
+#   is a KL weight far above 1. (A wrong ``num_data``, which would have the same effect, is refused.)
 # - standard deviations that start at practically 0, in a fit that ends before they have grown.
 #
 # The library warns of both. (The warnings are silenced here, since ``diagnose`` repeats them.)
@@ -75,15 +77,14 @@ for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
 plt.show()
 
 # %%
-# In the middle the network has learned nothing and says so with bands that ignore the data. On the right it fits the
-# data and is certain in the gap, where it has seen nothing. The picture alone would not tell which of the two mistakes
-# is in the code; the messages above do, with the remedies.
+# In the middle the network has learned nothing, and its bands ignore the data. On the right it fits the data, but it is
+# certain in the gap, where there are no data. The messages above name the two problems and their remedies.
 #
 # Check 2: how noisy are the gradients?
 # -------------------------------------
-# Variational inference follows gradients that are drawn at random. ``gradient_noise`` holds the parameters still and
-# measures signal and noise. At an optimum the signal is 0; before that, a ratio far below 1 means that most of each
-# step goes in a random direction.
+# The gradients of variational inference are random. ``gradient_noise`` measures their mean (signal) and their standard
+# deviation (noise) at fixed parameters. At an optimum the signal is 0. Before that, a ratio far below 1 means that
+# steps are mostly random.
 
 start = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02))
 for name, guide in (("at the start", start), ("at the end", fitted)):
@@ -94,17 +95,17 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
         print(f"{name:13} {kind:25} signal {signal:8.1f}   noise {noise:8.1f}   ratio {signal / noise:7.2f}")
 
 # %%
-# At the start the signal stands out. At the end only noise is left, as it should be at an optimum. Local
-# reparameterisation has less noise, so the fit can settle closer to the optimum; ``fit`` chose it by default, as its
+# At the start the signal is larger than the noise. At the end only noise is left, as expected at an optimum. Local
+# reparameterisation has less noise, so the fit can come closer to the optimum; ``fit`` chose it by default, as its
 # status said.
 #
-# **Trap:** a small signal is good news only together with a level objective. With a learning rate that is too high a
-# fit dances around the optimum; with one that is too low it never gets there.
+# **Trap:** a small signal shows convergence only if the objective no longer rises. If the learning rate is too high, a
+# fit moves around the optimum; if it is too low, the fit does not reach it.
 #
-# Check 3: the yardstick
-# ----------------------
-# NUTS draws from the exact posterior of the same model. It takes longer, and it is the only check that shows what the
-# guide *cannot* represent. If your problem is too large for it, use a small one of the same kind: fewer rows, fewer
+# Check 3: compare with NUTS
+# --------------------------
+# NUTS draws from the exact posterior of the same model. It takes longer, but only this check shows what the
+# guide *cannot* represent. If your problem is too large, use a small problem of the same kind, with fewer rows and
 # units.
 
 with warnings.catch_warnings():
@@ -113,13 +114,13 @@ with warnings.catch_warnings():
 print(chains.status)
 
 # %%
-# The yardstick itself must be checked first. R-hat compares four chains that started far apart: above 1.01 they have
-# not found the same posterior. The effective sample size says how many independent draws they are worth; 400 are enough
-# here. If a sentence after these numbers says what to try, do that before you believe what follows.
+# First check NUTS itself. R-hat compares four chains with different starting points: above 1.01 they have not found the
+# same posterior. The effective sample size is the number of independent draws with the same precision; 400 are enough
+# here. If the status ends with a remedy, apply it before you use the draws.
 #
 # **Trap: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has its own
-# order. So R-hat of single weights is bad for nearly every network, and it does not matter. The numbers above are
-# those of *predictions*.
+# order. So R-hat of single weights is bad for nearly every network, and does not matter. The numbers above are for
+# *predictions*.
 
 comparison = pb.compare(model, {"nuts": chains, "mean-field": fitted}, grid, regions=regions, num_samples=600, seed=0)
 print(comparison)
@@ -145,24 +146,23 @@ axes[2].legend()
 plt.show()
 
 # %%
-# The grey stripes are where the data lie. The exact posterior dips sharply there and rises between and outside. The
-# mean-field curve is flatter: **too uncertain where there are data, too certain elsewhere**. It has one
-# standard deviation for each weight and no correlations, so it cannot say "these two weights may vary, but only
-# together". No number of epochs changes that, and neither status nor ``diagnose`` can see it.
+# The grey stripes show where the data are. The uncertainty of the exact posterior is small there, and large between and
+# outside. The mean-field curve is flatter: **too uncertain where there are data, too certain elsewhere**. It has one
+# standard deviation for each weight and no correlations, so it cannot represent two weights that vary only
+# together. More epochs do not change this, and neither the status nor ``diagnose`` shows it.
 #
 # What to do
 # ----------
-# - Predictions inside the data: the mean-field fit is fine; the noise dominates its total band.
-# - Decisions that depend on the gap: use NUTS where it is affordable, or a guide with correlations.
-# - Whatever you choose, keep such a comparison on a small problem beside your code, and run it when the model changes.
+# - For predictions inside the data, the mean-field fit is good enough, since the noise dominates the total band.
+# - For decisions that depend on the gap, use NUTS if it is fast enough, or a guide with correlations.
+# - Keep such a comparison on a small problem with your code, and run it when the model changes.
 #
-# **Trap:** a better ELBO is not a better posterior in every region. The ELBO depends on the places where there are
-# data.
+# **Trap:** a larger ELBO does not mean a better posterior in every region. The ELBO depends on the regions with data.
 #
 # Exercises
 # ---------
-# 1. Add ``pb.LowRankGuide(model, rank=10)`` to the comparison. Where is it better than the mean-field?
-# 2. Give NUTS twice, with two seeds. The distance of the second run from the first is the noise of the yardstick.
-# 3. Use ``kl_weight=0.3`` in ``pb.fit``. Which region gains, and which loses?
-# 4. Use 20 data points, then 500, with ``data.regression_problem(20, noise=2.0, gap=0.5)``. Does the mean-field come
+# 1. Add ``pb.LowRankGuide(model, rank=10)`` to the comparison. Where is it better than the mean-field guide?
+# 2. Compare two runs of NUTS with two seeds. Their distance is the noise of the comparison.
+# 3. Use ``kl_weight=0.3`` in ``pb.fit``. Which regions become better, and which worse?
+# 4. Use 20 data points, then 500, with ``data.regression_problem(20, noise=2.0, gap=0.5)``. Is the mean-field guide
 #    closer to NUTS with more data?

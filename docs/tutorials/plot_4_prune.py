@@ -1,11 +1,11 @@
 r"""Prune: which weights does the network need?
 ==============================================
 
-A posterior has a standard deviation for each weight. A weight whose mean is within its own standard deviation of 0
-might as well be 0, so remove it.
+A posterior has a standard deviation for each weight. If the mean of a weight is closer to 0 than its standard
+deviation, the weight can be removed.
 
-We train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights, remove nineteen of
-every twenty, train the rest a little further, and end with a plain sparse network.
+We train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights, remove 95 % of them,
+train the others further, and make a plain sparse network.
 """
 
 # %%
@@ -35,7 +35,8 @@ print(posterior.status)
 # %%
 # Signal and noise
 # ----------------
-# The ratio of a weight is ``|mean| / sd``, often given in decibel: 0 dB is a ratio of 1, 10 dB one of 10.
+# The signal-to-noise ratio of a weight is ``|mean| / sd``, often given in decibel: 0 dB is a ratio of 1, 10 dB a ratio
+# of 10.
 
 ratios = pruning.signal_to_noise(posterior)
 for site, ratio in ratios.items():
@@ -46,9 +47,9 @@ plotting.signal_to_noise({site: ratio.clamp_min(1e-4) for site, ratio in ratios.
 plt.show()
 
 # %%
-# Most weights of the first layer are below 0 dB: the data did not need them, and the prior pulled them back. Where
-# are they? Each of the 100 hidden units sees 8 x 8 pixels; the mean ratio of each pixel over all units shows which
-# pixels matter.
+# Most weights of the first layer are below 0 dB: the data did not need them, and they stayed near the prior. Each of
+# the 100 hidden units has 8 x 8 pixels as inputs; the mean ratio of each pixel over all units shows which pixels
+# matter.
 
 first = next(iter(ratios.values()))
 figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
@@ -62,10 +63,10 @@ plt.show()
 # %%
 # Pixels at the edge are white in all images. They carry no information, and their weights stayed at the prior.
 #
-# How many can go?
-# ----------------
-# **Trap: never choose a share blindly.** ``snr_report`` tries several, with the mean weights and with an ensemble.
-# (In real work hold out validation data for it; choosing on the test set flatters the result.)
+# How many weights can be removed?
+# --------------------------------
+# **Trap: choose the share by its effect.** ``snr_report`` tries several shares, with the mean weights and with an
+# ensemble. (In real work use validation data for this; with the test set the result is too optimistic.)
 
 fractions = (0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 report = pruning.snr_report(model, posterior, *test, fractions=fractions, num_samples=50, seed=0)
@@ -76,13 +77,13 @@ plotting.pruning_curve(report, axes)
 plt.show()
 
 # %%
-# Nine of ten weights go at next to no cost. The NLL of the ensemble even *falls* at first: the removed weights
-# contributed nothing but noise. At 98 % the network breaks.
+# Without 90 % of the weights the network is nearly as good. The NLL of the ensemble even *falls* at first, since the
+# removed weights added only noise. Without 98 % the network is bad.
 #
 # Prune, then train on
 # --------------------
-# ``prune`` returns a posterior like any other. Removed weights are exactly 0 in every draw, and stay 0 when the guide
-# is trained further. So remove many, and let the rest adapt:
+# ``prune`` returns a posterior. Removed weights are exactly 0 in every draw, and stay 0 when the guide
+# is trained further. So remove many weights, and train the others:
 
 
 def describe(name: str, pruned: pb.GuidePosterior) -> float:
@@ -101,10 +102,10 @@ for fraction in (0.98, 0.95):
     print(f"{'':28} last ELBO {small.history.elbo[-1]:.0f} nats, of all weights {posterior.history.elbo[-1]:.0f}")
 
 # %%
-# Further training repairs much of the damage at 98 %; with a twentieth of its weights the network is about as good as
-# with all of them. And the ELBO is far higher, since a removed weight costs no divergence. **Trap:** the two ELBOs are
-# bounds for different models, so the difference is no evidence that the small one is "right"; it does show that the
-# large one pays for weights that it does not use.
+# Further training improves the network with 2 % of its weights much; with 5 % of its weights the network is about as
+# good as with all of them. The ELBO is far higher, since a removed weight adds no divergence. **Trap:** the two ELBOs
+# are bounds for different models, so the difference does not show that the small model is better; it does show that
+# weights without use lower the ELBO of the large one.
 #
 # A plain sparse network
 # ----------------------
@@ -118,17 +119,17 @@ with torch.no_grad():
 print(f"accuracy of the sparse network {accuracy:.1%}")
 
 # %%
-# The mean weights give a point prediction: small and quick, without epistemic uncertainty. To keep that, keep the
-# pruned posterior: ``pb.save_posterior(small, "small.posterior", model)`` writes a file that shrinks with the number
-# of weights.
+# The mean weights give a point prediction, which is small and fast, but has no epistemic uncertainty. If you need this
+# uncertainty, use the pruned posterior: ``pb.save_posterior(small, "small.posterior", model)`` writes a file whose size
+# falls with the number of weights.
 #
-# **Trap: the prior decides what is prunable.** Where many small weights matter *together*, each has a low ratio, and
-# accuracy falls early in the report. Then change the prior, or fit for longer, before blaming the method.
+# **Trap: the prior determines how many weights can be removed.** If many small weights matter *together*, each has a
+# low ratio, and accuracy falls early in the report. Then change the prior, or fit for longer.
 #
 # Exercises
 # ---------
-# 1. Remove 99 %, and train on. How much accuracy is left with 75 weights?
-# 2. Prune in steps, 75 %, 90 %, 95 %, 98 %, training on in between. Is it better than one cut?
+# 1. Remove 99 %, and train further. How much accuracy is left with 75 weights?
+# 2. Prune in steps, 75 %, 90 %, 95 %, 98 %, with training after each. Is this better than a single step?
 # 3. Use ``per="layer"``. Why is it worse for the last layer?
 # 4. Use ``pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)`` and compare the reports. Then fit
 #    it for three times as long.

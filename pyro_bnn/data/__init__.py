@@ -1,12 +1,12 @@
-"""The data sets used by commands and examples, as tensors."""
+"""Data sets as tensors, and corruptions of images."""
 
 from ._corruptions import add_noise as add_noise
 from ._corruptions import blur as blur
 from ._corruptions import lower_contrast as lower_contrast
+from ._files import MissingDataError as MissingDataError
 from ._images import GREY_SETS as GREY_SETS
 from ._images import Images as Images
 from ._images import load_images as load_images
-from ._missing import MissingDataError as MissingDataError
 from ._packed import load_packed_images as load_packed_images
 from ._packed import read_packed_images as read_packed_images
 from ._regression import regression_problem as regression_problem

@@ -1,4 +1,4 @@
-"""Corruptions of images at five strengths, for the calibration of predictions under shift."""
+"""Corruptions of images at five strengths, to measure predictions on shifted data."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from .._core import checks as _checks
 
 # The constants of CIFAR-10-C, by strength: `gaussian_noise`, `gaussian_blur` and `contrast` of make_cifar_c.py in
-# https://github.com/hendrycks/robustness. (Those of the article itself are for larger images.)
+# https://github.com/hendrycks/robustness. (The article has other constants, for larger images.)
 NOISE_SCALES = (0.04, 0.06, 0.08, 0.09, 0.10)
 BLUR_SCALES = (0.4, 0.6, 0.7, 0.8, 1.0)
 CONTRASTS = (0.75, 0.5, 0.4, 0.3, 0.15)
@@ -26,7 +26,7 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
         seed: Seed of the noise.
 
     Raises:
-        ValueError: If `x` holds no images in [0, 1], or `strength` is not from 1 to 5.
+        ValueError: If `x` is not images in [0, 1], or `strength` is not from 1 to 5.
 
     References:
         Hendrycks and Dietterich (2019), Benchmarking Neural Network Robustness to Common Corruptions and Perturbations,
@@ -44,14 +44,14 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
 
 def blur(x: Tensor, strength: int) -> Tensor:
-    r"""Images blurred by a Gaussian; beyond an edge, its nearest pixel is repeated.
+    r"""Images blurred by a Gaussian; outside of the image, the nearest pixel is repeated.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
         strength: Strength from 1 to 5; the Gaussian has a standard deviation of 0.4, 0.6, 0.7, 0.8 or 1.0 pixels.
 
     Raises:
-        ValueError: If `x` holds no images in [0, 1], or `strength` is not from 1 to 5.
+        ValueError: If `x` is not images in [0, 1], or `strength` is not from 1 to 5.
 
     References:
         As for :func:`add_noise`.
@@ -74,10 +74,10 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: Strength from 1 to 5; distances from the mean are multiplied by 0.75, 0.5, 0.4, 0.3 or 0.15.
+        strength: Strength from 1 to 5; differences from the mean are multiplied by 0.75, 0.5, 0.4, 0.3 or 0.15.
 
     Raises:
-        ValueError: If `x` holds no images in [0, 1], or `strength` is not from 1 to 5.
+        ValueError: If `x` is not images in [0, 1], or `strength` is not from 1 to 5.
 
     References:
         As for :func:`add_noise`.
@@ -92,7 +92,7 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """The constant for a strength; raises unless `x` holds images."""
+    """The constant for a strength; raises unless `x` is images."""
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")
@@ -108,7 +108,7 @@ def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
 
 
 def _blurring(size: int, scale: float) -> Tensor:
-    """Matrix that blurs a row of pixels from the left, shape (size, size), in double precision."""
+    """Matrix M such that ``row @ M`` is a blurred row of pixels, in double precision."""
     radius = math.floor(BLUR_WIDTH * scale + 0.5)
     offsets = torch.arange(-radius, radius + 1)
     kernel = (-0.5 * (offsets.double() / scale).square()).exp()

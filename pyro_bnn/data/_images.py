@@ -10,18 +10,14 @@ from torch import Tensor
 from .._core.extras import MissingExtraError, optional
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
-from ._idx import find_idx, read_idx
-from ._missing import MissingDataError, data_folder
+from ._files import MissingDataError, data_folder, find_idx, read_idx
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 GREY_SETS = (*IMAGE_SETS, "digits")
 """The data sets whose images have the shape (H, W), without a colour axis."""
 
 DATA_SETS = (*GREY_SETS, "cifar10")
-FILES = (
-    ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-)
+FILES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
 """Images and labels, of the training set and of the test set."""
 
 CIFAR10_FOLDER = "cifar-10-batches-py"
@@ -49,7 +45,7 @@ class Images:
     """A data set of images.
 
     Args:
-        x_train: Training images, values in [0, 1], shape (N, H, W), or (N, 3, H, W) of images in colour.
+        x_train: Training images, values in [0, 1], shape (N, H, W), or (N, 3, H, W) in colour.
         y_train: Training labels, shape (N,).
         x_test: Test images, shape (M, H, W), or (M, 3, H, W).
         y_test: Test labels, shape (M,).
@@ -66,21 +62,21 @@ class Images:
 def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:
     """MNIST, FashionMNIST or CIFAR-10, or scikit-learn's 8 x 8 digits.
 
-    CIFAR-10 is published as pickles, which can hold code. Torchvision (the extra ``vision``) reads them, and only if
-    their checksums match the published files.
+    CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) reads them only if
+    their checksums are those of the published files.
 
     Args:
         name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits`` (which needs no files; a fixed quarter is the test
             set).
-        root: Folder that holds ``MNIST/raw``, ``FashionMNIST/raw`` or ``cifar-10-batches-py``; default
-            ``$PYRO_BNN_DATA``, else ``./data``.
-        download: Fetch missing files into `root`, by torchvision (the extra ``vision``).
+        root: Folder that contains ``MNIST/raw``, ``FashionMNIST/raw`` or ``cifar-10-batches-py``; by default
+            ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not set.
+        download: Whether to download missing files into `root`, by torchvision (the extra ``vision``).
 
     Raises:
         ValueError: If the name is unknown.
-        ImportError: If torchvision is not installed, and the files of CIFAR-10 are there.
-        MissingDataError: If the files are not there, and if they cannot be downloaded.
-        DamagedFileError: If a file is damaged, or the files do not fit each other.
+        ImportError: If the files of CIFAR-10 exist, but torchvision is not installed.
+        MissingDataError: If the files do not exist, or cannot be downloaded.
+        DamagedFileError: If a file is damaged, or the files are from different data sets.
 
     References:
         Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images,
@@ -104,7 +100,7 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
     (x_train, y_train), (x_test, y_test) = (_read_pair(raw, *pair, len(classes)) for pair in FILES)
     if x_train.shape[1:] != x_test.shape[1:]:
         raise DamagedFileError(
-            f"{raw / FILES[1][0]} holds images of {_size(x_test)} pixels, and {raw / FILES[0][0]} of {_size(x_train)}; "
+            f"{raw / FILES[1][0]} has images of {_size(x_test)} pixels, but {raw / FILES[0][0]} of {_size(x_train)}; "
             "take both from the same data set."
         )
     return Images(x_train / 255, y_train, x_test / 255, y_test, classes)
@@ -120,7 +116,7 @@ def _provide(
         which = "" if len(missing) == len(files) else f" ({', '.join(missing)})"
         raise MissingDataError(
             f"{published} was not found in {folder.absolute()}{which}; pass its folder (--data, or "
-            "$PYRO_BNN_DATA), or let it be downloaded there (--download)."
+            "$PYRO_BNN_DATA), or download it (--download)."
         )
 
 
@@ -138,15 +134,15 @@ def _download(published: str, root: Path, folder: Path) -> None:
 
 
 def _cifar10(root: Path) -> Images:
-    """CIFAR-10 by torchvision, which opens a pickle only after the checksums of all are verified."""
+    """CIFAR-10 by torchvision, which verifies the checksums of all files before it opens a pickle."""
     datasets = optional("torchvision", "torchvision", "vision").datasets
     try:
-        with filtered_warnings("ignore"):  # numpy warns of arrays that were pickled by its first versions
+        with filtered_warnings("ignore"):  # numpy warns of arrays that its first versions pickled
             parts = [datasets.CIFAR10(root, train=is_train, download=False) for is_train in (True, False)]
     except RuntimeError as error:
         raise DamagedFileError(
             f"the files in {root / CIFAR10_FOLDER} are damaged: their checksums are not those of the published "
-            "CIFAR-10; remove the folder and let it be downloaded anew (--download)."
+            "CIFAR-10; remove the folder and download it again (--download)."
         ) from error
     (x_train, y_train), (x_test, y_test) = (
         (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() / 255, torch.tensor(part.targets))
@@ -160,13 +156,13 @@ def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) ->
     images, labels = read_idx(raw / image_file, 3), read_idx(raw / label_file, 1).long()
     if len(images) != len(labels):
         raise DamagedFileError(
-            f"{raw / image_file} holds {len(images)} images, and {raw / label_file} {len(labels)} labels; take both "
+            f"{raw / image_file} has {len(images)} images, but {raw / label_file} {len(labels)} labels; take both "
             "from the same data set."
         )
     if int(labels.max()) >= num_classes:
         raise DamagedFileError(
-            f"{raw / label_file} is damaged: labels are from 0 to {num_classes - 1}, and it holds {int(labels.max())}; "
-            "remove it and let it be downloaded anew (--download)."
+            f"{raw / label_file} is damaged: labels are from 0 to {num_classes - 1}, but it has {int(labels.max())}; "
+            "remove it and download it again (--download)."
         )
     return images, labels
 
@@ -176,7 +172,7 @@ def _size(images: Tensor) -> str:
 
 
 def _digits() -> Images:
-    from sklearn.datasets import load_digits  # imported late: it takes longer than all of this package
+    from sklearn.datasets import load_digits  # imported late: this takes longer than importing this package
     from sklearn.model_selection import train_test_split
 
     digits = load_digits()

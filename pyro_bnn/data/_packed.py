@@ -13,8 +13,8 @@ from torch import Tensor
 
 from .._core import checks as _checks
 from .._core.files import DamagedFileError
+from ._files import MissingDataError
 from ._images import Images
-from ._missing import MissingDataError
 
 ARRAYS = {"jpeg": "the bytes of all files, dtype uint8", "offsets": "N + 1 whole numbers", "labels": "N whole numbers"}
 
@@ -22,15 +22,14 @@ ARRAYS = {"jpeg": "the bytes of all files, dtype uint8", "offsets": "N + 1 whole
 def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
     """Images packed as JPEG or PNG files into one ``.npz`` archive.
 
-    The archive has three arrays: ``jpeg`` (uint8), all image files one after the other; ``offsets`` (N + 1), of which
+    The archive has three arrays: ``jpeg`` (uint8), all image files one after the other; ``offsets`` (N + 1), such that
     image i is the bytes from ``offsets[i]`` up to ``offsets[i + 1]``; and ``labels`` (N).
 
     Args:
         file: The archive.
 
     Returns:
-        Images of dtype uint8, shape (N, C, H, W), where C is 1 for grey images and 3 for images in colour; and labels,
-        shape (N,).
+        Images of dtype uint8, shape (N, C, H, W), with C = 1 for grey images and 3 in colour; and labels, shape (N,).
 
     Raises:
         MissingDataError: If there is no such file.
@@ -70,7 +69,7 @@ def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = 
     """A data set whose images are packed into ``train.npz`` and ``test.npz``, see :func:`read_packed_images`.
 
     Args:
-        folder: Folder that holds the two archives.
+        folder: Folder of the two archives.
         classes: Names of the labels 0, 1, ...; by default the numbers themselves.
 
     Returns:
@@ -78,14 +77,14 @@ def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = 
 
     Raises:
         ValueError: If a label has no name among `classes`.
-        MissingDataError: If an archive is not there.
-        DamagedFileError: If an archive is damaged, or the two do not fit each other.
+        MissingDataError: If an archive does not exist.
+        DamagedFileError: If an archive is damaged, or the images of the two have different shapes.
     """
     root = _checks.path("folder", folder)
     (x_train, y_train), (x_test, y_test) = (read_packed_images(root / f"{part}.npz") for part in ("train", "test"))
     if x_train.shape[1:] != x_test.shape[1:]:
         got, expected = (_checks.shape(x[0]) for x in (x_test, x_train))
-        raise _damaged(root / "test.npz", f"its images have shape {got}, and those of train.npz {expected}")
+        raise _damaged(root / "test.npz", f"its images have shape {got}, but the images of train.npz {expected}")
     num_classes = 1 + max(int(y_train.max()), int(y_test.max()))
     classes = tuple(str(label) for label in range(num_classes)) if classes is None else tuple(classes)
     if num_classes > len(classes):
@@ -108,7 +107,7 @@ def _decoded(content: bytes, name: str, path: Path) -> Tensor:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of an archive, checked to fit each other."""
+    """The arrays of an archive; raises unless they match each other."""
     if not path.is_file():
         raise MissingDataError(
             f"there is no file {path.absolute()}; packed images are an archive of numpy.savez with {_layout()}."
@@ -131,7 +130,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     if offsets[0] != 0 or offsets[-1] != len(packed) or not (np.diff(offsets) > 0).all():
         raise _damaged(path, f"`offsets` do not increase from 0 to {len(packed)}, the number of bytes in `jpeg`")
     if labels.min() < 0:
-        raise _damaged(path, f"`labels` holds {labels.min()}, and labels are 0, 1, ...")
+        raise _damaged(path, f"`labels` has {labels.min()}, but labels are 0, 1, ...")
     return arrays
 
 
@@ -140,4 +139,4 @@ def _layout() -> str:
 
 
 def _damaged(path: Path, fault: str) -> DamagedFileError:
-    return DamagedFileError(f"{path} is damaged: {fault}; it must hold {_layout()}.")
+    return DamagedFileError(f"{path} is damaged: {fault}; it must contain {_layout()}.")

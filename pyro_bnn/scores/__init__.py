@@ -1,4 +1,4 @@
-"""Functions of draws of outputs: uncertainty and metrics."""
+"""Uncertainty and scores of predictions."""
 
 import lazy_loader
 

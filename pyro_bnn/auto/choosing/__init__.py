@@ -1,4 +1,4 @@
-"""Which network, prior and likelihood suit a table, and how long to run: held-out training rows choose."""
+"""Chooses network, prior and likelihood for a table by held-out rows, and the length of the runs."""
 
 from ._budget import Budget as Budget
 from ._choose import Candidate as Candidate

@@ -1,21 +1,21 @@
-"""How long chains may be in a given time.
+"""The lengths of chains for a given time.
 
-Without a limit in seconds, lengths depend only on the numbers of rows and weights, so that fits are reproducible.
+Without a limit in seconds, they depend only on the numbers of rows and weights, so that fits are reproducible.
 """
 
 from dataclasses import dataclass
 
 SECONDS_PER_ROW = 0.06
-"""CPU seconds of a fit for each row: half a minute on two cores for a thousand. Heuristic, as are the next three."""
+"""CPU seconds of a fit for each row: half a minute on two cores for a thousand rows; heuristic."""
 
 FEWEST_SECONDS, MOST_SECONDS = 20.0, 300.0
-"""Least and most CPU seconds of a fit for which the user sets no limit."""
+"""Least and most CPU seconds of a fit if the user sets no limit; heuristic."""
 
 SECONDS_PER_PRODUCT, SECONDS_PER_WEIGHT = 1.8e-10, 4e-8
 """CPU seconds of a gradient in C, in single precision, for each pair of a row and a weight, and for each weight.
 
-Networks of 420 to 3400 weights on 150 to 7000 rows took 0.4e-10 to 1.5e-10 for each pair on one machine; the value here
-is for slower ones."""
+Networks of 420 to 3400 weights on 150 to 7000 rows took 0.4e-10 to 1.5e-10 for each pair on one machine. This value is
+larger, for slower machines."""
 
 SEARCH = 0.35
 """Share of the time for comparing candidates, if there are several; heuristic."""
@@ -24,13 +24,13 @@ DESCENT, WARMUP = 0.15, 0.65
 """Share of a chain's gradients for finding its mode, and share of its steps for warm-up; heuristic."""
 
 MOST_DESCENT, MOST_STEPS = 2000, 10_000
-"""Most steps of Adam and of a chain: on UCI tables, more hardly improved predictions; heuristic."""
+"""Most steps of Adam, and of a chain; more steps hardly improved predictions on UCI tables. Heuristic."""
 
 FEWEST_STEPS = 1000
-"""With fewer steps of a chain, a variational fit is the better choice; heuristic."""
+"""With fewer steps of a chain, a variational fit is better; heuristic."""
 
 NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4
-"""Numbers of chains of the fit, and of a comparison."""
+"""Number of chains of the fit, and of each run of the comparison."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Budget:
     Args:
         seconds: CPU seconds.
         slowness: CPU time of a gradient on this machine, divided by its nominal time.
-        most_steps: Most steps of warm-up, and most steps after it.
+        most_steps: Most steps of warm-up, and most steps after the warm-up.
     """
 
     seconds: float
@@ -71,7 +71,7 @@ class Budget:
 
     @classmethod
     def of_rows(cls, num_rows: int, most_steps: int | None = None) -> "Budget":
-        """The time for a table of so many rows if the user sets no limit."""
+        """The time for a table if the user sets no limit."""
         seconds = min(max(SECONDS_PER_ROW * num_rows, FEWEST_SECONDS), MOST_SECONDS)
         return cls(seconds, most_steps=MOST_STEPS if most_steps is None else most_steps)
 
@@ -80,7 +80,7 @@ class Budget:
         return self.slowness * (SECONDS_PER_PRODUCT * num_rows + SECONDS_PER_WEIGHT) * num_weights
 
     def lengths(self, share: float, num_rows: int, num_weights: int, num_chains: int) -> Lengths:
-        """Lengths of chains that together take a share of the time."""
+        """Lengths of chains that together take this share of the time."""
         gradients = share * self.seconds / self.gradient(num_rows, num_weights) / num_chains
         descent = min(DESCENT * gradients, MOST_DESCENT)
         steps = (gradients - descent) / 2  # a step takes two gradients

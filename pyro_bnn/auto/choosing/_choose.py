@@ -1,6 +1,6 @@
-"""Chooses the model that predicts held-out rows best, and fits it: a chain explores each of several modes.
+"""Chooses the model that predicts held-out rows best, and fits it by chains from trained networks.
 
-Short runs on some of the rows compare the models, and the best model then runs on all rows.
+Short runs on a part of the rows compare the models; the best model then runs on all rows.
 """
 
 import math
@@ -24,22 +24,22 @@ STEPS_PER_DRAW = 10
 """Steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
 
 FEW_ROWS, NUM_FOLDS = 1000, 3
-"""With fewer rows, each row is held out once, in so many folds; heuristic."""
+"""With fewer rows than the first number, each row is held out once, in this number of folds; heuristic."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
 """With more rows: the share of rows to hold out, the most rows to hold out, and the most rows to fit."""
 
 MOST_DIVERGING = 0.01
-"""The status is not ok if a larger share of the draws has a step that was not taken; heuristic."""
+"""The status is not ok if a larger share of the draws has a divergent step; heuristic."""
 
 FEW_TIMED, MOST_TIMED = 8, 2048
-"""Draws of the shortest timed run, which mostly takes preparation time, and of the longest; heuristic."""
+"""Draws of the shortest timed run, which is mostly preparation, and of the longest timed run; heuristic."""
 
 MORE_TIME = "With more time, `time_limit=`, each chain explores its mode further."
 
 Rows = tuple[Tensor, Tensor]
 Candidate = Callable[[int], BayesianModel]
-"""Makes a model, always the same, for a number of rows."""
+"""Makes the model for a number of rows, always with the same weights."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Chosen:
     """The best of several models, fitted.
 
     Args:
-        name: Its name.
+        name: Name of the model.
         model: The model.
-        posterior: Its posterior, whose status says what was compared and chosen.
-        scores: Mean log-density of the held-out rows in nats, by name; empty if there was one model only.
+        posterior: The posterior; its status says what was compared and chosen.
+        scores: Mean log-density of the held-out rows in nats, by name; empty if there was only one model.
     """
 
     name: str
@@ -70,17 +70,17 @@ def fit_best(
     progress: bool = False,
     seed: int,
 ) -> Chosen:
-    """Fit the model that predicts held-out rows best, by an ensemble of explored modes (:class:`~pyro_bnn.MCLMC`).
+    """Fit the model that predicts held-out rows best, by chains from trained networks (:class:`~pyro_bnn.MCLMC`).
 
     Args:
         candidates: Functions that make the models, by names that describe them in words.
         data: All rows (x, y). x has the shape (N, D).
-        seconds: Wall time on torch's threads. It sets the lengths, so the draws depend on the machine. None sets the
-            lengths by the numbers of rows and weights: the same on every machine with a compiler.
+        seconds: Wall time on torch's threads. The lengths and the draws then depend on the machine. With None the
+            lengths depend only on the numbers of rows and weights.
         num_chains: Number of chains.
         max_draws: Most draws of each chain, and most draws of its warm-up.
-        saves_search: Whether to leave the time for a comparison unused if there is only one model. Its fit is then the
-            same as if a comparison had chosen it, unless `seconds` is given.
+        saves_search: Whether to leave the time of the comparison unused if there is only one model. Its fit is then the
+            same as after a comparison that chose it, unless `seconds` is given.
         progress: Whether to show a progress bar.
         seed: Seed of everything random.
 
@@ -105,7 +105,7 @@ def fit_best(
         name = max(lengths, key=lambda name: lengths[name].num_steps)
         raise UnsuitableError(
             f"{num_rows} rows of {sizes[name]} multiplications each leave time for only {lengths[name].num_steps} "
-            f"steps of each chain, and at least {FEWEST_STEPS} are needed"
+            f"steps of each chain, but at least {FEWEST_STEPS} are needed"
         )
     is_open = is_open and len(suited) > 1
     scores = _compared({name: candidates[name] for name in suited}, data, budget, seed) if is_open else {}
@@ -145,11 +145,11 @@ def _held_out_score(
 
 
 def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of rows to fit and rows to predict. The latter are no copies of the former: remembering must not help."""
+    """Pairs of rows to fit and rows to predict, without copies of fitted rows, which a model could remember."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     if len(x) < FEW_ROWS:
         size = len(x) // NUM_FOLDS
-        parts = order[: NUM_FOLDS * size].split(size)  # of equal size, so that each model is compiled once
+        parts = order[: NUM_FOLDS * size].split(size)  # equal sizes, so that each model is compiled once
         pairs = [(torch.cat([*parts[:k], *parts[k + 1 :]]), parts[k]) for k in range(NUM_FOLDS)]
     else:
         held_out = min(round(HELD_OUT * len(x)), MOST_HELD_OUT)
@@ -158,7 +158,7 @@ def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """The held-out rows whose inputs no fitted row has; all of them if there are none."""
+    """The held-out rows whose inputs differ from those of all fitted rows; all held-out rows if none do."""
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
     return held_out[is_new] if bool(is_new.any()) else held_out
@@ -188,13 +188,13 @@ def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progr
 def _status(
     posterior: MCMCPosterior, name: str, scores: Mapping[str, float], lengths: Lengths, seconds: float
 ) -> Status:
-    """What was compared, chosen and run, and what more time would change."""
+    """The status, which says what was compared, chosen and run, and whether more time would help."""
     said = [name]
     if scores:
         others = sorted((score for other, score in scores.items() if other != name), reverse=True)
         ranks = ", ".join(f"{score:.3f}" for score in others)
         said = [f"chosen by held-out rows among {len(scores)}: {name} ({scores[name]:.3f} nats a row; others {ranks})"]
-    found = posterior.status.message.partition(". ")[0].rstrip(".")  # without the remedies of `fit_mcmc`
+    found = posterior.status.message.partition(". ")[0].rstrip(".")  # leaves out the remedies of `fit_mcmc`
     said += [found, f"{lengths.num_steps} steps of each chain in C, {seconds:.0f} s in all"]
     diverging = posterior.statistics.diverging
     is_fine = diverging is None or float(diverging.double().mean()) <= MOST_DIVERGING
@@ -203,7 +203,7 @@ def _status(
 
 
 def _slowness(make: Candidate, data: Rows, seed: int) -> float:
-    """CPU time of a gradient on this machine, divided by its nominal time; measured by runs of different lengths."""
+    """CPU time of a gradient on this machine, divided by its nominal time, from runs of different lengths."""
     model = make(len(data[0]))
 
     def seconds(num_draws: int) -> float:

@@ -1,4 +1,4 @@
-"""Networks for tables with their priors and likelihoods, among which held-out rows choose."""
+"""Networks for tables, with their priors and likelihoods."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }
-"""Activations by the names in scikit-learn's own networks, and two more."""
+"""Activations by name: those of scikit-learn's networks, SiLU and GELU."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Design:
 
 
 FEW_VALUES = 20
-"""Heuristic: targets with at most this many distinct values get the same noise everywhere. A network that predicts the
-noise reaches an unbounded density at repeated targets, and is confidently wrong elsewhere."""
+"""Heuristic: targets with at most this many distinct values get constant noise. A network that predicts the noise can
+reach an unbounded density at repeated targets, and is then too certain of other targets."""
 
 
 def open_designs(
@@ -52,7 +52,7 @@ def open_designs(
     prior: Prior | None = None,
     likelihood: str | None = None,
 ) -> list[Design]:
-    """The designs that differ once the given parts are fixed; None leaves a part open."""
+    """The different designs after the given parts are replaced; None keeps the part of each choice."""
     parts = {"hidden": hidden, "activation": activation, "prior": prior, "likelihood": likelihood}
     given = {name: value for name, value in parts.items() if value is not None}
     found: list[Design] = []
@@ -75,8 +75,8 @@ OF_NUMBERS = (
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "heteroscedastic"),
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "gaussian"),
 )
-"""For targets in standard units: nearly linear, shallow, deep, and deep with the same noise everywhere. Heuristic; each
-was the best of a dozen on some of the UCI tables or on scikit-learn's diabetes."""
+"""Designs for standardised targets: nearly linear, shallow, deep, and deep with constant noise. Heuristic; each was the
+best of a dozen on at least one of the UCI tables or on scikit-learn's diabetes."""
 
 OF_CLASSES = (
     Design((), nn.ReLU, FanInNormalPrior(2.0), "categorical"),
@@ -84,4 +84,4 @@ OF_CLASSES = (
     Design((50,), nn.ReLU, NormalPrior(1.0), "categorical"),
     Design((16, 16), nn.SiLU, NormalPrior(1.0), "categorical"),
 )
-"""For classes; the first is a linear model, which on few rows is often the best."""
+"""Designs for classes. The first one is a linear model, which is often the best for few rows."""

@@ -1,4 +1,4 @@
-"""Finds models that chains in C cannot fit, for other reasons than missing operations, and says what to do instead."""
+"""Checks, apart from missing operations, whether chains in C can fit a model."""
 
 from dataclasses import replace
 
@@ -12,20 +12,20 @@ from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 
 NUM_TRIED = 32
-"""Rows with which the network is tried; heuristic."""
+"""Number of rows with which the network is tested; heuristic."""
 
 TOLERANCE = 1e-4
-"""Difference of two outputs that rounding may cause, relative to the largest output; heuristic."""
+"""Largest difference of two outputs by rounding, relative to the largest output; heuristic."""
 
 MOST_NAMED = 3
-"""Most parameters that a message names."""
+"""Largest number of parameters named in a message."""
 
 
 class UnsuitableError(ValueError):
     """Chains in C cannot fit this model in this time; the message says why."""
 
     def instead(self, status: Status) -> Status:
-        """The status of a variational fit made instead, with this reason added."""
+        """The status of a variational fit, with the reason why there are no chains."""
         return replace(status, message=f"variational inference, since {self}: {status.message}")
 
 
@@ -35,7 +35,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
     Chains use the density of the network in eval mode, and do not change parameters without a prior.
     """
     if model.device.type != "cpu":
-        raise UnsuitableError(f"the model is on {model.device}, and chains are drawn on a CPU")
+        raise UnsuitableError(f"the model is on {model.device}, but chains need a CPU")
     if Processes.present().are_many:
         raise UnsuitableError("several processes fit together")
     learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -49,7 +49,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
 
 
 def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
-    """Whether the network gives the same output in its present mode and, twice, in eval mode."""
+    """Whether the network gives the same output in its present mode, and in eval mode at each call."""
     with torch.no_grad(), seeded(0, model.device):
         model = copied(model)  # a network may change its buffers
         weights = {name: model.initial_value(name) for name in model.site_names}

@@ -1,4 +1,4 @@
-"""The short path: the best fit that the time allows, with defaults that work without tuning."""
+"""The best fit that the time allows, with defaults that need no tuning."""
 
 from ._fit import fit as fit
 from ._plateau import Plateau as Plateau

@@ -1,4 +1,4 @@
-"""The best fit of a model that the time allows: chains of its modes where they can be, else variational inference."""
+"""The best fit of a model that the time allows: chains from trained networks if possible, or variational inference."""
 
 import functools
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from ._variational import fit_variational
 METHODS = ("auto", "svi", "mclmc")
 
 CHAINS = "chains from trained modes, since C can draw this network in the time"
-"""What the status of chains begins with."""
+"""First words of the status of chains."""
 
 
 @overload
@@ -110,40 +110,40 @@ def fit(
 ) -> GuidePosterior | MCMCPosterior:
     """Fit a model to data as well as the time allows, without tuning; ``posterior.status`` says what was done and why.
 
-    By itself it trains eight networks and explores the mode of each by a chain in C (:class:`~pyro_bnn.MCLMC`), in the
-    same way as ``BNNRegressor()``. Where that cannot be, it makes a variational fit, which is faster and has a guide
-    and a history, but is often further from the posterior. It cannot be if C cannot draw the network (an LSTM),
-    if there is no C compiler or no time, or if the model is not on a CPU, learns parameters without a prior (such as
-    the noise of ``GaussianLikelihood()``), has several inputs, or computes differently in training (dropout). The fit
-    is also variational if the data are a loader, or if any argument from `guide` to `resume` is given, except
-    `progress`.
+    By default it trains eight networks, and a chain in C explores the mode of each (:class:`~pyro_bnn.MCLMC`), as in
+    ``BNNRegressor()``. If chains are impossible, it makes a variational fit, which is faster and has a guide and a
+    history, but is often further from the posterior. Chains are impossible if C cannot draw the network (an
+    LSTM), if there is no C compiler or too little time, or if the model is not on a CPU, learns parameters
+    without a prior (such as the noise of ``GaussianLikelihood()``), has several inputs, or computes differently in
+    training (dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to
+    `resume` is given, except `progress`.
 
     The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends at a
-    plateau of the objective, that is, when a straight line through its last epochs (about 400 steps) rises by less than
-    its standard error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3
-    and 0.1 of the first one, since smaller steps get closer to the optimum. With `validation` rows the fit also ends
-    when their log-density has not risen in ten checks in a row; the best posterior is kept.
+    plateau of the objective: a straight line through the last epochs (about 400 steps) rises by less than its standard
+    error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and 0.1 of
+    its first value, since smaller steps get closer to the optimum. With `validation` rows the fit also ends after ten
+    checks in a row in which their log-density did not rise, and keeps the best posterior.
 
     Args:
         model: The model.
-        data: Rows (x, y) or a loader; see :func:`fit_svi` for this and all arguments without a default described here.
+        data: Rows (x, y) or a loader. :func:`fit_svi` describes data and the arguments of a variational fit in detail.
         method: ``"auto"`` chooses as described above, ``"svi"`` is the variational fit, and ``"mclmc"`` raises an error
-            where there can be no chains.
-        time_limit: Seconds that chains may take on torch's threads, besides compiling; the draws then depend on the
-            machine. None sets their length by the numbers of rows and weights. On two cores they then take about half a
-            minute for a thousand rows, ten seconds for few, and two and a half minutes for many; wide networks took
-            twice as long.
+            if chains are impossible.
+        time_limit: Seconds that chains may take on torch's threads, without compilation; the draws then depend on the
+            machine. With None their length depends on the numbers of rows and weights: on two cores they take about
+            half a minute for a thousand rows, ten seconds for few, and two and a half minutes for many rows; wide
+            networks took twice as long.
         guide: The guide, which is fitted in place; None means a :class:`MeanFieldGuide` centred on the network's own
             weights.
-        optimizer: Function from parameters to a torch optimizer; None means Adam with a learning rate of 0.02. A pair
-            of an optimizer and a schedule keeps its own learning rates. :func:`natural_gradient` needs a guide with
-            precisions.
-        max_epochs: Limit of the number of epochs; None allows about 20,000 steps, and 50 epochs at least.
-        batch_size: Number of rows in each batch; None takes all rows together if there are at most 1000, and otherwise
-            splits them evenly into as few batches of at most 1000 as possible. A loader has its own batch size.
-        validation: A pair (x, y) of rows for early stopping, which the fit does not use otherwise.
-        elbo: The bound; None means `TraceMeanField_ELBO` for this package's mean-field guide, with closed-form
-            divergences where the prior has them, and `Trace_ELBO` for others.
+        optimizer: Function from parameters to a torch optimizer; None means Adam with a learning rate of 0.02. If it
+            returns an optimizer with a schedule, the learning rate follows this schedule. :func:`natural_gradient`
+            needs a guide with precisions.
+        max_epochs: Limit of the number of epochs; None allows about 20,000 steps, and at least 50 epochs.
+        batch_size: Number of rows in each batch; None uses all rows together if there are at most 1000, and otherwise
+            as few equal batches of at most 1000 rows as possible. A loader has its own batch size.
+        validation: A pair (x, y) of rows that are used only for early stopping.
+        elbo: The bound; None means `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
+            others.
         estimator: Gradient estimator; None means :class:`LocalReparameterization` for a mean-field guide and a sequence
             of linear layers and activations, where it makes gradients much less noisy, and otherwise no estimator.
         kl_weight: Weight of the KL term.
@@ -159,7 +159,7 @@ def fit(
         its limit of epochs before a plateau, or if steps of the chains diverged. It then says what to try.
 
     Raises:
-        ValueError: If the arguments do not fit each other, or there can be no chains for ``method="mclmc"``.
+        ValueError: If arguments cannot be combined, or if chains are impossible and ``method="mclmc"``.
         NonFiniteError: If a loss or gradient is not finite.
 
     Example:
@@ -212,17 +212,17 @@ def fit(
 
 
 def _check_method(method: str, time_limit: float | None, given: Sequence[str]) -> None:
-    """Raise if arguments of variational inference, whose names are given, meet those of chains."""
+    """Raise if arguments of variational inference, whose names are given, are combined with those of chains."""
     if method == "mclmc" and given:
         raise ValueError(
-            f'`{given[0]}` is for variational inference, got method="mclmc"; leave it out, or use method="svi".'
+            f'`{given[0]}` needs variational inference, got method="mclmc"; leave it out, or use method="svi".'
         )
     if time_limit is None:
         return
     _checks.positive("time_limit", time_limit)
     if method == "svi" or given:
         got = f"`{given[0]}`, which makes the fit variational" if given else 'method="svi"'
-        raise ValueError(f"`time_limit` is for chains, got {got}; leave it out, and limit `max_epochs` instead.")
+        raise ValueError(f"`time_limit` needs chains, got {got}; leave it out, and limit `max_epochs` instead.")
 
 
 def _chains(

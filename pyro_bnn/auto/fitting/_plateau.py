@@ -1,4 +1,4 @@
-"""Convergence of a fit: its objective rises by less than its noise, after the learning rate was lowered twice."""
+"""The stopping rule of a fit: its objective rises by less than its noise, after the learning rate was lowered twice."""
 
 import math
 from collections.abc import Sequence
@@ -10,27 +10,26 @@ import torch
 from ...inference.history import History
 
 DECAYS = (1.0, 0.3, 0.1)
-"""Factors of the learning rate, in order. Heuristic: the variance of the last steps is proportional to the learning
-rate, so it ends at a tenth of its first value."""
+"""Factors of the learning rate, in order. Heuristic: the variance at the end of a fit is proportional to the learning
+rate, so the last factor reduces this variance to a tenth."""
 
 WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
-"""Heuristic: a trend is fitted to this many last steps, and to no fewer epochs than the second number."""
+"""Heuristic: a trend is fitted to at least this number of last steps, and of last epochs."""
 
 NUM_BLOCKS = 10
-"""A trend is fitted to the means of this many blocks, whose errors hardly correlate while an optimizer wanders."""
+"""A trend is fitted to the means of this number of blocks, whose errors hardly correlate once a fit has converged."""
 
 NUM_ERRORS = 1.0
 """Heuristic: a rise of at most this many standard errors counts as noise. Without a trend, five of six checks end the
-fit; the sixth costs a quarter of a window more."""
+fit; after the others the fit continues for a quarter of a window."""
 
 NEGLIGIBLE = 0.1
-"""A rise over a window, in nats of the whole data set's ELBO, that counts as none even without noise. Heuristic: the
-divergence of the posterior from the guide family's best one then falls by as little."""
+"""Heuristic: a smaller rise over a window, in nats of the whole data set's ELBO, counts as none, even without noise."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through the last epochs' objective: its rise, positive if it improves, and its error."""
+    """The rise, positive for an improvement, of a straight line through the objective of the last epochs."""
 
     num_epochs: int
     rise: float  # in nats
@@ -62,12 +61,12 @@ def trend_of(objective: Sequence[float]) -> Trend:
 class Plateau:
     """A callback that ends a fit when its objective no longer rises.
 
-    The objective is the ELBO, or with another KL weight the expected log-likelihood minus the weighted KL. At the first
-    plateaus it lowers the learning rate instead, to the next of `decays`, provided the schedule uses :attr:`factor`.
+    The objective is the expected log-likelihood minus the weighted KL. At the first plateaus :attr:`factor`, which the
+    schedule of the learning rate must use, becomes the next of `decays`, and the fit continues.
     """
 
-    def __init__(self, decays: Sequence[float] = DECAYS) -> None:
-        self.decays = tuple(decays)
+    def __init__(self) -> None:
+        self.decays: tuple[float, ...] = DECAYS
         self.trend: Trend | None = None
         self.is_converged = False
         self._stage, self._begin = 0, 0

@@ -1,4 +1,4 @@
-"""Early stopping: keep the epoch that best predicts rows left out of training."""
+"""Early stopping: keeps the epoch that predicts validation rows best."""
 
 import copy
 import math
@@ -14,8 +14,8 @@ from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 
 NUM_SAMPLES = 10
-"""Heuristic: number of weight draws in a check of the validation rows. All checks use the same draws, so their errors
-cancel."""
+"""Heuristic: number of weight draws in a check of the validation rows. All checks use the same random numbers, so that
+their errors cancel."""
 
 SEED = 0
 """Seed of these draws."""
@@ -27,24 +27,17 @@ NUM_CHECKS = 10
 class EarlyStopping:
     """A callback that ends a fit when the predictions of validation rows stop improving.
 
-    It compares the mean log-density of the validation targets, in nats. :meth:`restore_best` resets model and guide to
-    the epoch with the largest value. Checks are `every` epochs apart; `patience` checks without a new best end the fit.
+    It compares the mean log-density of the validation targets, in nats, at each check, every `every` epochs.
+    :meth:`restore_best` resets model and guide to the epoch with the largest value.
     """
 
     def __init__(
-        self,
-        model: BayesianModel,
-        guide: nn.Module,
-        validation: tuple[Inputs, Tensor],
-        *,
-        every: int = 1,
-        patience: int = NUM_CHECKS,
+        self, model: BayesianModel, guide: nn.Module, validation: tuple[Inputs, Tensor], *, every: int
     ) -> None:
         if not isinstance(validation, (tuple, list)) or len(validation) != 2:
             raise ValueError(f"`validation` must be a pair (x, y), got {_checks.described(validation)}.")
         self._model, self._guide, (self._x, self._y) = model, guide, validation
-        self.every = _checks.at_least("every", every, 1)
-        self.patience = _checks.at_least("patience", patience, 1)
+        self.every = every
         self.log_densities: list[float] = []
         self._best: dict[str, dict[str, Tensor]] = {}
 
@@ -59,11 +52,11 @@ class EarlyStopping:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the patience has run out."""
-        return len(self.log_densities) - 1 - self._best_look >= self.patience
+        """Whether too many checks in a row had no new best value."""
+        return len(self.log_densities) - 1 - self._best_look >= NUM_CHECKS
 
     def __call__(self, history: History) -> bool:
-        """Check the validation rows at every `every`-th epoch. Returns whether the fit should end."""
+        """Check the validation rows if it is time; True ends the fit."""
         if len(history.epochs) % self.every:
             return False
         posterior = GuidePosterior(self._guide)
@@ -76,7 +69,7 @@ class EarlyStopping:
         return self.is_ended
 
     def restore_best(self) -> None:
-        """Reset model and guide to their state at the best check; without a check they stay as they are."""
+        """Reset model and guide to their state at the best check, if there was a check."""
         if self._best:
             self._model.load_state_dict(self._best["model"])
             self._guide.load_state_dict(self._best["guide"])

@@ -1,8 +1,9 @@
-"""Variational inference with defaults that work without tuning, and a status that reports them."""
+"""Variational inference with defaults that need no tuning, and a status that reports them."""
 
 import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint
-from ..._core.inputs import Inputs
+from ..._core.inputs import Inputs, as_inputs
 from ..._core.scope import seeded
 from ...inference.estimators import Estimator, LocalReparameterization
 from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit
 from ...inference.kl import KLWeight
 from ...inference.posterior import Status
+from ...inference.scale_maps import Precision
 from ...inference.svi import (
     Callback,
     Data,
@@ -32,28 +34,29 @@ from ...inference.svi import (
     require_maker,
 )
 from ...modelling.model import BayesianModel
+from ...nets import Standardize
 from ._plateau import NEGLIGIBLE, Plateau, window_of
-from ._suits import suits_local_reparameterization
 from ._validation import EarlyStopping
 
 LEARNING_RATE = 0.02
 """Adam's first learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""
 
 INITIAL_SCALE = 0.02
-"""First standard deviation of every weight: small beside the weights, so that the noise does not hide the signal."""
+"""First standard deviation of every weight: small compared with the weights, so that noise does not hide the signal."""
 
 LARGEST_BATCH = 1000
-"""Heuristic: more rows are split into equal batches of at most this many. Smaller batches would save no time, and add
-noise."""
+"""Heuristic: more rows are split into equal batches of at most this many. Smaller batches would not be faster, and
+would add noise."""
 
-MOST_STEPS = 20_000
-"""Heuristic: default limit of epochs. Small problems reach a plateau within a quarter of this limit."""
+MOST_STEPS, FEWEST_EPOCHS = 20_000, 50
+"""Heuristic: default limits of steps and of epochs; the larger one counts. Small problems reach a plateau within a
+quarter of these steps; plateaus at three learning rates take 30 epochs."""
 
 NUM_LOOKS = 20
 """Heuristic: number of validation checks within a window of the plateau."""
 
-FEWEST_EPOCHS = 50
-"""Heuristic: lowest value of that limit; plateaus at three learning rates take 30 epochs."""
+TABLE = 2
+"""Number of axes of a table of inputs."""
 
 
 def fit_variational(
@@ -75,13 +78,13 @@ def fit_variational(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> GuidePosterior:
-    """The variational way of :func:`~pyro_bnn.fit`, which describes the arguments."""
+    """The variational fit of :func:`~pyro_bnn.fit`, which describes the arguments."""
     if guide is None:
         with seeded(seed, model.device):
             guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
     if elbo is None and isinstance(guide, MeanFieldGuide):
         elbo = TraceMeanField_ELBO()
-    if estimator is None and elbo is not None and suits_local_reparameterization(model, guide, data):
+    if estimator is None and elbo is not None and _suits_local_reparameterization(model, guide, data):
         estimator = LocalReparameterization()
     size = _batch_size(model, data, batch_size)
     num_batches = count_batches(data, size, num_data=model.num_data, execution=execution) or 1
@@ -96,13 +99,13 @@ def fit_variational(
     stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
 
     def make(parameters: list[nn.Parameter]) -> Any:
-        """The optimizer, with a learning rate that follows the plateau unless it has a schedule of its own."""
+        """The optimizer; without its own schedule, its learning rate is lowered at plateaus."""
         result = maker(parameters)
         if isinstance(result, Optimizer):
             result = result, LambdaLR(result, lambda _: plateau.factor)
         elif isinstance(result, tuple):
             plateau.decays = (1.0,)
-        if isinstance(result, tuple) and isinstance(result[0], Optimizer):  # otherwise the fit reports what is wrong
+        if isinstance(result, tuple) and isinstance(result[0], Optimizer):  # `fit_svi` refuses anything else
             made.append(f"{type(result[0]).__name__} lr {result[0].param_groups[0]['lr']:g}")
         return result
 
@@ -131,8 +134,42 @@ def fit_variational(
     return GuidePosterior(fitted.guide, _status(fitted, ", ".join(said), plateau, stopping), fitted.history)
 
 
+def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: Data) -> bool:
+    """Whether every random layer is linear and its input is a table: one row of inputs for each row of data.
+
+    This holds for a sequence of layers of which only linear ones have parameters, if the data are a table or if a
+    `Flatten` comes before the first linear layer.
+    """
+    if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
+        return False  # precisions are for natural gradients, which need weight draws
+    layers = list(_layers(model.network))
+    # Modules that only normalise inputs do not count, and weights may have become buffers.
+    with_tensors = [layer for layer in layers if not isinstance(layer, Standardize) and layer.state_dict()]
+    are_linear = all(isinstance(layer, nn.Linear) for layer in with_tensors)
+    if any(isinstance(layer, nn.Unflatten) for layer in layers) or not are_linear:
+        return False
+    before = itertools.takewhile(lambda layer: not isinstance(layer, nn.Linear), layers)
+    return any(type(layer) is nn.Flatten for layer in before) or _is_table(model, data)
+
+
+def _layers(network: nn.Module) -> Iterator[nn.Module]:
+    """The layers of nested sequences, in order; any other module is one layer."""
+    if type(network) is nn.Sequential:
+        for layer in network:
+            yield from _layers(layer)
+    else:
+        yield network
+
+
+def _is_table(model: BayesianModel, data: Any) -> bool:
+    if not isinstance(data, tuple) or len(data) != 2:
+        return False
+    x = as_inputs("x", data[0], model.like)
+    return isinstance(x, Tensor) and x.dim() == TABLE
+
+
 def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:
-    """The requested size, or one that makes few equal batches; None for all rows together or a loader."""
+    """The requested size, or the size of as few equal batches as possible; None for all rows together or a loader."""
     if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
         return batch_size
     return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
@@ -143,7 +180,7 @@ REMEDY = "Raise `max_epochs`, or the learning rate by `optimizer` if the ELBO ri
 
 
 def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None) -> Status:
-    """The status of the fit, including the defaults in words and any problem that :func:`fit_svi` found."""
+    """The status of the fit, with its settings in words and any problem that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     if not before:
         return replace(before, message=f"{before.message} ({said})")

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn: from a table to predictions with intervals."""
+"""Estimators for scikit-learn."""
 
 from ._base import in_units as in_units
 from ._base import standard_units as standard_units

@@ -1,4 +1,4 @@
-"""Code that both estimators share: checks of tables, standard units, the network, the fit, and predictions."""
+"""The base class of the two estimators."""
 
 import copy
 import secrets
@@ -33,22 +33,20 @@ from ...scores.uncertainty import MixtureDensityPrediction, Prediction, Regressi
 from ._methods import METHODS, PARTIAL, WITH_KL, WITHOUT_VALIDATION, Settings, Task
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
-"""Heuristic: defaults for all methods with a named fit, chosen for NUTS on validation rows of UCI tables
-(docs/results). Under this prior a network of tanh units represents functions of about twice the targets' scale that
-bend several times over the data."""
+"""Heuristic: defaults of all methods except "auto", chosen for NUTS on validation rows of UCI tables (docs/results).
+Networks drawn from this prior have about twice the scale of the targets, and bend several times over the data."""
 
 DTYPE = torch.float64
-"""Tables are small, NumPy's numbers have this type, and Markov chains need its precision."""
+"""NumPy's numbers have this type, and Markov chains need its precision."""
 
 REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
 """Remedy for a fit without a plateau, in terms of the estimators' arguments."""
 
 NUM_SAMPLES, MOST_STORED = 100, 800
-"""Heuristic: default number of weight draws in a prediction, and the default for chains, whose draws are stored and
-cover several modes."""
+"""Heuristic: default number of weight draws in a prediction; and for chains, which store draws of several modes."""
 
 LARGEST_SEED = 2**31 - 1
-"""Upper end of the range of drawn seeds, as in scikit-learn."""
+"""Drawn seeds are smaller than this, as in scikit-learn."""
 
 Self = TypeVar("Self", bound="BNNEstimator")
 P = TypeVar("P", bound=Prediction)
@@ -60,10 +58,10 @@ class BNNEstimator(Settings):
     model_: BayesianModel
     posterior_: Posterior
     _units: tuple[Tensor, Tensor]  # mean and scale of the inputs
-    _design: Design  # that of the first part of the data
+    _design: Design  # of the first part of the data
 
     def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
-        """Checked inputs, shape (N, D), and targets of a fit; `is_next` if a part of the data came before."""
+        """Checked inputs, shape (N, D), and targets; `is_next` if an earlier part of the data was fitted."""
         least = 1 if is_next else 2
         inputs, targets = validate_data(
             self, X, y, dtype=np.float64, accept_sparse="csr", ensure_min_samples=least, reset=not is_next, **options
@@ -71,7 +69,7 @@ class BNNEstimator(Settings):
         return _dense(inputs), targets
 
     def _is_next(self) -> bool:
-        """Whether :meth:`partial_fit` has a posterior to start from; raises if the method has none that can be one."""
+        """Whether :meth:`partial_fit` has an earlier posterior; raises if the method does not support it."""
         if self.method not in PARTIAL:
             names = ", ".join(map(repr, PARTIAL))
             raise ValueError(f"`method` must be one of {names} for `partial_fit`, got {self.method!r}.")
@@ -85,18 +83,18 @@ class BNNEstimator(Settings):
         weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
         if weights.shape != (num_rows,) or (weights < 0).any():
             raise ValueError(
-                f"`sample_weight` must hold {num_rows} numbers of at least 0, one for each row, got shape "
+                f"`sample_weight` must be {num_rows} numbers of at least 0, one for each row, got shape "
                 f"{weights.shape} and a smallest value of {weights.min():g}."
             )
         if not weights.any():
             raise ValueError(
-                "`sample_weight` must have a weight above 0, got all zero; leave it out to weight all alike."
+                "`sample_weight` must have a weight above 0, got all zero; leave it out for equal weights."
             )
         (rows,) = np.nonzero(weights)
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """The designs that fit the settings: only one, with the default likelihood, unless `method` is "auto"."""
+        """The designs to compare, with the parts that the user has set; a single one unless `method` is "auto"."""
         if not isinstance(self.method, str) or self.method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
         hidden, activation = self.hidden_layer_sizes, self.activation
@@ -123,7 +121,7 @@ class BNNEstimator(Settings):
         is_part: bool = False,
         is_next: bool = False,
     ) -> Self:
-        """Fit to rows with standardised targets, shape (N, O), or classes, shape (N,), as in `validation`."""
+        """Fit to rows x with standardised targets y, shape (N, O), or classes, shape (N,)."""
         if self.method not in WITH_KL and self.kl_weight != 1:
             raise ValueError(
                 f'`kl_weight` must be 1 for methods other than "svi" and "natural", got {self.kl_weight!r}; leave it '
@@ -134,7 +132,7 @@ class BNNEstimator(Settings):
         if self.time_limit is not None:
             _checks.positive("time_limit", self.time_limit)
             if self.method != "auto":
-                raise ValueError(f'`time_limit` is for method="auto", got {self.method!r}; leave it out.')
+                raise ValueError(f'`time_limit` needs method="auto", got {self.method!r}; leave it out.')
         self._seed = self._drawn_seed()
         rows, held_out = self._split(len(x), classes)
         start = self.posterior_ if is_next else None
@@ -168,7 +166,7 @@ class BNNEstimator(Settings):
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
     def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows to fit, and rows for early stopping or None."""
+        """The rows to fit, and the rows for early stopping or None."""
         rows = np.arange(num_rows)
         if not _checks.flag("early_stopping", self.early_stopping) or self.method in WITHOUT_VALIDATION:
             return rows, None
@@ -196,25 +194,25 @@ class BNNEstimator(Settings):
 
     @property
     def status_(self) -> str:
-        """How the fit ended and, if there is trouble, what to try."""
+        """How the fit ended, and what to try if it failed."""
         check_is_fitted(self)
         status = self.posterior_.status
         return str(replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status)
 
 
 def _dense(inputs: Any) -> Tensor:
-    """Inputs as a tensor; standard units have no zeros to leave out."""
+    """Inputs as a dense tensor, since standardised inputs are not sparse."""
     return torch.tensor(inputs.toarray() if issparse(inputs) else inputs, dtype=DTYPE)
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (1 if constant) of each column, with row weights if given."""
+    """Mean and standard deviation (1 if constant) of each column, with optional row weights."""
     scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
     return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
-    """A prediction of standardised targets, converted to mean + scale * standardised; both have the shape (O,)."""
+    """The prediction of mean + scale * y, from a prediction of y; `mean` and `scale` have the shape (O,)."""
     variance = scale.square()
     changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
     if prediction.variance_of_means is not None:

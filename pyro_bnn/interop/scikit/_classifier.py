@@ -26,19 +26,19 @@ Floats = NDArray[np.float64]
 class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
-    Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are those of
-    :class:`BNNRegressor` without `likelihood`, and one more; its description says when to choose which method.
+    Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are
+    `class_weight` and those of :class:`BNNRegressor` except `likelihood`; see there when to use which method.
     `early_stopping` holds out the same share of the rows of each class.
 
     Args:
         class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights inverse to
-            the numbers of rows; it multiplies `sample_weight`. None weights all alike.
+            the numbers of rows; it multiplies `sample_weight`. None gives all classes the same weight.
 
     Attributes:
-        classes_: The labels, sorted, shape (C,); for several labels a row, their numbers, shape (L,).
+        classes_: The labels, sorted, shape (C,); with several labels per row, the numbers of the labels, shape (L,).
         model_: The fitted :class:`~pyro_bnn.BayesianModel`.
-        posterior_: Its :class:`~pyro_bnn.Posterior`.
-        status_: How the fit ended and, if there is trouble, what to try.
+        posterior_: The :class:`~pyro_bnn.Posterior` of the model.
+        status_: How the fit ended, and what to try if it failed.
         n_iter_: Number of epochs; for ``"nuts"`` the number of draws.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
@@ -48,65 +48,42 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     classes_: NDArray[Any] = field(init=False)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNClassifier":
-        """Fit the network to a table.
+        """Fit the network to a table; see :meth:`BNNRegressor.fit`.
 
         Args:
-            X: Inputs, shape (N, D): an array, a list of rows, a data frame of numbers, or a sparse matrix, which
-                takes the memory of a full one.
-            y: Labels, shape (N,): numbers or texts. Or for several labels a row, 1 or 0 for each, shape (N, L).
-            sample_weight: Weight of each row, shape (N,): a row of weight 2 counts as the same row twice, and one of
-                weight 0 is left out. None gives all rows the same weight.
+            X: Inputs, shape (N, D).
+            y: Labels, shape (N,): numbers or texts. Or with several labels per row, 1 or 0 for each, shape (N, L).
+            sample_weight: Weight of each row, shape (N,).
 
         Returns:
             The estimator.
 
         Raises:
             ValueError: If a parameter or the data are of the wrong kind, or there is only one class.
-
-        Warns:
-            ConvergenceWarning: scikit-learn's, if the fit shows a sign of trouble; the message says what to try.
         """
         return self._learn(X, y, sample_weight)
 
     def partial_fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        classes: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
+        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> "BNNClassifier":
-        """Fit to a next part of the data: the posterior of the rows so far becomes the prior.
-
-        The first part sets the standard units. The methods are ``"svi"``, which ``"auto"`` means here, and
-        ``"natural"``.
+        """Fit to a further part of the data; see :meth:`BNNRegressor.partial_fit`.
 
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: All labels that will come; the first call needs them unless its rows have them all.
-            sample_weight: Weight of each row, shape (N,), as in :meth:`fit`.
+            classes: All labels of all parts; the first call needs them unless its rows have all labels.
+            sample_weight: Weight of each row, shape (N,).
 
         Returns:
             The estimator.
 
         Raises:
-            ValueError: If the method has no Gaussian posterior, a label is not one of the classes, or as for
-                :meth:`fit`.
-
-        References:
-            Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
+            ValueError: If the method is another one, a label is not one of the classes, or as for :meth:`fit`.
         """
         return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
 
     def _learn(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        classes: Any = None,
-        *,
-        is_part: bool = False,
-        is_next: bool = False,
+        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, is_part: bool = False, is_next: bool = False
     ) -> "BNNClassifier":
         labels: Any
         x, labels = self._table(X, y, is_next=is_next, multi_output=True)
@@ -138,7 +115,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         )
 
     def _classes(self, labels: np.ndarray, classes: Any) -> np.ndarray:
-        """The labels, or the numbers of the columns of yes and no."""
+        """The labels; with several labels per row, the numbers of the columns."""
         if self._is_multilabel:
             return np.arange(labels.shape[1])
         found = np.unique(labels if classes is None else np.asarray(classes))
@@ -149,7 +126,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return found
 
     def _targets(self, labels: np.ndarray) -> tuple[Tensor, np.ndarray | None]:
-        """Targets of the likelihood, and classes whose shares a held-out part keeps."""
+        """Targets of the likelihood, and the class of each row by which held-out rows are stratified, or None."""
         if self._is_multilabel:
             if labels.ndim != 2 or labels.shape[1] != len(self.classes_):
                 raise ValueError(f"`y` must have the shape (N, {len(self.classes_)}), got {labels.shape}.")
@@ -161,14 +138,14 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return torch.from_numpy(indices), indices
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable label of each row, shape (N,); for several labels a row, yes or no to each, (N, L)."""
+        """The most probable label of each row, shape (N,); with several labels per row, 1 or 0 for each, (N, L)."""
         probs = self.predict_proba(X)
         return (probs > 0.5).astype(int) if self._is_multilabel else self.classes_[probs.argmax(1)]
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Probabilities of the classes, shape (N, C), in the order of :attr:`classes_`: means over weight draws.
 
-        For several labels a row, the probability of each, shape (N, L).
+        With several labels per row, the probability of each label, shape (N, L).
         """
         probs = self._prediction(X, ClassificationPrediction, keep_draws=False).probs.numpy()
         probs = probs / probs.sum(-1, keepdims=True)
@@ -184,7 +161,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return tags
 
     def predict_distribution(self, X: ArrayLike) -> ClassificationPrediction:
-        """The whole prediction: entropies, and how far the weight draws agree; classes are numbered as in `classes_`.
+        """The whole prediction with its uncertainties; classes have their numbers in `classes_`.
 
         Args:
             X: Inputs, shape (N, D).

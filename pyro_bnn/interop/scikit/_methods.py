@@ -27,11 +27,10 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import Prior
 
 INIT = NetworkInit(0.02)
-"""First scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`; NUTS draws the starts of its chains from
-these."""
+"""First scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`. NUTS draws its starting points from these."""
 
 DRAWS = 200
-"""Heuristic: number of draws of each NUTS chain, after as many of warm-up."""
+"""Heuristic: number of draws of each NUTS chain, after the same number of warm-up draws."""
 
 TREE_DEPTH = 6
 """Heuristic: largest depth of NUTS's trees, which allows 63 leapfrog steps."""
@@ -40,25 +39,24 @@ MODE_WARMUP = 600
 """Heuristic: number of warm-up draws, of ten steps each, of a MCLMC chain that starts at its mode."""
 
 MOST_FULL = 1000
-"""Heuristic: largest number of weights for which Laplace's method uses the full covariance; its search for the largest
-evidence factorises a matrix of this size some dozen times. In larger networks only the weights of the last layer are
-random."""
+"""Heuristic: largest number of weights for which Laplace's method uses the full covariance. The search for the largest
+evidence factorises a matrix of this size about a dozen times. In larger networks only the last layer is random."""
 
 LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
-"""Heuristic: default learning rates of Adam, and of natural gradients, where it is a fraction of a Newton step."""
+"""Heuristic: default learning rates of Adam, and of natural gradients (a fraction of a Newton step)."""
 
 HESSIAN_DECAY, CLIP = 0.99, 0.1
-"""Heuristic: memory of the Hessian, and limit of a step, of natural gradients, for fits of some thousand steps."""
+"""Heuristic: decay of the averaged Hessian, and limit of a step, of natural gradients, for thousands of steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""First steps of natural gradients in a next part of the data: the scales of its prior say nothing of its curvature."""
+"""Settings of natural gradients for a further part of the data, whose curvature its prior does not contain."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic: rank of SWAG; constant learning rate, number of epochs, batches, and most rows in a batch, of its path."""
 
 SEED_STEP = 1_000_003
-"""Distance of the seeds of an ensemble's members: a prime number, so that two estimators with neighbouring seeds share
-no member."""
+"""Difference of the seeds of an ensemble's members: large and prime, so that two estimators with similar seeds have no
+member in common."""
 
 
 @dataclass(eq=False, repr=False)
@@ -89,12 +87,12 @@ class Task:
     """The task of a method."""
 
     settings: Settings
-    designs: Sequence[Design]  # those that the settings leave open; the first is the default
-    build: Callable[[Design, int, int], BayesianModel]  # from a seed of the first weights and a number of rows
-    data: tuple[Tensor, Tensor]  # inputs, shape (N, D), and targets, with their weights if there are any
+    designs: Sequence[Design]  # designs to compare; the first is the default
+    build: Callable[[Design, int, int], BayesianModel]  # arguments: design, seed of the first weights, number of rows
+    data: tuple[Tensor, Tensor]  # inputs, shape (N, D), and targets, joined with row weights if there are any
     validation: tuple[Tensor, Tensor] | None  # the same for early-stopping rows
     seed: int
-    start: Posterior | None = None  # of the rows before these, if they are a next part of the data
+    start: Posterior | None = None  # the posterior of the earlier parts of the data
 
     def make_model(self, seed: int) -> BayesianModel:
         """The model of the default design; a seed determines its network's first weights."""
@@ -111,7 +109,7 @@ class Fitted:
 
 
 def auto(task: Task) -> Fitted:
-    """The design that predicts held-out rows best, as an ensemble of explored modes; else `svi`."""
+    """Chains from trained networks, for the design that predicts held-out rows best; `svi` if chains are impossible."""
     settings = task.settings
     candidates = {str(design): functools.partial(task.build, design, task.seed) for design in task.designs}
     try:
@@ -164,7 +162,7 @@ def laplace(task: Task) -> Fitted:
 
 
 def kronecker(task: Task) -> Fitted:
-    """As `laplace`, over all weights, whose covariance is a Kronecker product for each layer."""
+    """As `laplace`, over all weights, with a Kronecker product as the covariance of each layer."""
     return _laplace(task, "kronecker")
 
 
@@ -172,7 +170,7 @@ def _laplace(task: Task, structure: Literal["full", "kronecker"]) -> Fitted:
     model = task.make_model(task.seed)
     if isinstance(model.likelihood, MixtureDensityLikelihood):
         raise ValueError(
-            f'`likelihood` must not be a mixture for method="{task.settings.method}", which needs its curvature; use '
+            f'`likelihood` must not be a mixture for method="{task.settings.method}", which does not support it; use '
             "another method."
         )
     mode = _fitted(task, model, auto_delta(model), task.seed)
@@ -252,7 +250,7 @@ def mclmc(task: Task) -> Fitted:
 
 
 def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:
-    """The guide, where the one of the rows before ended."""
+    """The guide, with the parameters of the earlier parts' guide if there is one."""
     if task.start is not None:
         guide.load_state_dict(task.start.guides[0].state_dict())
     return guide
@@ -288,10 +286,10 @@ def _fitted(
 
 
 WITH_KL = frozenset({"svi", "natural"})
-"""Methods that maximise the ELBO, with a weight of its KL divergence."""
+"""Methods that have a KL weight."""
 
 WITHOUT_VALIDATION = frozenset({"auto", "nuts", "mclmc"})
-"""Methods that do not use held-out rows, and so are fitted to all rows."""
+"""Methods without early stopping, which are fitted to all rows."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,
@@ -304,7 +302,7 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
     "swag": swag,
     "ensemble": ensemble,
 }
-"""Each method by the name that `method=` takes."""
+"""The methods by name."""
 
 PARTIAL = {"auto": svi, "svi": svi, "natural": natural}
-"""What each method does in `partial_fit`: it needs a Gaussian for each weight, the prior of the next part."""
+"""The methods of `partial_fit`, by name: they have a Gaussian for each weight, which is the prior of the next part."""

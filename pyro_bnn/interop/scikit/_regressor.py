@@ -26,27 +26,29 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     Inputs and targets are standardised internally. The network is an MLP; its weights and the noise scale have priors.
     Several targets share the network; each has its own noise.
 
-    Which `method`? ``"auto"``, the default, chooses the design and the length of the fit. It holds out some rows,
-    compares five networks with their priors and noise on them, and fits the best one to all rows as ``"mclmc"`` does,
-    for as long as `time_limit` allows. It keeps the settings that you give. If there are too many rows, or no C
-    compiler, it uses ``"svi"`` instead, and `status_` says why. The other methods fit one network, by default of 20
+    The default method, ``"auto"``, chooses the network and the length of the fit. It compares five networks, with their
+    priors and noise, on held-out rows, and fits the best one to all rows as ``"mclmc"`` does, for as long as
+    `time_limit` allows. It does not change parameters that you set. If there are too many rows, or no C
+    compiler, it uses ``"svi"`` instead, and `status_` says why. The other methods fit one network, by default with 20
     tanh units:
 
-    ``"svi"`` fits one Gaussian for each weight; it is fast, for any number of rows. ``"natural"`` fits the same by
-    natural gradients. ``"nuts"`` draws from the exact
-    posterior, in time that grows with the rows: use it for up to some thousand. ``"mclmc"`` trains `num_members`
-    networks and lets a Markov chain explore the mode of each: best where the modes of the posterior differ, above all
-    with two or more hidden layers, at several times the cost. ``"ensemble"`` fits several point estimates, good where
-    the target is nearly without noise. ``"laplace"`` fits a Gaussian around one point estimate, for any number of rows,
-    over all weights if they are at most 1000, otherwise over those of the last layer. It predicts with the network
-    linearised in its weights there. It chooses the noise by the evidence, and also the prior, unless you name one. It
-    accepts Gaussian priors, and all likelihoods except mixtures. ``"kronecker"`` does the same over all weights of a
-    network of any size, with Kronecker factors, for constant noise and for classes; it needs laplace-torch.
-    ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.
+    - ``"svi"`` fits one Gaussian for each weight. It is fast for any number of rows.
+    - ``"natural"`` fits the same by natural gradients.
+    - ``"nuts"`` draws from the exact posterior. Its time grows with the number of rows: use it for up to a thousand.
+    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. It is best if the modes
+      of the posterior differ, above all with two or more hidden layers, for several times the cost.
+    - ``"ensemble"`` fits several point estimates. It is good for targets with little noise.
+    - ``"laplace"`` fits a Gaussian around one point estimate, over all weights of a network of up to 1000, and over the
+      last layer of a larger one. It predicts with the network linearised in its weights. The evidence chooses the
+      noise, and also the prior unless you set it. It needs a Gaussian prior and a likelihood that is not a mixture.
+    - ``"kronecker"`` does the same over all weights of a network of any size, with Kronecker factors, for constant
+      noise and for classes. It needs laplace-torch.
+    - ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.
 
     Args:
-        hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. None lets ``"auto"``
-            choose, and means 20 for the other methods; None also lets it choose `likelihood`, `activation` and `prior`.
+        hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. With None, ``"auto"``
+            chooses, and the other methods have 20 units. ``"auto"`` also chooses `likelihood`, `activation` and
+            `prior` if they are None.
         method: The inference method: ``"auto"``, ``"svi"``, ``"natural"``, ``"nuts"``, ``"mclmc"``, ``"laplace"``,
             ``"kronecker"``, ``"swag"`` or ``"ensemble"``.
         likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
@@ -54,32 +56,32 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes one.
-        prior: Prior of the weights; None is a Gaussian whose variance is inverse to the number of a unit's inputs.
-        time_limit: Seconds that ``"auto"`` may take on torch's threads, besides compiling; the result then depends on
-            the speed of the machine. None takes about a minute of processor time for a thousand rows, and between 20
-            seconds and 5 minutes in all, by lengths that are the same on every machine.
-        max_iter: Limit of epochs; None uses that of :func:`~pyro_bnn.fit`, which ends earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, after as many warm-up draws; None is 200 draws
+        prior: Prior of the weights; None means a Gaussian whose variance is inverse to the number of a unit's inputs.
+        time_limit: Seconds that ``"auto"`` may take on torch's threads, without compilation; the result then depends on
+            the speed of the machine. With None it takes about a minute of processor time for a thousand rows, between
+            20 seconds and 5 minutes in all, and the number of steps is the same on every machine.
+        max_iter: Limit of epochs; None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
+            ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, and of its warm-up draws; None means 200 draws
             after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. For ``"auto"`` it limits both numbers.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
-        learning_rate: First learning rate: of Adam, 0.02 by default; of natural gradients, as a fraction of a Newton
-            step, 0.1.
-        early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains use all
-            rows.
+        learning_rate: First learning rate; None means 0.02 for Adam, and 0.1 for natural gradients (a fraction of a
+            Newton step).
+        early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains ignore it.
         validation_fraction: Share of the rows that `early_stopping` holds out.
-        kl_weight: Weight of the KL divergence of ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; less
-            follows the data more closely, with narrower weights.
-        num_samples: Number of weight draws of a prediction; None is 100, or 800 for chains, whose draws are stored.
+        kl_weight: Weight of the KL divergence of ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; with a
+            smaller weight it follows the data more closely, and the posterior is narrower.
+        num_samples: Number of weight draws of a prediction; None means 100, or at most 800 for chains, which store
+            their draws.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
-        random_state: Seed, or numpy generator, of everything random, predictions included; None draws a seed at each
-            fit, and numpy's global generator is not changed.
+        random_state: Seed, or numpy generator, of everything random, including predictions; None draws a seed at each
+            fit, without numpy's global generator.
         verbose: Whether to show a progress bar.
 
     Attributes:
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
-        posterior_: Its :class:`~pyro_bnn.Posterior`.
-        status_: How the fit ended and, if there is trouble, what to try.
+        posterior_: The :class:`~pyro_bnn.Posterior` of the model.
+        status_: How the fit ended, and what to try if it failed.
         n_iter_: Number of epochs; for ``"nuts"`` and ``"mclmc"`` the number of draws.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
@@ -100,10 +102,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """Fit the network to a table.
 
         Args:
-            X: Inputs, shape (N, D): an array, a list of rows, a data frame of numbers, or a sparse matrix, which
-                takes the memory of a full one.
+            X: Inputs, shape (N, D): an array, a list of rows, a data frame of numbers, or a sparse matrix, which is
+                converted to a dense one.
             y: Targets, shape (N,) or (N, O).
-            sample_weight: Weight of each row, shape (N,): a row of weight 2 counts as the same row twice, and one of
+            sample_weight: Weight of each row, shape (N,): a row of weight 2 counts like two equal rows, and a row of
                 weight 0 is left out. None gives all rows the same weight.
 
         Returns:
@@ -113,15 +115,15 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             ValueError: If a parameter or the data are of the wrong kind.
 
         Warns:
-            ConvergenceWarning: scikit-learn's, if the fit shows a sign of trouble; the message says what to try.
+            ConvergenceWarning: scikit-learn's class, if the status of the fit is not ok; the message says what to try.
         """
         return self._learn(X, y, sample_weight)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
-        """Fit to a next part of the data: the posterior of the rows so far becomes the prior.
+        """Fit to a further part of the data: the posterior of the earlier rows becomes the prior.
 
-        The first part sets the standard units. The methods are ``"svi"``, which ``"auto"`` means here, and
-        ``"natural"``. Each part estimates the noise anew.
+        The first part determines the standardisation. The method must be ``"svi"``, ``"auto"`` (which then means
+        ``"svi"``) or ``"natural"``. Each part estimates the noise anew.
 
         Args:
             X: Inputs, shape (N, D).
@@ -132,7 +134,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             The estimator.
 
         Raises:
-            ValueError: If the method has no Gaussian posterior, or as for :meth:`fit`.
+            ValueError: If the method is another one, or as for :meth:`fit`.
 
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
@@ -182,7 +184,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            return_std: Whether to return the standard deviations too; they include noise and uncertainty about the
+            return_std: Whether to return the standard deviations, too; they include noise and uncertainty about the
                 weights.
 
         Returns:
@@ -193,7 +195,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return (mean, self._shaped(prediction.total.sqrt())) if return_std else mean
 
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
-        """Intervals that contain an observation with a given probability; both tails have equal probability.
+        """Intervals that contain an observation with a given probability; both tails have the same probability.
 
         Args:
             X: Inputs, shape (N, D).
@@ -210,16 +212,15 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            q: A probability, strictly between 0 and 1, or Q of them.
+            q: A probability, strictly between 0 and 1, or a list of Q probabilities.
 
         Returns:
-            Quantiles, shape (N,), or (Q, N) for several probabilities; for several targets with a last axis (O,).
+            Quantiles, shape (N,), or (Q, N) for a list; several targets have a last axis (O,).
         """
-        quantiles = self._in_units(X, keep_draws=True).quantile(q)
-        return self._shaped(quantiles)
+        return self._shaped(self._in_units(X, keep_draws=True).quantile(q))
 
     def predict_distribution(self, X: ArrayLike) -> RegressionPrediction:
-        """The whole prediction: its aleatoric and epistemic variance, densities, quantiles, draws and scores.
+        """The whole prediction, with aleatoric and epistemic variance, densities, quantiles, draws and scores.
 
         Args:
             X: Inputs, shape (N, D).
@@ -239,5 +240,5 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return in_units(prediction, self._mean, self._scale)
 
     def _shaped(self, values: torch.Tensor) -> Floats:
-        """Values of shape (..., O) as an array; (...) if the targets had no axis O."""
+        """Values of shape (..., O) as an array, without the axis O if the targets had none."""
         return (values if self._has_target_axis else values[..., 0]).numpy()

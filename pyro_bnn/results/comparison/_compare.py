@@ -30,35 +30,34 @@ def compare(
 ) -> Comparison:
     r"""Compare methods by their predictions: distances between each pair, and scores of each method.
 
-    Weights cannot be compared, since permutations and signs of hidden units do not change the network's function;
-    predictions can. A pair is (reference, method) in the order given, so give the reference, such as NUTS, first.
+    Predictions are compared instead of weights, since permuting hidden units changes the weights but not the network's
+    function. In a pair, the method that is given first is the reference; so give the reference, such as NUTS, first.
 
-    Every number about a pair has a Monte Carlo standard error, computed from 20 successive groups of draws. A
-    jackknife, which leaves out each group in turn, gives this error; for ``agreement``, which changes in jumps, a
-    bootstrap of the groups does. A group of an MCMC posterior is a part of a chain, so the error includes slow mixing
-    if the part is longer than the chain's correlation time.
+    Every number about a pair has a Monte Carlo standard error. It is a jackknife over 20 successive groups of draws, or
+    for ``agreement``, which changes in jumps, a bootstrap of these groups. A group of an MCMC posterior is a part of a
+    chain, so the error includes slow mixing if the part is longer than the chain's correlation time.
 
     Distances are never negative, so noise makes them larger: two sets of draws from one posterior have a distance above
-    0. To see this noise level, pass a guide twice, or two runs of a sampler. Near the noise level the errors are too
-    large by a factor of up to 1.7; far above it they are right.
+    0. To see this noise level, pass a guide twice, or two runs of a sampler. For distances near the noise level the
+    errors are up to 1.7 times too large; for much larger distances they are right.
 
     Args:
         model: The model of the posteriors.
         posteriors: The methods by name, each a posterior or guide, or a pair (model, posterior) if it has another
             model.
         x: Inputs, shape (N, ...).
-        y: Targets at x; with them the result includes the NLL, and coverage or accuracy.
+        y: Targets at x, for the NLL, and coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
         num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
-        seed: Seed of the draws; torch's generators are left as they were. None draws a seed.
+        seed: Seed of the draws; torch's generators do not change. None draws a seed.
 
     Returns:
         Tables and predictions. `print` the result, write it with `to_csv` or `to_json`, or draw it with
         ``pyro_bnn.plotting.comparison``.
 
     Raises:
-        ValueError: If there are fewer than two posteriors, if they predict different kinds of things or different
-            numbers of outputs, if one stores fewer than 40 draws, or if a region is empty.
+        ValueError: If there are fewer than two posteriors, if only some of them predict classes, if their outputs have
+            different shapes, if one stores fewer than 40 draws, or if a region is empty.
 
     References:
         Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.
@@ -76,7 +75,7 @@ def compare(
     entries = {name: _entry(name, entry, model) for name, entry in posteriors.items()}
     for name, (_, posterior) in entries.items():
         if posterior.num_stored is not None:
-            _checks.at_least(f"the number of draws that {name!r} holds", posterior.num_stored, 2 * NUM_GROUPS)
+            _checks.at_least(f"the number of draws that {name!r} stores", posterior.num_stored, 2 * NUM_GROUPS)
     seed = int(torch.randint(2**62, ())) if seed is None else seed
     seeds = torch.randint(2**62, (len(entries),), generator=torch.Generator().manual_seed(seed)).tolist()
     predictions = {
@@ -122,7 +121,7 @@ def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]
 
 
 def _entry(name: str, entry: object, model: BayesianModel) -> tuple[BayesianModel, Posterior]:
-    """A model and its posterior; a guide becomes a posterior."""
+    """The model and the posterior of an entry."""
     its_model, posterior = entry if isinstance(entry, tuple) and len(entry) == 2 else (model, entry)
     if not isinstance(posterior, Posterior) and callable(posterior) and not isinstance(posterior, BayesianModel):
         posterior = GuidePosterior(posterior)

@@ -36,14 +36,14 @@ class Scores:
     Args:
         method: Name of the method.
         region: Name of the region.
-        scores: Scores by name. Of one method, with targets: ``nll`` (mean per point, in nats), and
-            ``coverage_50`` and so on, or ``accuracy``; always: ``epistemic sd`` and ``total sd`` (means over points)
-            or ``entropy`` (in nats). Of a pair, for numbers: ``rms mean difference`` (root mean square over points),
-            ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means; the first is 0 if the
-            method is a point estimate, and infinite if the reference is one), ``wasserstein`` (first Wasserstein
-            distance between predictive distributions, in the units of y, mean over points); for classes: ``agreement``
-            (fraction of points with the same most probable class), ``total variation`` (half the summed absolute
-            difference of probabilities, mean over points).
+        scores: Scores by name. For one method: ``epistemic sd`` and ``total sd`` (means over points) of numbers, or
+            ``entropy`` (in nats) of classes; with targets also ``nll`` (mean per point, in nats), and ``coverage_50``
+            and ``coverage_90`` or ``accuracy``. For a pair that predicts numbers: ``rms mean difference`` (root mean
+            square over points), ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means;
+            the first is 0 if the method is a point estimate, and infinite if the reference is one), ``wasserstein``
+            (first Wasserstein distance between predictive distributions, in the units of y, mean over points). For a
+            pair that predicts classes: ``agreement`` (fraction of points with the same most probable class), ``total
+            variation`` (half the summed absolute difference of probabilities, mean over points).
         reference: Name of the method with which this one is compared; "" for a single method.
         seconds: Wall time of the inference; None if unknown, and for a pair.
     """

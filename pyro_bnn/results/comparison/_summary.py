@@ -14,13 +14,13 @@ from ...scores.uncertainty import ClassificationPrediction, Prediction, Regressi
 from ._result import Estimate
 
 NUM_GROUPS = 20
-"""Heuristic: number of groups of draws; the jackknife leaves out each in turn, the bootstrap resamples them."""
+"""Heuristic: number of groups of draws. The jackknife leaves out each group in turn; the bootstrap resamples them."""
 
 NUM_RESAMPLES = 200
-"""Number of bootstrap resamples; they add an error of 5 % to a standard error, less than the 20 groups do."""
+"""Number of bootstrap resamples. They add an error of 5 % to a standard error, less than the 20 groups do."""
 
 COVERAGES = (0.5, 0.9)
-"""Probabilities of the central intervals whose coverage is counted."""
+"""Probabilities of the central intervals whose coverage is measured."""
 
 
 class ClassSummary:
@@ -118,17 +118,17 @@ class NumberSummary:
             "epistemic sd": over_points(prediction.epistemic.sqrt()),
             "total sd": over_points(prediction.total.sqrt()),
         }
-        for probability in COVERAGES if y is not None else ():
-            assert y is not None
-            lower, upper = prediction.quantile([0.5 - probability / 2, 0.5 + probability / 2])
-            covered = interval_coverage(lower, upper, y[mask])
-            error = math.sqrt(covered * (1 - covered) / y[mask].numel())
-            scores[f"coverage_{100 * probability:.0f}"] = Estimate(covered, error)
+        if y is not None:
+            for probability in COVERAGES:
+                lower, upper = prediction.quantile([0.5 - probability / 2, 0.5 + probability / 2])
+                covered = interval_coverage(lower, upper, y[mask])
+                error = math.sqrt(covered * (1 - covered) / y[mask].numel())
+                scores[f"coverage_{100 * probability:.0f}"] = Estimate(covered, error)
         return scores | _nll(prediction)
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """A score and its jackknife standard error; the first value is of all draws, the others leave out a group."""
+    """A score and its jackknife standard error; the first value is from all draws, each other one without a group."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
@@ -155,9 +155,9 @@ def _root_geometric_mean(ratios: Tensor) -> Tensor:
 
 
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
-    """Summaries of predictions that kept their draws, by method: either all are of classes or all of numbers.
+    """Summaries by method of predictions that kept their draws; raises unless all are of classes or all of numbers.
 
-    The seeds are for the bootstrap, and for drawing an observation for each weight draw.
+    The seeds determine the bootstrap, and the observation drawn for each weight draw.
     """
     num_quantiles = min(prediction.num_samples for prediction in predictions.values())
     summaries: dict[str, ClassSummary | NumberSummary] = {}
@@ -168,5 +168,5 @@ def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> di
             summaries[name] = NumberSummary(prediction.as_kind(RegressionPrediction), seed, num_quantiles)
     kinds = {name: (type(p).__name__, _checks.shape(p.expectation)) for name, p in predictions.items()}
     if len({(type(summary), kinds[name][1]) for name, summary in summaries.items()}) > 1:
-        raise ValueError(f"the posteriors predict different kinds of things, or of different shapes: {kinds}.")
+        raise ValueError(f"the posteriors must all predict classes or all numbers, of the same shape, got {kinds}.")
     return summaries

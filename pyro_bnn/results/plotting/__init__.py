@@ -1,12 +1,12 @@
 """Pictures of fits, predictions and uncertainty.
 
 Every function draws on the axes that it is given, or on new ones, and returns them; :func:`save` writes the picture.
-New axes belong to a figure outside of pyplot: nothing global changes, and no figure stays in memory after use.
-To see a window, pass axes made with pyplot.
+New axes belong to a figure outside of pyplot, so no figure stays in memory after use. To open a window, pass axes made
+with pyplot.
 
-All pictures share one look, :func:`style`, with letters of 7 or 8 points and colours that the colour-blind can tell
-apart; ``width="column"`` and ``width="page"`` make them as wide as one column (3.4 inches) or the text (7 inches) of a
-paper, so that they need no scaling.
+All pictures have the same :func:`style`, with letters of 7 or 8 points and colours that colour-blind people can
+distinguish. ``width="column"`` and ``width="page"`` make them as wide as one column (3.4 inches) or the text (7 inches)
+of a paper, so that they need no scaling.
 """
 
 from ._classification import reliability_diagram, vote_histograms

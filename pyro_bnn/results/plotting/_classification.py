@@ -11,7 +11,7 @@ from ...scores.metrics import calibration_bins, expected_calibration_error
 from ._figures import BLACK, BLUE, GREY, SKY, Width, check_axes, figure_of_width, inches, styled
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
-"""Number of images beside each other: few enough that the names of the classes fit."""
+"""Number of images in a row: few enough that the names of the classes fit."""
 
 
 @styled
@@ -32,7 +32,7 @@ def vote_histograms(
         classes: Names of the C classes.
         titles: A title for each image.
         width: Width of a new figure, which has five images per row on a page, and three in a column.
-        axes: Array of axes of shape (2, M): first row for the images, second for the votes.
+        axes: Array of axes of shape (2, M), with the images in the first row and the votes in the second.
     """
     _checks.rows("images", images)
     _checks.rows("votes", votes)
@@ -102,14 +102,14 @@ def reliability_diagram(
 ) -> Sequence[Axes]:
     """Accuracy by confidence with 95 % intervals, and the diagonal of perfect calibration; below, the counts.
 
-    Each point is a bin: its mean confidence, its accuracy, and the Wilson interval of the accuracy. If an interval
-        misses the diagonal, chance over the few inputs in its bin hardly explains it.
+    Each point is a bin, with its mean confidence, its accuracy, and the Wilson interval of the accuracy. A bin whose
+    interval does not reach the diagonal is probably not calibrated.
 
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins.
-        equal_mass: Whether the bins hold equally many inputs, instead of having equal width.
+        equal_mass: Whether the bins have equal numbers of inputs instead of equal width.
         width: Width of a new figure.
         axes: Two axes: accuracy, counts.
 
@@ -145,7 +145,7 @@ def reliability_diagram(
         label="accuracy, 95 % interval",
     )
     error = expected_calibration_error(probs, y, num_bins=num_bins, equal_mass=equal_mass)
-    start = np.floor(10 * edges[0]) / 10 if equal_mass else 0.0  # a classifier's confidences crowd just below 1
+    start = np.floor(10 * edges[0]) / 10 if equal_mass else 0.0  # most confidences are just below 1
     accuracies.set(ylabel="accuracy", xlim=(start, 1), ylim=(0, 1))
     accuracies.set_title(f"expected calibration error {error:.4f}")
     accuracies.legend(loc="upper left")

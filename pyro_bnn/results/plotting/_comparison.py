@@ -20,13 +20,13 @@ LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
 def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None, width: Width = "page") -> np.ndarray:
     """The result of :func:`~pyro_bnn.compare` in one picture.
 
-    For one predicted number at one-dimensional inputs: the predictive mean of each method with its epistemic band, and
-    a broken line around the band of the first method, the reference; below, the epistemic standard deviations of all
-    methods together. Otherwise: one matrix of all pairs of methods per score and region.
+    For one predicted number at one-dimensional inputs, each method has a panel with its predictive mean and epistemic
+    band; broken lines show the band of the first method, the reference. A panel below has the epistemic standard
+    deviations of all methods. Otherwise there is a matrix of all pairs of methods for each score and region.
 
     Args:
         result: The comparison.
-        data: Training inputs and targets to show with curves, each of shape (M, 1).
+        data: Training inputs and targets to show with the curves, each of shape (M, 1).
         width: Width of the figure, with four methods in a row on a page, and two in a column. Matrices of many methods
             or scores make the figure wider.
 

@@ -1,4 +1,4 @@
-"""The picture of how well scores separate unknown inputs from known ones."""
+"""The picture of how well scores separate unknown from known inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ InputScores = Mapping[str, Tensor] | ClassificationPrediction
 def detection_curves(
     known: InputScores, unknown: InputScores, *, width: Width = "page", axes: Sequence[Axes] | np.ndarray | None = None
 ) -> np.ndarray:
-    r"""Distributions of scores of known and of unknown inputs, and the ROC curves of the scores beside them.
+    r"""Distributions of scores of known and of unknown inputs, and the ROC curves of the scores.
 
     Args:
-        known: Prediction of known inputs, whose entropy (total uncertainty) and, if there are several draws, mutual
-            information (epistemic) are drawn; or scores by name, each of shape (N,). A larger score means less known.
-        unknown: Prediction or scores of unknown inputs, of shape (M,), by the same names.
-        width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
+        known: Prediction of known inputs; the scores are then its entropy (total uncertainty) and, with several draws,
+            its mutual information (epistemic). Or scores by name, each of shape (N,), larger for unknown inputs.
+        unknown: Prediction of unknown inputs, or their scores by the same names, each of shape (M,).
+        width: Width of a new figure; its panels are in a row on a page, and below each other in a column.
         axes: One axes for each score, and one for the ROC curves.
 
     Returns:

@@ -1,4 +1,4 @@
-"""One look for all pictures: fonts, lines, colours and widths; creating axes, and writing pictures."""
+"""The style of all pictures (fonts, lines, colours and widths), new axes, and writing pictures."""
 
 import functools
 import threading
@@ -22,7 +22,7 @@ WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}
 """Widths in inches of one column and of the full text, in a paper with two columns."""
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#555555")
-"""Colours that the colour-blind can tell apart: blue, vermilion, green, purple, orange, sky blue, black, and dark grey.
+"""Colours that colour-blind people can distinguish: blue, vermilion, green, purple, orange, sky, black, and dark grey.
 
 References:
     Okabe and Ito (2008), Color Universal Design, https://jfly.uni-koeln.de/color/; dark grey replaces their yellow,
@@ -93,10 +93,10 @@ R = TypeVar("R")
 
 @contextmanager
 def style() -> Iterator[None]:
-    """A context in which plots have the look of this module's pictures.
+    """A context in which plots have the style of this module's pictures.
 
-    All functions of this module use it already. Matplotlib's settings are restored at the end of the block; until then
-    other threads that need the style wait.
+    All functions of this module use it already. Matplotlib's settings are restored at the end of the block. Other
+    threads that need the style wait until then.
 
     Example:
         >>> from pyro_bnn.results.plotting import new_axes
@@ -110,7 +110,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """The same function, drawing in the style."""
+    """The function inside of :func:`style`."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -155,7 +155,7 @@ def inches(width: str) -> float:
 
 @styled
 def save(ax: Axes, path: str | Path) -> None:
-    """Write the figure that axes belong to, in its own size: 250 pixels per inch, or with fonts embedded (PDF).
+    """Write the figure of some axes to a file, with 250 pixels per inch, or as PDF with embedded fonts.
 
     Args:
         ax: Any axes of the figure.
@@ -183,10 +183,7 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 
 
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
-    """The given axes, or new ones: beside each other on a page, one below the other in a column.
-
-    `on_page` and `in_column` are the heights of the two figures, in inches.
-    """
+    """The given axes, or new ones: in a row on a page, below each other in a column; figures have these heights."""
     check_axes(axes, count)
     if axes is not None:
         return axes

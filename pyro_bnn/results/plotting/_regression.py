@@ -10,7 +10,7 @@ from ._figures import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, flat, one_a
 
 EPISTEMIC_FILL, EPISTEMIC_EDGE = "#6BAED6", BLUE
 TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE
-"""Colours of the bands; the relative luminance of the fills is 0.38 and 0.82, so that they differ in print too."""
+"""Colours of the bands. The relative luminance of the fills is 0.38 and 0.82, so that they also differ in print."""
 
 
 @styled
@@ -24,15 +24,15 @@ def regression_bands(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """Predictive mean with two bands: the inner one shows epistemic, the outer one total uncertainty.
+    """Predictive mean with two bands: epistemic uncertainty inside, total uncertainty outside.
 
-    The inner band is darker and has solid edges, the outer one has broken edges, so that they differ in print.
+    The inner band is darker and has solid edges; the outer band has broken edges.
 
     Args:
         x: Inputs, shape (N, 1), in increasing order.
         prediction: The prediction at x, with one output.
         data: Training inputs and targets to show.
-        truth: True means at x, if they are known, shape (N, 1).
+        truth: True means at x, shape (N, 1).
         num_scales: Half-width of both bands in standard deviations.
         width: Width of a new figure.
         ax: Axes to draw on.
@@ -79,9 +79,9 @@ def predictive_density(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """The predictive density p(y | x) as an image, which can show several modes, unlike a mean with a band.
+    """The predictive density p(y | x) as an image, which can show several modes.
 
-    Colours follow the square root of the density, so that broad and narrow parts can be seen side by side.
+    Colours follow the square root of the density, so that broad and narrow parts are both visible.
 
     Args:
         x: Inputs, shape (N, 1), in increasing order.
@@ -105,7 +105,7 @@ def predictive_density(
         cmap="Blues",
         norm=PowerNorm(0.5, vmin=0),
         shading="gouraud",
-        rasterized=True,  # as vectors, a million triangles would burden a PDF
+        rasterized=True,  # a PDF of a million triangles would be large
     )
     ax.figure.colorbar(image, ax=ax, label="p(y | x)").outline.set_linewidth(0.5)
     if points is not None:
@@ -116,7 +116,7 @@ def predictive_density(
 
 
 def _check(x: object, prediction: object) -> None:
-    """Raise unless there is one input and one output per row, and the prediction is one at x."""
+    """Raise unless there are one input and one output per row, and as many rows in `x` as in the prediction."""
     x = _checks.rows("x", x)
     _checks.finite("x", x)
     _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, the result of `predict`")

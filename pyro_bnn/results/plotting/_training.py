@@ -1,4 +1,4 @@
-"""Curves of a fit's record, by epoch."""
+"""Curves of a fit, by epoch."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from ...inference.history import History
 from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
 FEW = 40
-"""Below this number of epochs, each has a marker."""
+"""With fewer epochs than this, each epoch has a marker."""
 
 
 @styled
@@ -20,7 +20,7 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
     Args:
         history: The record of a fit.
         axes: Three axes: ELBO, data cost, complexity cost.
-        width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
+        width: Width of a new figure; its panels are in a row on a page, and below each other in a column.
     """
     _checks.kind("history", history, History, "a History, such as `posterior.history`")
     if not history.epochs:

@@ -16,7 +16,7 @@ from ..pruning import PruningReport, decibel
 from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
 MOST_DRAWN = 2000
-"""Largest number of points on a curve; if there are more weights, this many quantiles are drawn."""
+"""Largest number of points on a curve; for more weights, this number of quantiles is drawn."""
 
 FEW = 500
 """Largest number of weights for which a histogram has a linear scale; with more weights the scale is logarithmic."""
@@ -26,13 +26,13 @@ FEW = 500
 def signal_to_noise(
     ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
-    """Signal-to-noise ratios in decibels: density over all weights; cumulative distribution, overall and by layer.
+    """Signal-to-noise ratios in decibels: their density, and their cumulative distributions overall and by layer.
 
     Args:
-        ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``. A ratio of zero is
-            minus infinity in decibels: the density leaves it out, and the distribution has it at its left end.
-        axes: Two axes: density, distribution.
-        width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
+        ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``. Ratios of zero, minus
+            infinity in decibels, are not in the density; they are at the left end of the cumulative distributions.
+        axes: Two axes: density, cumulative distributions.
+        width: Width of a new figure; its panels are in a row on a page, and below each other in a column.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, figure 3.
@@ -41,7 +41,7 @@ def signal_to_noise(
     for site, ratio in ratios.items():
         _checks.finite(f"ratios[{site!r}]", ratio)
     if not sum(ratio.numel() for ratio in ratios.values()):
-        raise ValueError("`ratios` must hold at least one ratio, got none; call `pruning.signal_to_noise`.")
+        raise ValueError("`ratios` must have at least one ratio, got none; call `pruning.signal_to_noise`.")
     axes = panels(axes, 2, width, on_page=2.6, in_column=4.8)
     layers: dict[str, list[Tensor]] = {}
     for site, ratio in ratios.items():
@@ -50,7 +50,7 @@ def signal_to_noise(
     positive = decibel(every[every > 0]).numpy()
     if len(positive):
         axes[0].hist(positive, bins=100, density=True, color=SKY)
-        left, right = np.quantile(positive, 0.001) - 1, positive.max() + 1  # by chance a few means are next to zero
+        left, right = np.quantile(positive, 0.001) - 1, positive.max() + 1  # a few means are near zero by chance
         for ax in axes:
             ax.set_xlim(left, right)
     groups = {"all": every, **{name or "weights": torch.cat(parts) for name, parts in layers.items()}}
@@ -72,14 +72,14 @@ def pruning_curve(
 ) -> Sequence[Axes]:
     """Error and NLL by the share of weights kept, for the network at mean weights and for the ensemble.
 
-    The axis is logarithmic and falls to the right. A logarithmic axis has no place for 0: the network without any
-    weights is marked separately, at its end. The bars are standard errors over the data. All shares are scored on the
-    same data, so differences between them are more certain than the bars suggest.
+    The axis of shares is logarithmic and falls to the right. The network without any weights has a separate mark at the
+    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares are scored on
+    the same data, so differences between them are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
         axes: Two axes: error (one minus accuracy in per cent, or RMSE), NLL.
-        width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
+        width: Width of a new figure; its panels are in a row on a page, and below each other in a column.
     """
     _checks.kind("report", report, PruningReport, "a PruningReport, the result of `pruning.snr_report`")
     axes = panels(axes, 2, width, on_page=2.6, in_column=4.8)
@@ -90,7 +90,7 @@ def pruning_curve(
     places = np.where(kept > 0, kept, none_at)
     is_classes = rows[0].accuracy is not None
     for label, prefix, color, dashes, mark, size in (
-        ("mean weights", "mean_", VERMILION, DASHES[1], "o", 6),  # so that it shows behind the smaller squares
+        ("mean weights", "mean_", VERMILION, DASHES[1], "o", 6),  # larger, since smaller squares cover it
         (f"ensemble of {report.num_samples}", "", BLUE, "-", "s", 3),
     ):
         scores = np.array([getattr(row, prefix + ("accuracy" if is_classes else "rmse")) for row in rows])
@@ -122,7 +122,7 @@ def pruning_curve(
         values = np.concatenate(
             [bars.lines[0].get_ydata() for bars in ax.containers if isinstance(bars, ErrorbarContainer)]
         )
-        if values.min() > 0 and values.max() > 4 * values.min():  # otherwise events before the end would be lost
+        if values.min() > 0 and values.max() > 4 * values.min():  # a linear axis would hide all but the largest values
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
@@ -132,11 +132,11 @@ def pruning_curve(
 
 
 SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-"""Per cent at which the axis of shares has ticks."""
+"""Ticks of the axis of shares, in per cent."""
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
-    """Set up a logarithmic axis of shares that falls to the right, with a separate place for 0."""
+    """Set up a logarithmic axis of shares that falls to the right, with a separate mark for 0."""
     marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
     if none_at is not None:
         marks[none_at] = "0"
@@ -156,7 +156,7 @@ def weight_density(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """The posterior density of a single weight, with lines at its mean and at zero, and the density of its prior.
+    """The posterior density of a single weight with lines at its mean and at zero, and its prior density.
 
     Args:
         loc: Posterior mean of the weight.
@@ -185,7 +185,7 @@ def weight_density(
     ax.fill_between(grid.numpy(), density.numpy(), facecolor=SKY, edgecolor=BLUE, linewidth=1, label="posterior")
     ax.vlines(loc, 0, float(density.max()), color=BLUE, linewidth=1, label="posterior mean")
     ax.axvline(0, color=BLACK, linewidth=1, linestyle=DASHES[2], label="zero")
-    ax.set_ylim(0, 1.35 * float(density.max()))  # room for the legend; a prior's spike at zero is cut
+    ax.set_ylim(0, 1.35 * float(density.max()))  # leaves space for the legend; cuts off a prior's spike at zero
     if prior is not None:
         at = prior.log_prob(grid).exp().detach().cpu().numpy()
         ax.plot(grid.numpy(), at, linestyle=DASHES[1], color=VERMILION, label="prior")

@@ -1,7 +1,7 @@
 """A block of draws, run one by one or, for a small network, all at once."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from ...modelling.model import BayesianModel
 T = TypeVar("T")
 
 MOST_DRAWS = 64
-"""Heuristic: number of draws in a block. More draws would save nothing more."""
+"""Heuristic: largest number of draws in a block. Larger blocks would not be faster."""
 
 MOST_NUMBERS = 2**20
 """Heuristic: largest size of a block's outputs, and of the weights of draws that run at once; 4 MB."""
@@ -32,15 +32,15 @@ LARGEST = 2**24
 """Heuristic: largest memory of a tensor inside a network that runs for several draws at once, 17 MB."""
 
 LITTLE_WORK, FEW_WEIGHTS = 2**20, 2**15
-"""Heuristic: weights times rows, and weights, below which a run of the network takes less time than its overhead, so
-that several draws run at once. Larger networks must read their weights from memory anyway, and joining them costs more
-than it saves."""
+"""Heuristic: below these numbers of weights times rows, and of weights, several draws run at once, since most of the
+time of a run is overhead. Larger networks spend their time on reading weights from memory, and joining the weights of
+several draws costs more than it saves."""
 
 
 class Block:
-    """Runs the network for each weight draw: first one by one, then all at once if the network is small.
+    """Runs the network for each weight draw: first one by one, then several draws at once if the network is small.
 
-    The memory holds results that do not depend on the random parameters.
+    `memory` stores results that do not depend on the random parameters.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:
@@ -56,7 +56,7 @@ class Block:
         """Number of draws in the next block."""
 
     def take(self, draw: Draw) -> None:
-        """Take a draw: run the network, unless several draws are to run at once."""
+        """Add a draw; the network runs now, unless several draws run at once later."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
@@ -114,7 +114,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """The result of running the network with its memory, or without it if the memory lacks a value that is needed."""
+    """The result of `run` with the stored results, or without them if one that is needed was not stored."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()
@@ -122,7 +122,7 @@ def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
         try:
             with model.interception.remembering(memory):
                 return run()
-        except Exception:  # code outside of torch may need a value that was not kept
+        except Exception:  # code outside of torch may need a value that was not stored
             memory.forget()
             undo()
             return run()
@@ -133,12 +133,12 @@ def faster(
     example: Mapping[str, Tensor],
     x: Inputs,
     expected: Tensor,
-    replayed: Callable[[], AbstractContextManager[None]] = nullcontext,
+    replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
     """A function that runs a network for many weight draws at once, and the bytes per draw of its largest tensor.
 
-    The function is None if none gives the expected outputs, shape (K, N, ...), up to rounding, for
-    the example: K draws of all random weights, by path. `replayed` makes the context of one run.
+    `example` has K draws of all random weights, by path, and `expected` their outputs, shape (K, N, ...). The result is
+    None if no function gives these outputs up to rounding. `replayed` makes the context of one run.
     """
 
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
@@ -148,7 +148,7 @@ def faster(
     if expected.is_meta:  # there are no numbers to compare
         return None
     tolerance = torch.finfo(expected.dtype).eps ** 0.75 * _magnitudes(expected)
-    with filtered_warnings("error", "There is a performance drop"):  # then `vmap` is a loop too
+    with filtered_warnings("error", "There is a performance drop"):  # with this warning `vmap` is as slow as a loop
         for run in (as_chain(net, set(example), x), vectorised):
             if run is None:
                 continue
@@ -163,7 +163,7 @@ def faster(
 
 
 class _Largest(TorchDispatchMode):
-    """Watches operations to find the largest tensor that they make."""
+    """Records the size of the largest tensor that operations make."""
 
     num_bytes = 0
 
@@ -175,7 +175,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Size of each output, at least the lower quartile: small outputs may be differences of large terms."""
+    """Size of each output, at least the lower quartile, since small outputs may be differences of large terms."""
     sizes = outputs.abs()
-    quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # but not for a mask such as -1e9
+    quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
     return sizes.clamp(min=quartile)

@@ -1,4 +1,4 @@
-"""The draws of a prediction: block after block, each through all batches of rows."""
+"""Runs the draws of a prediction in blocks; each block runs through all batches of rows."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,19 +22,19 @@ from ._at_once import Block, remembered
 P = TypeVar("P", bound=Prediction)
 
 MOST_BYTES = 2**28
-"""Heuristic: memory for results that do not depend on the random parameters, over several batches; 0.27 GB. If more is
-needed, batches are predicted one after the other. The results kept for one batch take less memory than a run of the
+"""Heuristic: memory for results that do not depend on the random parameters, of several batches together; 0.27 GB. If
+more is needed, batches are predicted one after the other. The results of one batch take less memory than a run of the
 network."""
 
 NUM_FIRST = 2
-"""Number of draws in the first block, with which other ways to run the network are compared."""
+"""Number of draws in the first block. They run one by one, to check faster ways of running the network."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add all draws to some batches of rows. Each seed is for one draw and the network's random numbers with that draw.
+    """Add all draws to batches of rows, and return how many of the batches got them: the first ones, at least 1.
 
-    Returns how many of the batches got all draws, at least 1. If more would take too much memory, the other batches got
-    none.
+    Each seed determines one draw, and the random numbers of the network with this draw. If all batches together would
+    take too much memory, the last batches get no draws.
     """
     done = 0
     while done < len(seeds):
@@ -71,27 +71,27 @@ class Way:
     """How a network runs for the draws of a posterior."""
 
     constant: Collection[str] = ()  # sites with the same value in all draws
-    centers: Sequence[Draw | None] = ()  # points of linearisation, in turn; None runs the network as it is
+    centers: Sequence[Draw | None] = ()  # points of linearisation, in turn; None runs the network without linearisation
     keep: bool = False  # whether to keep the prediction of each draw
-    carried: Mapping[str, str] = field(default_factory=dict)  # paths of parameters and buffers that draws hold, by name
+    carried: Mapping[str, str] = field(default_factory=dict)  # paths of parameters and buffers in the draws, by name
 
 
 class Batch(Generic[P]):
-    """Some of the rows, and their prediction so far; the plan says which modules run only once."""
+    """A batch of rows, and its prediction so far; `plan` says which modules run only once."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way
         self.memory = Memory(plan)
         """What the network computes without its random parameters."""
         self.block = Block(model, x, self.memory, may_join=plan.is_free and not way.carried)
-        """The draws that were taken since the last :meth:`add_taken`."""
+        """The draws since the last :meth:`add_taken`."""
         self._sum = model.likelihood.accumulator()
         self._log_density: Tensor | None = None
         self._is_plain = not overridden_names(type(model), BayesianModel)
         self._names = set(model.latent_names)
 
     def take(self, draw: Draw) -> None:
-        """Take a draw: run the network, unless several draws are to run at once."""
+        """Add a draw; the network runs now, unless several draws run at once later."""
         carried = self._way.carried
         if not carried:
             self._take(draw)
@@ -119,14 +119,14 @@ class Batch(Generic[P]):
         return self._model.observe(output, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
-        """The distribution of the targets; Pyro computes it if the draw has variables of the network's own."""
+        """The distribution of the targets; Pyro computes it if the network has its own sample statements."""
         if draw.keys() <= self._names:
             return self._model.observation_given(draw, self._x)
         with poutine.block(), poutine.condition(data=draw):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """End the block: add the predictions of the draws that it took."""
+        """End the block: add the predictions of its draws."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))
@@ -135,7 +135,7 @@ class Batch(Generic[P]):
         self._add(observation.expand(torch.Size([1, *observation.batch_shape])))
 
     def _add(self, observations: Distribution) -> None:
-        """Add the distributions of the targets under some draws, batch shape ``(S, N, *O)``."""
+        """Add the distributions of the targets for S draws, batch shape ``(S, N, *O)``."""
         self._sum.add_draws(observations, keep=self._way.keep)
         if self._y is None:
             return

@@ -51,13 +51,13 @@ def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...])
             trace: Any = conditioned.get_trace(*arguments)
         except TypeError as error:
             raise ValueError(
-                "`model` must be a BayesianModel, or a Pyro model that can be called without what it observes, as "
+                "`model` must be a BayesianModel, or a Pyro model that can be called without its observations, as "
                 f"`model(x, y=None)`; the call failed: {error}."
             ) from error
     value = trace.nodes["_RETURN"]["value"]
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0 or len(value) == 0:
         raise ValueError(
-            "`model` must return what is to be predicted, a tensor of floats with one row per input, got "
+            "`model` must return the values to predict, a tensor of floats with one row per input, got "
             f"{_checks.described(value)}."
         )
     if not any(name in trace.nodes for name in draw):
@@ -70,9 +70,9 @@ def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...])
 
 
 def _require_latents(trace: Any, draw: Draw, num_rows: int) -> None:
-    """Raise unless a draw has a value for each latent variable of a model, and no others.
+    """Raise unless the names and shapes in a draw are those of the model's latent variables.
 
-    Any other sample site must be an observation: it is in a plate, or has an axis with one element per row.
+    A sample site in a plate, or with an axis of one element per row, counts as an observation.
     """
     drawn: Any = prune_subsample_sites(trace).nodes
     nodes = {name: node for name, node in drawn.items() if node["type"] == "sample"}

@@ -76,15 +76,15 @@ def predict(
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
     Draws are used in small blocks and summed up, so memory grows with `num_samples` only with `keep_draws`. All rows of
-    x get the same draws. The network runs in eval mode; afterwards it is in its former mode. Computations before the
-    first random parameter run once for each batch of rows; for a small network several draws run at once.
+    x get the same draws. The network runs in eval mode, and returns to its former mode. Computations before the
+    first random parameter run once for each batch of rows. For a small network several draws run at once.
 
-    For any Pyro model other than a :class:`BayesianModel`, the return value is predicted: ``model(x)`` runs for each
-    draw, with all rows at once, and the result, a :class:`ValuePrediction`, has the mean and variance of the values.
-    Such a model has no likelihood of single rows, so `y`, a loader and `linearised` need a :class:`BayesianModel`.
+    For any other Pyro model, the return value is predicted: ``model(x)`` runs for each draw, with all rows at once. The
+    result, a :class:`ValuePrediction`, has the mean and variance of the values. `y`, a loader and `linearised` are then
+    refused, since such a model has no likelihood of single rows.
 
     Args:
-        model: The model; its present learnable parameters are used too.
+        model: The model; its learned parameters are used, too.
         posterior: Result of a fit, or any Pyro guide.
         x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame; for a network with several inputs a
             tuple (not a list) or dictionary of these. Or a loader of batches x or (x, y), which are moved to the
@@ -92,14 +92,13 @@ def predict(
         num_samples: Number of weight draws, S; by default 100, or all draws of a posterior that stores fewer.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Number of rows in each run of the network.
-        keep_draws: Whether to keep the prediction of each draw too: logits for classes, and for numbers the mixture
-            components, from which quantiles, densities and draws are computed. Memory is then S times as large.
+        keep_draws: Whether to keep the prediction of each draw, too: logits for classes, and mixture components for
+            numbers, which quantiles, densities and draws need. The prediction then takes S times the memory.
         linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, with
-            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; for an ensemble, around the median of the member that made
-            the draw. None leaves the choice to the posterior, or to each member: only results of
-            :func:`fit_gauss_newton` are linearised, except those of a last layer. A linearised prediction takes about
-            three times as long.
-        seed: Seed of the prediction, which makes it repeatable; torch's generators are left as they were.
+            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; for an ensemble, around the median of the draw's member. None
+            linearises only the results of :func:`fit_gauss_newton`, except those of a last layer. A linearised
+            prediction takes about three times as long.
+        seed: Seed of the prediction; torch's generators do not change. None draws a seed.
 
     Returns:
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
@@ -137,7 +136,7 @@ def predict(
 
 
 def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
-    """Raise unless `model` is a user's Pyro model and no argument needs a BayesianModel."""
+    """Raise unless `model` is a user's Pyro model, and no argument is given that needs a BayesianModel."""
     if isinstance(model, (type, Posterior, FlatGuide, AutoGuide)) or not callable(model):
         raise ValueError(
             f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose return "
@@ -195,8 +194,8 @@ def predict_point(
 
     Args:
         model: The model.
-        values: A value for every latent variable, ``{site: shape (*event)}``; optionally, as in some draws, also values
-            of the network's own parameters and buffers, ``{"net.PATH": value}``. A posterior means its `median()`.
+        values: A value for every latent variable, ``{site: shape (*event)}``; optionally also values of the network's
+            own parameters and buffers, ``{"net.PATH": value}``. A posterior means its `median()`.
         x: Inputs, shape (N, ...), or a loader; see :func:`predict`.
         y: Targets, shape (N, ...), for the log-density; see :func:`predict`.
         batch_size: Number of rows in each run of the network.
@@ -244,10 +243,10 @@ def _predict(
 
 def _is_loader(x: object) -> bool:
     """Whether x is an iterable of batches, as opposed to arrays, lists of numbers, tuples or dictionaries."""
-    first = x
-    while isinstance(first, list) and first:
-        first = first[0]
     if isinstance(x, list):
+        first: object = x
+        while isinstance(first, list) and first:
+            first = first[0]
         return not isinstance(first, (numbers.Number, str))
     is_array = callable(getattr(type(x), "__array__", None))  # memory of tensors, arrays and data frames
     return isinstance(x, Iterable) and not (is_array or isinstance(x, (tuple, Mapping, str, bytes)))
@@ -256,12 +255,12 @@ def _is_loader(x: object) -> bool:
 def _parts(
     x: Inputs | Iterable, y: Tensor | None, stream: Stream, like: Tensor
 ) -> Iterator[tuple[Inputs, Tensor | None]]:
-    """The inputs and targets as given, or a loader's batches one by one."""
+    """The inputs and targets, or the batches of a loader one by one."""
     if not _is_loader(x):
         yield as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
         return
     if y is not None:
-        raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
+        raise ValueError("`y` cannot be given with a loader, which has its own targets; leave it out.")
     with stream:
         batches = iter(x)
     while True:
@@ -319,7 +318,7 @@ def _predict_rows(
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
-    """Paths of the parameters and buffers for which draws have values, by name; raises if the network lacks one."""
+    """Paths of the parameters and buffers that draws have values of, by name; raises if the network lacks one."""
     own = own_paths(model) if carried else {}
     for name in carried:
         if name not in own:

@@ -64,23 +64,20 @@ def prune(
 ) -> GuidePosterior:
     """A posterior in which the weights with the lowest signal-to-noise ratios are exactly 0, in draws and in the mean.
 
-    The guide passed in is not changed. The pruned guide is ``result.guide``; it can be saved, loaded into a new guide
-    of the same model, pruned further, and trained further. Removed weights stay 0, have no divergence, and get no
-    gradient.
+    `guide` is not changed. The pruned guide is ``result.guide``. You can save it, load it into a new guide of the same
+    model, prune it further, and train it further. Removed weights stay 0, have no divergence, and get no gradient.
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of one.
-        fraction: Fraction of the weights to remove, from 0 to 1, lowest ratio first. Exactly this fraction, rounded to
-            whole weights, is removed in the end: weights removed before count too. Give either `fraction` or
-            `threshold`.
+        fraction: Fraction of the weights to remove, from 0 to 1, lowest ratio first, rounded to whole weights. It
+            includes weights that were removed before. Give either `fraction` or `threshold`.
         threshold: Weights with a ratio below this number are removed.
-        per: The unit whose weights `fraction` refers to: the whole "network", or each "layer" (its weights and biases
-            together).
-        where: The weights that may be removed: a glob on site names, such as ``"**.weight"`` to keep all biases,
-            ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these, as for
+        per: Whether `fraction` refers to the weights of the whole "network", or of each "layer" (including biases).
+        where: The weights that may be removed: a glob on site names, such as ``"**.weight"`` for all weights without
+            biases, ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these, as for
             :class:`BayesianModel`.
         exclude: The weights that must stay, in the same forms.
-        model: The guide's model, which is needed for layers and functions in `where` and `exclude`.
+        model: The guide's model; layers and functions in `where` and `exclude` need it.
 
     Returns:
         The posterior; its status says how many weights are removed.
@@ -132,7 +129,7 @@ def prune(
 def _selected(
     guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
 ) -> set[str]:
-    """The names that a rule in `where` selects and none in `exclude` does; globs need no model."""
+    """The names that a rule in `where` and no rule in `exclude` selects; globs need no model."""
     sites = _owned(guide, names, model)
     found: dict[str, set[str]] = {}
     for argument, value in (("where", where), ("exclude", exclude)):
@@ -153,7 +150,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
     """The sites with their layers; sites outside of the network belong to no layer."""
     paths = {} if model is None else model.parameter_paths
     if model is not None and not {site.name for site in guide.sites} >= paths.keys():
-        raise ValueError("`model` must be that of the guide, got one with other sites; pass the model that was fitted.")
+        raise ValueError("`model` must be the guide's model, got one with other sites; pass the model that was fitted.")
     locations, nothing = guide.locations(), nn.Module()
     result = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The cost of removing weights: accuracy or error, and log-likelihood, by the fraction removed."""
+"""Scores by the fraction of weights removed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95, 0.98, 0.99, 1.0)
 
 @dataclass(frozen=True)
 class PruningRow:
-    """Scores with some weights removed.
+    """Scores after removing a fraction of the weights.
 
     Args:
         fraction: Fraction of the weights that is removed.
@@ -104,7 +104,7 @@ def snr_report(
 ) -> PruningReport:
     """Accuracy (or error) and NLL by fraction of weights removed, at the mean weights and for an ensemble of draws.
 
-    Every row prunes the guide that was passed in, not the previous row's result, and uses the same random numbers.
+    Every row prunes `guide`, not the previous row's result, and uses the same random numbers.
 
     Args:
         model: The model.
@@ -113,7 +113,7 @@ def snr_report(
         y: Targets, shape (N, ...).
         fractions: Fractions of the weights to remove, each from 0 to 1.
         num_samples: Number of draws in each ensemble.
-        per: The unit that the fractions refer to, the "network" or each "layer"; see :func:`prune`.
+        per: Whether fractions refer to the "network" or to each "layer"; see :func:`prune`.
         where: Glob or globs on site names; see :func:`prune`.
         batch_size: Number of rows in each run of the network.
         seed: Seed of the draws, the same in every row; None draws one.
@@ -127,7 +127,6 @@ def snr_report(
     fractions = [_checks.number("fractions", fraction) for fraction in fractions]
     if not fractions:
         raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
-    num_samples = _checks.at_least("num_samples", num_samples, 1)
     _checks.rows("x", x)
     _checks.rows("y", y)
     seed = int(torch.randint(2**62, ())) if seed is None else seed
@@ -145,7 +144,6 @@ def snr_report(
 
 
 def _scores(prediction: Prediction) -> dict[str, Any]:
-    """The scores of a row, predicted with its targets."""
     scores, density = prediction.score(), prediction.log_density
     assert density is not None
     return {

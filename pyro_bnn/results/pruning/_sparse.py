@@ -1,4 +1,4 @@
-"""Networks in which removed weights take no memory and no time."""
+"""Networks without the removed weights."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ MAX_DENSITY = 0.1
 class SparseLinear(nn.Module):
     r"""The layer :math:`y = x W^\top + b` with a sparse matrix: only nonzero elements are stored, row by row.
 
-    It is for prediction only: it has buffers instead of trainable parameters.
+    It cannot be trained: it has buffers instead of parameters.
 
     Args:
         weight: The matrix, shape (O, D), dense.
@@ -84,10 +84,10 @@ class SparseLinear(nn.Module):
 def sparse_network(
     model: BayesianModel, values: Mapping[str, Tensor], *, max_density: float | None = MAX_DENSITY
 ) -> nn.Module:
-    """A plain network with given weights, in which linear layers with few weights left become :class:`SparseLinear`.
+    """A plain network with given weights, in which linear layers with few nonzero weights are :class:`SparseLinear`.
 
-    Use it for the mean weights of a pruned posterior, ``sparse_network(model, posterior.median())``, or for one draw.
-    For an ensemble, average the outputs of one such network for each of ``posterior.draws(num_samples)``. The network
+    For the mean weights of a pruned posterior, call ``sparse_network(model, posterior.median())``. For an ensemble,
+    make one network for each of ``posterior.draws(num_samples)``, and average their outputs. The network
     is in eval mode and needs no other class of this package. Layers of other kinds stay dense.
 
     Args:
@@ -132,7 +132,7 @@ def sparse_network(
 
 
 def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
-    """Linear layers with few nonzero weights; layers with hooks are left out, since they do more."""
+    """Linear layers with few nonzero weights, without hooks, which a sparse layer would lose."""
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
         if max_density is None or type(layer) is not nn.Linear or has_hooks:
@@ -143,6 +143,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Trigger torch's one-time warning that sparse matrices are a beta feature, and hide it."""
+    """Trigger torch's one-time warning about sparse matrices while it is hidden."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

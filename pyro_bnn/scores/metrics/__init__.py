@@ -16,12 +16,7 @@ from ._classification import (
     negative_log_likelihood,
 )
 from ._detection import OODScores, ood_scores
-from ._regression import (
-    crps_from_draws,
-    crps_of_normal_mixture,
-    interval_coverage,
-    root_mean_squared_error,
-)
+from ._regression import crps_from_draws, crps_of_normal_mixture, interval_coverage, root_mean_squared_error
 
 __all__ = [
     "CalibrationBins",

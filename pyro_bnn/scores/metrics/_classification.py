@@ -11,7 +11,7 @@ from ._inputs import Numbers, as_tensor, class_inputs
 
 
 def accuracy(probs: Numbers, y: Numbers) -> float:
-    """Fraction of the labels y, shape (N,), that are the most probable class by `probs`, shape (N, C)."""
+    """Fraction of the rows whose label y, shape (N,), is the most probable class by `probs`, shape (N, C)."""
     probs, y = class_inputs(probs, y)
     return float((probs.argmax(-1) == y).double().mean())
 
@@ -90,9 +90,9 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
-        num_bins: Number of bins B; bin b holds confidences in (b / B, (b + 1) / B].
-        equal_mass: Whether the bins hold equally many inputs instead: the input of rank r, from 0, goes to bin
-            floor(r B / N). Inputs of equal confidence stay together, so some bins may be larger than others, or empty.
+        num_bins: Number of bins B; bin b contains confidences in (b / B, (b + 1) / B].
+        equal_mass: Whether the bins have equal numbers of inputs instead of equal width: the input of rank r, from 0,
+            is in bin floor(r B / N). Inputs of equal confidence share a bin, so bins may differ in size, or be empty.
 
     Example:
         >>> probs = torch.tensor([[0.51, 0.49], [0.52, 0.48], [0.53, 0.47], [0.99, 0.01]])
@@ -111,14 +111,13 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
 
 
 def _num_bins(value: int) -> int:
-    """The number of bins, after checking that memory suffices for each bin's count and sum."""
     found = _checks.at_least("num_bins", value, 1)
-    _checks.in_memory("num_bins", found, 4 * 8)
+    _checks.in_memory("num_bins", found, 4 * 8)  # four numbers of eight bytes for each bin
     return found
 
 
 def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
-    """Bin of each confidence, shape (N,), and the bins' edges, shape (B + 1,), as in :func:`calibration_bins`."""
+    """Bin of each confidence, shape (N,), and the edges of the bins, shape (B + 1,); see :func:`calibration_bins`."""
     _checks.flag("equal_mass", equal_mass)
     if not equal_mass:
         edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
@@ -136,8 +135,7 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins of the confidence, 15 in most of the literature.
-        equal_mass: Whether the bins hold equally many inputs, instead of having equal width; see
-            :func:`calibration_bins`.
+        equal_mass: Whether the bins have equal numbers of inputs instead of equal width; see :func:`calibration_bins`.
 
     References:
         Guo et al. (2017), On Calibration of Modern Neural Networks, https://arxiv.org/abs/1706.04599.
@@ -156,20 +154,21 @@ def calibration_error_by_chance(
 ) -> Tensor:
     r"""Expected calibration errors of a perfectly calibrated classifier on the same number of rows.
 
-    The error of finitely many rows is never 0: in each bin, the accuracy misses the confidence by chance. Labels are
-    drawn from the probabilities themselves, so the probabilities are perfectly calibrated by construction,
+    Even a calibrated classifier has an error above 0, since in each bin the accuracy differs from the confidence by
+    chance. Here labels are drawn from the probabilities themselves, which are therefore perfectly calibrated:
 
     .. math:: E = \frac1N \sum_b \Big| \sum_{n \in b} (c_n - t_n) \Big|, \quad t_n \sim \mathrm{Bernoulli}(c_n),
+              \quad c_n = \max_c p_{nc}.
 
-    with the confidences :math:`c_n = \max_c p_{nc}`. If :func:`expected_calibration_error` is below the 95 % quantile
-    of these, there is no evidence of miscalibration.
+    If :func:`expected_calibration_error` of the true labels is below the 95 % quantile of E, there is no evidence of
+    miscalibration.
 
     Args:
         probs: Class probabilities, shape (N, C).
         num_bins: Number of bins of the confidence, as for :func:`expected_calibration_error`.
         num_samples: Number R of sets of labels.
         seed: Seed of the labels.
-        equal_mass: Whether the bins hold equally many inputs, as for :func:`expected_calibration_error`.
+        equal_mass: Whether the bins have equal numbers of inputs, as for :func:`expected_calibration_error`.
 
     Returns:
         Calibration errors, shape (R,).
@@ -198,14 +197,14 @@ def calibration_error_by_chance(
 
 
 def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> float:
-    r"""Mean distance between probability and frequency of every class over bins that hold equally many inputs.
+    r"""Mean distance between probability and frequency over all classes, and over bins with equal numbers of inputs.
 
     .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.
 
     For each class c, the inputs are ordered by their probability of c and cut into B successive bins: the input of
-    rank r, from 0, goes to bin floor(r B / N). If N is not a multiple of B, the sizes of bins differ by one, and the
-    weight of a bin is its fraction of the inputs instead of 1 / B. Each of several inputs of equal probability gets the
-    mean of their labels, so the order of the rows does not matter.
+    rank r, from 0, is in bin floor(r B / N). If N is not a multiple of B, the sizes of bins differ by one, and the
+    weight of a bin is its fraction of the inputs instead of 1 / B. Inputs with equal probabilities all get the mean of
+    their labels, so the order of the rows does not matter.
 
     Args:
         probs: Class probabilities, shape (N, C).

@@ -11,14 +11,14 @@ from ._inputs import Numbers, as_tensor
 
 @dataclass(frozen=True)
 class OODScores:
-    """Quality of a score that separates out-of-domain inputs (the positives) from in-domain ones.
+    """Quality of a score that separates unknown inputs (out of domain, the positives) from known inputs (in domain).
 
     Args:
-        auroc: Area under the ROC curve: the probability that an unknown input scores above a known one.
-        aupr: Average precision, with out-of-domain as the positive class.
-        fpr95: Fraction of in-domain inputs above the threshold that finds 95 % of the unknown inputs.
-        auroc_standard_error: Standard error of the AUROC over the inputs of both kinds (DeLong et al., 1988); NaN with
-            a single input of either kind.
+        auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
+        aupr: Average precision, with unknown inputs as the positive class.
+        fpr95: Fraction of known inputs above the threshold that finds 95 % of the unknown inputs.
+        auroc_standard_error: Standard error of the AUROC over known and unknown inputs (DeLong et al., 1988); NaN if
+            there is only one known or only one unknown input.
     """
 
     auroc: float
@@ -68,7 +68,7 @@ def _standard_error(known: Tensor, unknown: Tensor) -> float:
 
 
 def _shares_below(scores: Tensor, at: Tensor) -> Tensor:
-    """Share of the scores below each of some values; equal scores count one half."""
+    """Share of the scores below each value in `at`; equal scores count one half."""
     ordered = scores.sort().values
     below, not_above = (torch.searchsorted(ordered, at, side=side) for side in ("left", "right"))
     return (below + not_above).double() / (2 * len(scores))

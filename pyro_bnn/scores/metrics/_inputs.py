@@ -10,7 +10,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 
 Numbers: TypeAlias = Tensor | ArrayLike
-"""A tensor, or anything that NumPy converts to an array: an array, a list, a data frame."""
+"""A tensor, or an array, list or data frame."""
 
 
 def as_tensor(name: str, value: Numbers) -> Tensor:
@@ -27,10 +27,10 @@ def as_tensor(name: str, value: Numbers) -> Tensor:
 
 
 def probabilities(name: str, value: Tensor) -> None:
-    """Raise unless the last axis holds probabilities.
+    """Raise unless the numbers are probabilities that sum to 1 over the last axis.
 
-    Sums may differ from 1 by the square root of the dtype's rounding error, as in scikit-learn's ``log_loss``, and
-    by at least the same number for single precision: probabilities in float64 often come from a float32 network.
+    Sums may differ from 1 by the square root of the dtype's rounding error, as in scikit-learn's ``log_loss``. For
+    float64 the rounding error of float32 is used, since the probabilities often come from a float32 network.
     """
     if not value.is_floating_point():
         raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")
@@ -38,7 +38,7 @@ def probabilities(name: str, value: Tensor) -> None:
     lowest, furthest = float(value.min()), float((value.double().sum(-1) - 1).abs().max())
     if lowest < 0 or furthest > max(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:
         raise ValueError(
-            f"each row of `{name}` must hold probabilities: none below 0, and a sum of 1; got values down to "
+            f"each row of `{name}` must contain probabilities: none below 0, and a sum of 1; got values down to "
             f"{lowest:.3g} and sums up to {furthest:.3g} away from 1; turn logits into probabilities by `.softmax(-1)`."
         )
 
@@ -64,7 +64,7 @@ def class_inputs(probs: Numbers, y: Numbers) -> tuple[Tensor, Tensor]:
 
 
 def number_inputs(y: Tensor, **predictions: Tensor) -> None:
-    """Raise unless predictions and targets are finite, and have one shape and device."""
+    """Raise unless predictions and targets are finite, and have the same shape and device."""
     for name, value in predictions.items():
         if value.shape != y.shape or y.numel() == 0:
             raise ValueError(

@@ -30,9 +30,8 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 
     .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
 
-    It is in the units of y; lower is better. If all draws are equal, it is the mean absolute error. This is the fair
-    estimator: for any number of draws its expectation is the score of the distribution itself, so a value may be
-    slightly below 0.
+    It is in the units of y; lower is better. If all draws are equal, it is the mean absolute error. The estimator is
+    fair: for any number of draws, its expectation is the score of the distribution. So a value may be slightly below 0.
 
     Args:
         draws: Independent draws from the predictive distribution, shape ``(S, N, *O)``, at least two.

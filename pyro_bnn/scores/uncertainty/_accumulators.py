@@ -10,13 +10,12 @@ from torch.nn.functional import logsigmoid
 
 from ._classification import ClassificationPrediction
 from ._entropy import RunningEntropies, single_at_least
-from ._parameters import in_double, join_distributions
-from ._prediction import P_co
+from ._prediction import P_co, in_double, join_distributions
 from ._regression import MixtureDensityPrediction, RegressionPrediction
 
 
 class Accumulator(ABC, Generic[P_co]):
-    """A running sum over weight draws; its memory does not grow with their number."""
+    """A running sum over weight draws; its memory does not grow with the number of draws."""
 
     num_samples: int = 0
 
@@ -26,7 +25,7 @@ class Accumulator(ABC, Generic[P_co]):
 
         Args:
             observations: Distribution of the observations, batch shape ``(S, N, *O)``.
-            keep: Whether to keep the prediction of each draw too; memory then grows with the number of draws.
+            keep: Whether to keep the prediction of each draw, too; memory then grows with the number of draws.
         """
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
@@ -35,7 +34,7 @@ class Accumulator(ABC, Generic[P_co]):
 
     @abstractmethod
     def prediction(self, log_density: Tensor | None) -> P_co:
-        """The prediction from all draws so far; `log_density` is the targets', shape (N,), or None."""
+        """The prediction from all draws so far, with the log-density of the targets, shape (N,), or None."""
 
 
 class ClassAccumulator(Accumulator[ClassificationPrediction]):
@@ -104,7 +103,7 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
 
 
 class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
-    """Mean and variances of numbers; the variances within and between components are kept apart."""
+    """Mean and variances of numbers, and the variances within and between components."""
 
     def __init__(self) -> None:
         self._moments, self._within, self._between = MomentAccumulator(), RunningMoments(), RunningMoments()
@@ -125,7 +124,7 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
 
 
 class RunningMoments:
-    """Mean and unbiased variance of values that come in blocks of shape (S, ...).
+    """Mean and unbiased variance of values, added in blocks of shape (S, ...).
 
     Reference:
         Chan, Golub and LeVeque (1983), Algorithms for computing the sample variance.

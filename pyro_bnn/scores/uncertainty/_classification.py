@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ClassificationPrediction(Prediction):
     """Class probabilities averaged over weight draws, and the sources of their uncertainty.
 
-    For several yes-or-no outputs, read ``(N, O, 2)`` for (N, C) and ``(N, O)`` for (N,).
+    With several yes-or-no outputs, (N, C) becomes ``(N, O, 2)`` and (N,) becomes ``(N, O)``.
 
     Args:
         num_samples: Number of weight draws, S.
@@ -30,10 +30,10 @@ class ClassificationPrediction(Prediction):
         targets: Targets of `log_density`, shape (N,); None if no targets were given.
         probs: Mean class probabilities, shape (N, C).
         aleatoric: Expected entropy, in nats, shape (N,).
-        votes: Number of draws that find each class the most probable, shape (N, C).
+        votes: Number of draws for which each class is the most probable one, shape (N, C).
         mutual_information: Mutual information of label and weights, in nats, shape (N,); None for a single draw.
-        variance_of_logits: Variance over draws of the logits, which are centred over classes; averaged over classes,
-            shape (N,); None for a single draw.
+        variance_of_logits: Variance over draws of the logits centred over classes, averaged over classes, shape (N,);
+            None for a single draw.
         logits: Normalised log-probabilities of each draw, shape (S, N, C); None unless `keep_draws`.
     """
 
@@ -97,8 +97,8 @@ class ClassificationPrediction(Prediction):
         """The prediction as a data frame; see :meth:`Prediction.to_frame`.
 
         The columns are ``label``, the most probable class; ``total_nats``, ``aleatoric_nats`` and ``epistemic_nats``,
-        the entropies; and the probability of each class, such as ``prob_0``. With several outputs, each has such
-        columns, with its name or number at the end.
+        the entropies; and the probability of each class, such as ``prob_0``. With several outputs, each output has
+        these columns, whose names end in the output's name or number.
 
         Args:
             classes: Names of the classes, for labels, targets and columns; None numbers them.
@@ -131,7 +131,7 @@ class ClassificationPrediction(Prediction):
         """Scores of the mean probabilities against labels, shape (N,); see :meth:`Prediction.score`.
 
         They are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15 bins).
-        With several outputs, each output of an input counts as one.
+        With several outputs, each output of each row counts as one label.
         """
         y = self._targets_for_score(y)
         if y.shape != self.probs.shape[:-1]:

@@ -6,11 +6,11 @@ from torch import Tensor
 from ..._core import checks as _checks
 
 LOG_ZERO = -800.0
-"""Finite number used as the logarithm of 0; its exponential is 0 in double precision."""
+"""Finite number used as the logarithm of 0. Its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""Below this |u| the series is used, with a relative error of 1e-9 after four terms; above it the logarithms, with a
-relative error of 1e-11 S."""
+"""The series is used if |u| is below this, with a relative error of 1e-9 after four terms, and otherwise the
+logarithms, with a relative error of 1e-11 S."""
 
 
 def entropy(probs: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def entropy(probs: Tensor) -> Tensor:
     _checks.finite("probs", _checks.real_tensor("probs", probs))
     if probs.dim() == 0 or bool((probs < 0).any()):
         raise ValueError(
-            f"`probs` must hold probabilities, shape (..., C), none below 0, got shape {_checks.shape(probs)} with a "
+            f"`probs` must be probabilities, shape (..., C), none below 0, got shape {_checks.shape(probs)} with a "
             f"smallest value of {float(probs.min()):g}; turn logits into probabilities by `.softmax(-1)`."
         )
     return torch.special.entr(probs).sum(-1)
@@ -52,7 +52,7 @@ def mutual_information(logits: Tensor) -> Tensor:
 
     .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
 
-    If the draws nearly agree, computing the difference directly would leave no correct digit. So the value is computed
+    If the draws nearly agree, the difference of the two entropies would have no correct digit. So the value is computed
     as a sum of non-negative terms, in double precision.
 
     Args:
@@ -79,8 +79,8 @@ def mutual_information(logits: Tensor) -> Tensor:
 class RunningEntropies:
     r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
 
-    The mutual information of S draws is their mean divergence from the mean probabilities :math:`m_S`, which are known
-    only after the last draw. Each new draw p adds divergences that are already known then:
+    The mutual information of S draws is their mean divergence from the mean probabilities :math:`m_S`. These are known
+    only after the last draw, so each new draw p updates the value for the mean of the draws so far:
 
     .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
               a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.
@@ -117,7 +117,7 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Add some draws: mean probabilities, the p log p of these, and the draws' entropy and information."""
+        """Add draws, given their mean probabilities p, p log p, mean entropy and mutual information."""
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy
@@ -155,7 +155,7 @@ def require_two(num_samples: int) -> None:
 
 
 def single_at_least(value: Tensor) -> torch.dtype:
-    """The dtype of results: the input's, but at least single precision."""
+    """The dtype of the values, but at least single precision."""
     return torch.promote_types(value.dtype, torch.float32)
 
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import pandas
 
 HALF = (torch.float16, torch.bfloat16)
-"""Types that data frames lack, or support only partly."""
+"""Types that data frames do not fully support."""
 
 
 def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
-    """A data frame of columns of shape (N,); raises a ValueError if there are not as many labels in the index."""
+    """A data frame of columns of shape (N,); raises unless the index has N labels."""
     import pandas  # imported late: importing takes long
 
     if index is not None and not isinstance(index, pandas.Index | pandas.Series):
@@ -29,7 +29,7 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
 
 
 def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """The columns of a quantity of shape ``(N, *O)``: one for each output, with its name or number at the end."""
+    """The columns of values of shape ``(N, *O)``: one for each output; names end in the output's name or number."""
     count = values.shape[1:].numel()
     flat = array(values).reshape(len(values), count)
     if outputs is not None:
@@ -40,7 +40,7 @@ def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dic
 
 
 def named(argument: str, names: Sequence[str], count: int) -> list[str]:
-    """The names, after a check: there must be exactly this many, and all different."""
+    """The names; raises unless there are `count` different ones."""
     found = [str(name) for name in _checks.items(argument, names, "a list of names")]
     if len(found) != count or len(set(found)) != count:
         raise ValueError(f"`{argument}` must be {count} different names, got {len(found)}: {found[:5]}.")

@@ -1,4 +1,4 @@
-"""Predictions, the results of `predict`."""
+"""Predictions, the results of `predict`, and the distributions in them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,9 @@ from torch.distributions import Distribution
 from typing_extensions import TypeVar
 
 from ..._core import checks as _checks
+from ..._core.reflection import move_distribution
 from ..._core.summary import Shown, Summary, counted, kind_of
 from ._entropy import require_two
-from ._parameters import join_distributions, take
 
 if TYPE_CHECKING:
     import pandas
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Prediction")
 Q = TypeVar("Q", bound="Prediction")
 P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
-"""Type of the predictions of a model, likelihood or running sum; without it, any prediction is meant."""
+"""Type of the predictions of a model, likelihood or running sum; by default any prediction."""
 
 DRAWS_FIRST = ("logits", "components", "values")
-"""Fields with the draws on the first axis and the data on the second; all other fields have the data on the first."""
+"""Fields with draws on the first axis and data on the second; the other fields have data on the first axis."""
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown, ABC):
-    """Result of `predict`; the subclasses hold probabilities of classes, or moments of numbers.
+    """Result of `predict`. Subclasses have probabilities of classes, or moments of numbers.
 
-    ``prediction[rows]`` is the prediction for some of the inputs: `rows` is a boolean mask of shape (N,), a vector of
-    row numbers, or a slice.
+    ``prediction[rows]`` is the prediction of a part of the inputs, where `rows` is a boolean mask of shape (N,), a
+    vector of row numbers, or a slice.
 
     Args:
         num_samples: Number of weight draws, S.
@@ -81,11 +81,11 @@ class Prediction(Shown, ABC):
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
         """The prediction as a data frame with one row per input, for example to write it to a file.
 
-        Given targets, it has their column ``target``, and ``log_density`` in nats. Quantities that need several weight
-        draws have no column for a single one.
+        If there are targets, it has the columns ``target``, and ``log_density`` in nats. With a single weight draw it
+        has no columns for quantities that need several.
 
         Args:
-            index: Labels of the rows, such as the ``index`` of the frame that x came from; None numbers them.
+            index: Labels of the rows, such as the ``index`` of the data frame x; None numbers them.
 
         Raises:
             ValueError: If the index has another number of labels.
@@ -136,7 +136,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """One prediction from those of successive batches of data, all with the same weight draws."""
+    """The predictions of successive batches of data as one, all with the same weight draws."""
     first = predictions[0]
     if len(predictions) == 1:
         return first
@@ -163,3 +163,35 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
         f"{num_data}, or a slice of whole numbers with a step above 0, got {got}; for one row write "
         "`prediction[i : i + 1]`."
     )
+
+
+def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
+    """One distribution from several of the same type, concatenated along an axis."""
+    first = distributions[0]
+    parameters: dict[str, Any] = {
+        name: torch.cat([getattr(d, name) for d in distributions], dim) for name in _names(first)
+    }
+    return type(first)(**parameters, validate_args=False)
+
+
+def in_double(distribution: Distribution) -> Distribution:
+    """The distribution in double precision, in which variances do not overflow."""
+    return move_distribution(distribution, distribution.mean.new_zeros((), dtype=torch.double))
+
+
+def take(value: Any, index: Tensor, dim: int) -> Any:
+    """The elements of a tensor or distribution with given indices along an axis; other objects are returned as is."""
+    if isinstance(value, Distribution):
+        parameters = {name: getattr(value, name).index_select(dim, index) for name in _names(value)}
+        return type(value)(**parameters, validate_args=False)
+    return value.index_select(dim, index) if isinstance(value, Tensor) else value
+
+
+def _names(distribution: Distribution) -> list[str]:
+    """Names of the arguments that the distribution was built from; a Bernoulli has either probabilities or logits."""
+    names = [name for name in distribution.arg_constraints if name in vars(distribution)]
+    if not names:
+        raise ValueError(
+            f"`keep_draws` cannot store distributions of type {type(distribution).__name__}; leave `keep_draws` out."
+        )
+    return names

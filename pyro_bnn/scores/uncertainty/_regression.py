@@ -15,8 +15,7 @@ from ..._core.scope import seeded
 from ..._core.summary import counted
 from .. import metrics
 from ._frames import array, by_output, frame
-from ._parameters import in_double, take
-from ._prediction import Prediction, require_variance
+from ._prediction import Prediction, in_double, require_variance, take
 
 if TYPE_CHECKING:
     import pandas
@@ -30,7 +29,7 @@ target."""
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
-    Variances are in double precision for every model: squares of numbers above 1e19 are infinite in single precision.
+    Variances are always in double precision, since squares of numbers above 1e19 are infinite in single precision.
 
     Args:
         num_samples: Number of weight draws, S.
@@ -77,28 +76,24 @@ class RegressionPrediction(Prediction):
         return self.aleatoric + self.epistemic
 
     def variances(self) -> dict[str, Tensor]:
-        """The predictive variance and its parts, by name, each of shape ``(N, *O)``; one part for a single draw."""
+        """The predictive variance and its parts, by name, shape ``(N, *O)``; a single draw has one part."""
         if self.variance_of_means is None:
             return {"aleatoric": self.aleatoric}
         return {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.variance_of_means}
 
     def to_frame(
-        self,
-        *,
-        level: float | None = None,
-        outputs: Sequence[str] | None = None,
-        index: Iterable[Any] | None = None,
+        self, *, level: float | None = None, outputs: Sequence[str] | None = None, index: Iterable[Any] | None = None
     ) -> "pandas.DataFrame":
         """The prediction as a data frame; see :meth:`Prediction.to_frame`.
 
-        The columns are ``mean``, and the standard deviations ``total_sd``, ``aleatoric_sd`` and ``epistemic_sd``; given
-        a level also ``lower`` and ``upper``. With several outputs, each has such columns, with its name or number at
-        the end.
+        The columns are ``mean``, and the standard deviations ``total_sd``, ``aleatoric_sd`` and ``epistemic_sd``; with
+        `level` also ``lower`` and ``upper``. With several outputs, each output has these columns, whose names end in
+        the output's name or number.
 
         Args:
             level: Probability of the interval from ``lower`` to ``upper``, such as 0.9, with equal probabilities below
                 and above it; needs `keep_draws`.
-            outputs: Names of the outputs; None numbers several outputs, and gives a single one no number.
+            outputs: Names of the outputs; None numbers them if there are several.
             index: Labels of the rows; None numbers them.
         """
         columns = by_output("mean", self.mean, outputs)
@@ -118,9 +113,8 @@ class RegressionPrediction(Prediction):
         """Scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
 
         Returns:
-            ``rmse``, in the units of y; with `keep_draws` also ``crps``, in the units of y. ``nll``, in nats per row,
-            with `keep_draws`, or if y equals the targets given to `predict`; the density of other targets cannot be
-            computed without the components.
+            ``rmse``, in the units of y; with `keep_draws` also ``crps``, in the units of y; ``nll``, in nats per row,
+            if y equals the targets given to `predict`, or with `keep_draws`, which the density of other y needs.
         """
         y = self._targets_for_score(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
@@ -135,10 +129,10 @@ class RegressionPrediction(Prediction):
     def crps(self, y: Tensor) -> float:
         """Continuous ranked probability score at targets y, shape ``(N, *O)``, averaged over rows and outputs.
 
-        It is in the units of y; lower is better. It needs `keep_draws`. It is exact if the components are Gaussians or
-        mixtures of Gaussians (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`); the time then grows with the square of
-        the number of Gaussians. Otherwise it is estimated from 1000 draws, always with the same seed
-        (:func:`~pyro_bnn.metrics.crps_from_draws`).
+        It is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and mixtures of Gaussians it is
+        exact, in a time that grows with the square of the number of Gaussians
+        (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). Otherwise it is estimated from 1000 draws, always with the
+        same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
         """
         gaussians = self._gaussians()
         _checks.tensor("y", y)
@@ -152,7 +146,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Weights, means and scales of all Gaussians in the mixture, shape ``(N, *O, M)``; None for other families."""
+        """Weights, means and scales of all Gaussians in the mixture, shape ``(N, *O, M)``; None if there are others."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None
@@ -160,7 +154,7 @@ class RegressionPrediction(Prediction):
         return torch.full_like(loc, 1 / self.num_samples), loc, scale
 
     def _aligned(self, y: Tensor) -> Tensor:
-        """The values y, broadcast to the rows and outputs; further leading axes stay."""
+        """The values y, broadcast to the shape ``(..., N, *O)``."""
         expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"
         if not isinstance(y, Tensor):
             raise ValueError(f"{wanted}, got {type(y).__name__}.")
@@ -176,7 +170,7 @@ class RegressionPrediction(Prediction):
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """A function of values of shape ``(N, *O)``, applied for each index of the leading axes of y, one by one."""
+        """Apply a function of values of shape ``(N, *O)`` to y of shape ``(..., N, *O)``."""
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
@@ -188,10 +182,10 @@ class RegressionPrediction(Prediction):
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
-        At the targets this is `log_density`. With further leading axes, y can hold a grid, for example.
+        At the targets this is `log_density`. Leading axes of y may be, for example, a grid of values.
 
         Args:
-            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it, for a result of shape ``(..., N)``.
+            y: Values that broadcast to the shape ``(..., N, *O)``; the result has the shape ``(..., N)``.
         """
         components = self._kept_components()
 
@@ -203,11 +197,11 @@ class RegressionPrediction(Prediction):
         return self._for_each(log_prob, y)
 
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
-        """Independent draws of observations: each draw takes one of the kept weight draws for all rows.
+        """Independent observations, shape ``(num_samples, N, *O)``; each uses one weight draw for all rows.
 
         Args:
-            num_samples: Number of draws, on the first axis of the result, of shape ``(num_samples, N, *O)``.
-            seed: Seed of the draws, which makes them repeatable; torch's generators are left as they were.
+            num_samples: Number of draws.
+            seed: Seed of the draws; torch's generators do not change. None draws a seed.
         """
         components = self._kept_components()
         num_samples = _checks.at_least("num_samples", num_samples, 1)
@@ -231,10 +225,10 @@ class RegressionPrediction(Prediction):
     def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
         """Quantiles of the mixture, element by element, by bisection between its components' quantiles.
 
-        They are computed in double precision, so probabilities close to 0 or 1 work for single-precision models too.
+        They are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models.
 
         Args:
-            q: A probability, strictly between 0 and 1, or probabilities of any shape, which apply to every element.
+            q: A probability, strictly between 0 and 1, or a tensor or list of probabilities.
 
         Returns:
             Quantiles, shape ``(*q.shape, N, *O)``. For counts a quantile is the smallest whole number whose cdf is at
@@ -260,7 +254,7 @@ class RegressionPrediction(Prediction):
 
 @dataclass(frozen=True, repr=False)
 class MixtureDensityPrediction(RegressionPrediction):
-    r"""A prediction whose draws are themselves mixtures, so that its variance has three parts.
+    r"""A prediction whose draws are mixtures, so that its variance has three parts.
 
     With components m of weight :math:`\pi_{sm}`, mean :math:`\mu_{sm}` and variance :math:`\sigma_{sm}^2` in draw s,
     the law of total variance, applied twice, says

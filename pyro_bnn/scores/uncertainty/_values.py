@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ValuePrediction(Prediction):
     """The return value of a Pyro model of your own, over draws of its latent variables.
 
-    If the model returns a mean, `variance` is only the epistemic part; if it returns a drawn observation, `variance` is
-    the whole. There is no log-density, since the model defines no likelihood of single rows.
+    If the model returns a mean, `variance` is the epistemic part. If it returns a drawn observation, `variance` is the
+    total. There is no log-density, since the model defines no likelihood of single rows.
 
     Args:
         num_samples: Number of draws, S.

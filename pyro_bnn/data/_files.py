@@ -1,4 +1,6 @@
-"""IDX, the file format of MNIST: a magic number, the size of each axis, and the values, all big-endian.
+"""The folder of data sets, and files of MNIST in the IDX format.
+
+An IDX file has a magic number, the size of each axis, and the values, all big-endian.
 
 References:
     http://yann.lecun.com/exdb/mnist/, "The IDX file format".
@@ -6,6 +8,7 @@ References:
 
 import gzip
 import math
+import os
 import zlib
 from pathlib import Path
 
@@ -13,20 +16,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._core import checks as _checks
 from .._core.files import DamagedFileError
-from ._missing import MissingDataError
 
 UNSIGNED_BYTE = 0x08
 
 
+class MissingDataError(FileNotFoundError):
+    """The files of a data set are not in its folder."""
+
+
+def data_folder(root: object) -> Path:
+    """`root`, or if it is None the environment variable ``PYRO_BNN_DATA``, or if this is not set ``data``."""
+    return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
+
+
 def find_idx(path: Path) -> Path | None:
-    """The file itself, or else its compressed form ``PATH.gz``, or None."""
+    """The file, or its compressed form ``PATH.gz``, or None if neither exists."""
     candidates = (path, path.with_name(f"{path.name}.gz"))
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def read_idx(path: Path, num_axes: int) -> Tensor:
-    """A tensor of dtype uint8 from an IDX file, or its compressed form; images have 3 axes and labels 1."""
+    """A tensor of dtype uint8 from an IDX file or its compressed form; images have 3 axes, labels have 1."""
     found = find_idx(path)
     if found is None:
         raise MissingDataError(f"there is no file {path}.")
@@ -35,15 +47,15 @@ def read_idx(path: Path, num_axes: int) -> Tensor:
     if content[:4] != magic or len(content) < start:
         raise _damaged(
             found,
-            f"it must begin with {magic.hex(' ')} and {num_axes} sizes (images have 3 and labels 1), and it begins "
+            f"it must begin with {magic.hex(' ')} and {num_axes} sizes (images have 3 and labels 1), but it begins "
             f"with {content[:start].hex(' ') or 'nothing'}",
         )
     sizes = tuple(int(size) for size in np.frombuffer(content, ">u4", num_axes, offset=4))
     expected, got = math.prod(sizes), len(content) - start
     if expected == 0:
-        raise _damaged(found, f"its header says that it holds nothing: {' x '.join(map(str, sizes))}")
+        raise _damaged(found, f"its header says that it is empty: {' x '.join(map(str, sizes))}")
     if expected != got:
-        raise _damaged(found, f"{' x '.join(map(str, sizes))} values need {expected} bytes, and there are {got}")
+        raise _damaged(found, f"{' x '.join(map(str, sizes))} values need {expected} bytes, but there are {got}")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(sizes).copy())
 
 
@@ -60,4 +72,4 @@ def _content(path: Path) -> bytes:
 
 
 def _damaged(path: Path, fault: str) -> DamagedFileError:
-    return DamagedFileError(f"{path} is damaged: {fault}; remove it and let it be downloaded anew (--download).")
+    return DamagedFileError(f"{path} is damaged: {fault}; remove it and download it again (--download).")
