@@ -48,7 +48,7 @@ def test_a_callback_that_changes_the_frozen_layers_ends_it(change, monkeypatch):
         return lambda history: change(model) if len(history.epochs) == 2 else None
 
     (ours, found), (_, expected) = both(monkeypatch, last_layer, num_epochs=4, callbacks_of=[after_two_epochs])
-    assert "computed once, and at every step after a change" in ours.status.message
+    assert "frozen layers ran only once until they changed, then in every step" in ours.status.message
     assert_close(found, expected)
     unchanged = fitted(last_layer, num_epochs=4)[1]
     with pytest.raises(AssertionError):

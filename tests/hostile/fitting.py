@@ -74,16 +74,18 @@ SVI = [
         {"a model": Late(lambda w: w.classifier)},
         "`guide` must be a guide, got a BayesianModel",
     ),
-    *bad(
-        "fit_svi", fit, "guide", {"a network": Late(lambda w: nn.Linear(2, 2))}, "must be a Pyro guide that is called"
-    ),
+    *bad("fit_svi", fit, "guide", {"a network": Late(lambda w: nn.Linear(2, 2))}, "must be a Pyro guide that takes"),
     *bad(
         "fit_svi", fit, "guide", {"with other sites": Late(lambda w: w.other_guide)}, "made for another model: it lacks"
     ),
     *bad("fit_svi", fit, "optimizer", NOT_A_MAKER, "`optimizer` must make a torch optimizer from parameters"),
-    *bad("fit_svi", fit, "optimizer", {"LBFGS": torch.optim.LBFGS}, "must take single noisy gradients, got LBFGS"),
+    *bad("fit_svi", fit, "optimizer", {"LBFGS": torch.optim.LBFGS}, "must work with noisy gradients, got LBFGS"),
     *bad(
-        "fit_svi", fit, "optimizer", {"SparseAdam": torch.optim.SparseAdam}, "must take dense gradients, got SparseAdam"
+        "fit_svi",
+        fit,
+        "optimizer",
+        {"SparseAdam": torch.optim.SparseAdam},
+        "must work with the dense gradients of the KL, got SparseAdam",
     ),
     *bad(
         "fit_svi",
