@@ -79,7 +79,7 @@ def test_a_callback_that_changes_the_data_or_what_comes_before_the_frozen_layers
             makers = [lambda model, change=change: lambda history: change(model)]
             posterior, found = fitted(Scaled, "net.head.**", callbacks_of=makers, given=given)
             results.append(found)
-            assert ("after a change" in posterior.status.message) == (most > 0)
+            assert ("until they changed" in posterior.status.message) == (most > 0)
         assert_close(*results)
 
 
@@ -100,7 +100,7 @@ def test_a_network_that_goes_another_way_runs_as_a_whole_with_the_same_noise(mon
 
     monkeypatch.setattr(Memory, "during", diverging)
     (ours, found), (_, expected) = both(monkeypatch, noisy, "net.2.**")
-    assert "after a change" in ours.status.message
+    assert "until they changed" in ours.status.message
     assert len(used) == 4
     assert_close(found, expected)
 

@@ -102,7 +102,7 @@ FORGED = {
     "missing": ("mean-field", lambda c: state(c).pop(LOC), rf"the file lacks `{LOC}` of the guide"),
     "unknown": ("mean-field", put(state, extra=torch.ones(1)), "has `extra`, which the guide lacks"),
     "scale": ("mean-field", spoil(state, RHO, first(-1e4)), rf"`{RHO}` of the guide must give scales above 0"),
-    "scale-map": ("mean-field", put(guide, scale_map="square"), "scale map 'square' is none of this package"),
+    "scale-map": ("mean-field", put(guide, scale_map="square"), "scale map 'square' is not of this package"),
     "mask-short": ("pruned", put(state, keep__net__0__weight=torch.zeros(1, dtype=torch.uint8)), "have 3 bytes for 20"),
     "mask-kind": (
         "pruned",

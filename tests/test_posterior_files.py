@@ -198,7 +198,7 @@ def with_nan(model):
         (lambda m: Origin(), "a posterior of type Origin cannot be saved"),
         (lambda m: lambda x: None, "the guide must be a module to be saved, got function"),
         (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
-        (lambda m: pb.MeanFieldGuide(small_model()[0]), "not those of the model; pass its own model"),
+        (lambda m: pb.MeanFieldGuide(small_model()[0]), "but the model has others; pass the guide.s own model"),
         (lambda m: chains({}), "`samples` must hold at least one site, got none"),
         (lambda m: 5, "a posterior must have a guide, a module or function that samples, got int"),
     ],
