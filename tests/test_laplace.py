@@ -79,7 +79,7 @@ def test_laplace_and_dropout():
     assert posterior.log_evidence == pb.fit_laplace(model, (x, y)).log_evidence
     assert model.training
     model, x, y = small_model(net=nn.Sequential(nn.Linear(4, 3), pb.nets.MCDropout(0.5)), num_data=6)
-    with pytest.raises(ValueError, match="different densities for the same weights"):
+    with pytest.raises(ValueError, match="must give the same density"):
         pb.fit_laplace(model, (x, y))
     with pytest.raises(ValueError, match="`init` must be a Posterior"):
         pb.fit_laplace(model, (x, y), init=pb.auto_delta(model))

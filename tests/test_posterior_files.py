@@ -115,7 +115,7 @@ def test_a_guide_of_ones_own_is_loaded_into(tmp_path):
     model, *_ = whole()
     guide, fresh = OwnGuide(model, 1.0), OwnGuide(model, 2.0)
     pb.save_posterior(guide, tmp_path / "file", model)
-    with pytest.raises(ValueError, match="OwnGuide cannot be made from the file alone; build it as it was"):
+    with pytest.raises(ValueError, match="OwnGuide cannot be made from the file alone; build one like the saved guide"):
         pb.load_posterior(tmp_path / "file", model)
     assert pb.load_posterior(tmp_path / "file", model, guide=fresh).guide is fresh
     assert same(guide.state_dict(), fresh.state_dict())
@@ -160,7 +160,7 @@ def test_posteriors_of_other_pyro_models(tmp_path):
     assert same(pb.load_posterior(tmp_path / "chains", None).samples, drawn.samples)
     guide, fresh = (pb.MeanFieldGuide(hierarchy, x, y, init=pb.NormalInit()) for _ in range(2))
     pb.save_posterior(guide, tmp_path / "guide", None)
-    with pytest.raises(ValueError, match="MeanFieldGuide cannot be made from the file alone; build it as it was"):
+    with pytest.raises(ValueError, match="cannot be made from the file alone; build one like the saved guide"):
         pb.load_posterior(tmp_path / "guide", None)
     assert same(pb.load_posterior(tmp_path / "guide", None, guide=fresh).sample(2, seed=0), sampled(guide))
     model, *_ = whole()
@@ -280,7 +280,7 @@ OTHERS = {
     "where": ({"where": "**.weight"}, r"has `net\.0\.bias`, which the model lacks"),
     "dtype": (
         {"net": lambda: net().float()},
-        r"its model is in torch\.float64 and this model in torch\.float32",
+        r"its model has the dtype torch\.float64 but this model has torch\.float32",
     ),
 }
 

@@ -52,8 +52,8 @@ def recomputed(layer, x):
 NETS = {
     "that changes its input": (lambda layer, x: layer(x.add_(5.0)), "must leave its input `x` as it is"),
     "that changes its weights": (clamped, "the network must not change its weights in place"),
-    "that checkpoints": (recomputed, "must keep its activations, but it uses activation checkpointing"),
-    "that reverses gradients": (lambda layer, x: Reversed.apply(layer(x)), "Surrogate gradients on purpose"),
+    "that checkpoints": (recomputed, "must not use activation checkpointing"),
+    "that reverses gradients": (lambda layer, x: Reversed.apply(layer(x)), "Intended surrogate gradients"),
     "that detaches": (lambda layer, x: layer(x).detach(), "the network hides or changes the gradient"),
     "that returns a dict": (lambda layer, x: {"output": layer(x)}, "the network must return one tensor, got dict"),
     "that returns one row": (lambda layer, x: layer(x).mean(0), "`net` must return one row per input, got"),
@@ -184,7 +184,7 @@ OTHERS = [
     Row(
         "fit_svi: a likelihood that changes targets",
         lambda w: fit(w, w.net, likelihood=Shifted(1.0)),
-        "must leave `y` as",
+        "must not change `y` in place",
     ),
     Row("fit_laplace: EmbeddingBag", lambda w: laplace(w, unseen(Bag)()), "needs second derivatives in all weights"),
     Row(

@@ -120,9 +120,7 @@ def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] |
     `sites` are those of the model that receives the state; None unless it is a :class:`BayesianModel`.
     """
     if type(guide).__name__ != record.family:
-        raise ValueError(
-            f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another."
-        )
+        raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")
     if isinstance(guide, FlatGuide) and sites is not None:
         own, expected_sites = ({site.name: tuple(site.start.shape) for site in s} for s in (guide.sites, sites))
         if own != expected_sites:

@@ -1,4 +1,4 @@
-"""The joint density of data and latent variables: its sites, their prior densities, and the product."""
+"""The joint density of data and latent variables, and its parts: sites and prior densities."""
 
 from ._batched import draw_batches as draw_batches
 from ._coordinates import Coordinates as Coordinates
