@@ -213,7 +213,7 @@ def test_what_draws_carry_is_no_latent_variable():
     assert set(pinned.median()) == {*model.site_names, *pinned.carried}
     prior = pinned.as_prior(num_samples=3, seed=0)
     assert set(prior.locations) == set(model.site_names)
-    with pytest.raises(ValueError, match="`model` must be left out: these draws carry values"):
+    with pytest.raises(ValueError, match="`model` must be left out, since each draw has its own values"):
         pinned.to_arviz(model=model, x=x)
 
 

@@ -115,7 +115,7 @@ FORGED = {
     "left-out": (
         "pruned",
         lambda c: c["model"]["left_out"].append("likelihood.scale"),
-        "leaves out `likelihood.sc",
+        "lacks the values of `likelihood.sc",
     ),
     "model-nan": (
         "mean-field",

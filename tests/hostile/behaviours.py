@@ -210,17 +210,17 @@ OTHERS = [
     Row(
         "step: pickle",
         lambda w: in_context(w, lambda m, g, s: pickle.dumps(s)),
-        "a SVIStep can be neither copied nor pickled",
+        "a SVIStep cannot be copied or pickled",
     ),
     Row(
         "step: deepcopy",
         lambda w: in_context(w, lambda m, g, s: copy.deepcopy(s)),
-        "a SVIStep can be neither copied nor pickled",
+        "a SVIStep cannot be copied or pickled",
     ),
     Row(
         "step: copy",
         lambda w: in_context(w, lambda m, g, s: copy.copy(s)),
-        "a SVIStep can be neither copied nor pickled",
+        "a SVIStep cannot be copied or pickled",
     ),
     Row("step: model.to alone", lambda w: in_context(w, to_single), "the model was moved from cpu and torch.float64"),
     Row(

@@ -50,7 +50,7 @@ class SVIStep:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ValueError(
-            "a SVIStep can be neither copied nor pickled, since it shares the memory of a guide; save the posterior "
+            "a SVIStep cannot be copied or pickled, since it shares the memory of a guide; save the posterior "
             "with `save_posterior`, and open a new step."
         )
 
