@@ -230,7 +230,7 @@ def test_pinned_values_must_be_those_of_the_network():
     model, _, ensemble = make("pinned")
     values = dict(ensemble.members[0].values)
     del values["net.0.bias"]
-    with pytest.raises(ValueError, match=r"`values` must be of net\.0\.bias, .*, got net\.1\.bias"):
+    with pytest.raises(ValueError, match=r"`values` must have the names net\.0\.bias, .*, got net\.1\.bias"):
         PinnedPosterior(model, ensemble.members[0].inner, values=values)
 
 
