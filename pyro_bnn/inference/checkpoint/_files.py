@@ -104,7 +104,6 @@ def _record(model: BayesianModel | None) -> ModelRecord | None:
 
 
 def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module] | None:
-    """The guides that receive saved states, as a list; None makes them from the file."""
     if guide is None:
         return None
     example = "a guide that is a module, or a list of such"
@@ -142,7 +141,6 @@ def _restored(content: object, destination: Destination, own: ModelRecord | None
 
 @contextmanager
 def _unchanged_on_error(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """A context that restores the parameters and buffers of modules after an error."""
     before = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
     try:
         yield

@@ -135,7 +135,6 @@ class GaussNewtonPosterior(Posterior):
 
 
 def _check_prior(saved: GaussNewtonRecord, shapes: Mapping[str, Tensor]) -> None:
-    """Raise unless the random sites and their prior precisions fit the model's sites."""
     if not saved.random or len({*saved.random}) < len(saved.random) or not {*saved.random} <= {*shapes}:
         raise ValueError(f"its random sites {saved.random} must be some of {list(shapes)}; save the posterior again.")
     if {*saved.prior_precisions} != {*saved.random}:
@@ -148,7 +147,6 @@ def _check_prior(saved: GaussNewtonRecord, shapes: Mapping[str, Tensor]) -> None
 
 
 def _check_covariance(saved: GaussNewtonRecord, shapes: Sequence[torch.Size], dtype: torch.dtype) -> None:
-    """Raise unless the tensors of the covariance fit its structure."""
     if saved.structure not in KINDS:
         raise ValueError(f"its structure must be one of {', '.join(KINDS)}, got {saved.structure!r}; save it again.")
     expected = shapes_of(saved.structure, shapes)

@@ -128,7 +128,6 @@ def _starts(model: BayesianModel, init: Init | None) -> list[tuple[Site, Tensor,
 
 
 def _flat_starts(model: BayesianModel, init: Init | None) -> tuple[Tensor, Tensor]:
-    """First locations and rho as flat vectors."""
     starts = _starts(model, init)
     return torch.cat([loc.flatten() for _, loc, _ in starts]), torch.cat([rho.flatten() for _, _, rho in starts])
 

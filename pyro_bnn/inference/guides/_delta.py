@@ -51,10 +51,6 @@ class DeltaGuide(FlatGuide):
         """The point, ``{site: shape (*event)}``; the arguments are ignored."""
         return self.constrained({name: free.clone() for name, free in self.locations().items()})
 
-    def locations(self) -> dict[str, Tensor]:
-        """The point in unconstrained space, ``{site: shape (*event)}``, without copying."""
-        return self.values("loc")
-
     def joint(self, model: BayesianModel) -> Joint:
         return Joint(model, jacobian=self.jacobian)
 

@@ -16,7 +16,7 @@ from ..._core.reflection import has_hooks, overridden_names
 from ..._core.scope import AbstractPyroModule, allow_local_mode, local_param
 from ..._core.summary import Shown, Summary, counted, kind_of, shape_row
 from ...modelling.model import BayesianModel
-from ..joint import Joint, Site
+from ..joint import Joint, Site, constrained
 from ..scale_maps import ScaleMap, Softplus
 from ._init import Init, init_or_default
 from ._state import FlatState, Noise, ParameterVector
@@ -97,13 +97,17 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         """The parameter of one kind for each site, without gradients and without copying."""
         return {site.name: self.tree(kind).get_parameter(site.name).detach() for site in self.sites}
 
+    def locations(self) -> dict[str, Tensor]:
+        """Means, or the point, in unconstrained space, ``{site: shape (*event)}``, without copying."""
+        return self.values("loc")
+
     def stated(self, kind: str, site: str) -> Tensor:
         """The parameter of one kind for a site, as a Pyro statement."""
         return local_param(self._pyro_get_fullname(f"{kind}.{site}"), self.tree(kind).get_parameter(site))
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Values of all sites from unconstrained ones."""
-        return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
+        """Values of all sites from their unconstrained values."""
+        return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
         """Sample all sites at given values; `jacobian` selects the density in unconstrained space."""
@@ -201,10 +205,6 @@ class GaussianGuide(FlatGuide):
         kinds, names = ("loc", self.scale_map.name), joint.layout.shapes
         loc, free = (ParameterVector(self.tree(kind), names) for kind in kinds)
         return loc, free
-
-    def locations(self) -> dict[str, Tensor]:
-        """Means, in unconstrained space, ``{site: shape (*event)}``."""
-        return self.values("loc")
 
     @abstractmethod
     def scales(self) -> dict[str, Tensor]:

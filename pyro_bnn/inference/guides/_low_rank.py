@@ -246,5 +246,4 @@ class LowRankState(FlatState):
         return divergence
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether any scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())

@@ -366,5 +366,4 @@ class MeanFieldState(FlatState):
             scale_grad.mul_(scale).mul_(2)
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether any scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())

@@ -271,7 +271,6 @@ def _prior_precision(piece: Piece) -> float | Tensor:
 
 
 def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: float = 1.0) -> None:
-    """Add `weight` times `factor` times `value`, in place."""
     if isinstance(factor, Tensor):
         target.addcmul_(value, factor, value=weight)
     else:

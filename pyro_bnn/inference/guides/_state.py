@@ -244,7 +244,7 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether any scale of a site is 0 or NaN, so that the site has no density."""
+        """Whether a scale of a site is not above 0, so that the site has no density."""
         return False
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from ..._core.copies import copied
 from ..._core.reflection import unvalidated
 from ..._core.scope import EXCLUSIVE
 from ...modelling.model import BayesianModel
-from ._sites import Site, find_sites
+from ._sites import Site, constrained, find_sites
 
 Draw = dict[str, Tensor]
 
@@ -64,8 +64,7 @@ class Coordinates:
 
     def constrain(self, z: Tensor) -> Draw:
         """Values of the sites, ``{site: shape (K, *event)}``."""
-        free = self.layout.views(z)
-        return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
+        return constrained(self.sites, self.layout.views(z))
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
         """The inverse of :meth:`constrain`."""

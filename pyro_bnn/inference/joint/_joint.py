@@ -11,7 +11,7 @@ from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
 from ._coordinates import Layout
 from ._densities import Density, density_of
-from ._sites import Site, find_sites
+from ._sites import Site, constrained, find_sites
 
 CHUNK = 2**20
 """Heuristic: length of a piece on a CPU; a piece of every vector fits in the cache."""
@@ -62,8 +62,7 @@ class Joint:
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Values of the sites from their unconstrained values, differentiable."""
-        pairs = ((site, free[site.name]) for site in self.sites)
-        return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
+        return constrained(self.sites, free)
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:

@@ -1,7 +1,7 @@
 """The latent variables of a model, with their priors and first values."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -61,6 +61,12 @@ class Site:
         return stack
 
 
+def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Values of sites from their unconstrained values, differentiable."""
+    pairs = ((site, free[site.name]) for site in sites)
+    return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
+
+
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """The latent variables of a model, in the order in which it draws them.
 
@@ -81,7 +87,6 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
 
 
 def _require_arguments(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    """Raise unless a user's Pyro model can be called with these arguments."""
     if isinstance(model, BayesianModel):
         return
     try:
@@ -173,7 +178,6 @@ def _site(name: str, node: Any) -> Site:
 
 
 def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:
-    """Whether the node of another trace has the same prior."""
     if node is None:
         return False
     first, second = (list(tensors_of(distribution)) for distribution in (prior, node["fn"]))

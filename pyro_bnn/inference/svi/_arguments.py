@@ -49,7 +49,6 @@ class Arguments:
         return self._of_rows(["x", "y"], parts, if_empty)
 
     def _of_rows(self, names: list[str], parts: Sequence[object], if_empty: str) -> Batch:
-        """Convert parts that all have the same number of rows."""
         batch = []
         for name, part in zip(names, parts, strict=True):
             convert = as_targets if name == "y" else as_inputs

@@ -154,8 +154,7 @@ def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None
     _require_kind(data)
     if not _is_whole(data):
         return None
-    like = torch.empty((), device=model.device, dtype=model.dtype)
-    x, y = Arguments(model.device, like, paired=True).of_data(tuple(data))
+    x, y = Arguments(model.device, model.like, paired=True).of_data(tuple(data))
     require_all_rows(model, x)
     return x, y
 

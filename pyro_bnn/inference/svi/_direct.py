@@ -123,7 +123,6 @@ class DirectStep(GradientStep):
         self._others = [parameter for parameter in parameters if id(parameter) not in of_guide]
 
     def close(self) -> None:
-        """Give each parameter its own memory again."""
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:

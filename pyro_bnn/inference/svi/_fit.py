@@ -216,9 +216,8 @@ def _batches(
 ) -> Batches:
     if not isinstance(model, BayesianModel):
         return Batches(data, batch_size, _device_of(model, guide), generator, processes=processes)
-    like = torch.empty((), device=model.device, dtype=model.dtype)
     options: dict[str, Any] = {"paired": True, "num_data": model.num_data, "processes": processes}
-    batches = Batches(data, batch_size, model.device, generator, like, **options)
+    batches = Batches(data, batch_size, model.device, generator, model.like, **options)
     if batches.tensors is not None:
         require_all_rows(model, batches.tensors[0])
     return batches

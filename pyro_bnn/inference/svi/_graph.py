@@ -33,7 +33,6 @@ class GraphStep:
                 group["capturable"] = True
 
     def close(self) -> None:
-        """Give each parameter its own memory again."""
         self._step.close()
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:

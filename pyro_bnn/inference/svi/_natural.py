@@ -150,7 +150,6 @@ class NaturalGradient(SkippingOptimizer):
         state.num_updates, state.weight = self._group["num_updates"], self._group["kl_weight"]
 
     def _prepare_others(self, state: NaturalState) -> None:
-        """Make the optimizer of the parameters without a distribution, if there are any."""
         of_guide = {id(parameter) for parameter in state.parameters}
         parameters = [p for group in self.param_groups for p in group["params"] if id(p) not in of_guide]
         if parameters and self._others is None:

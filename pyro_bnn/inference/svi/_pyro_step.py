@@ -58,7 +58,6 @@ class PyroStep(GradientStep):
         """Do nothing: this step leaves the parameters in their own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters; see :meth:`GradientStep.__call__`."""
         try:
             with own_parameters(self.model, self.guide):  # in each step: another open step may use the same names
                 return super().__call__(batch, kl_weight)

@@ -121,7 +121,6 @@ def learned_parameters(
 
 
 def _check_sites(model: BayesianModel, drawn: set[str]) -> None:
-    """Raise unless a guide draws the latent variables of the model, and none that belong to another model."""
     missing = [name for name in model.latent_names if name not in drawn]
     foreign = sorted(name for name in drawn if name.startswith(SITE_PREFIXES) and name not in model.latent_names)
     if missing or foreign:
