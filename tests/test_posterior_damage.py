@@ -109,7 +109,7 @@ FORGED = {
         converted(state, KEEP, torch.Tensor.float),
         "must have 3 bytes for 20 weights, got tor",
     ),
-    "mask-other": ("pruned", spoil(state, KEEP, first(255)), r"must have shape .*one number for each weight"),
+    "mask-other": ("pruned", spoil(state, KEEP, first(255)), r"must have shape .*one number for each remaining weight"),
     "mask-shape": ("pruned", lambda c: guide(c)["removed"].update({"net.0.weight": (4, 5)}), r"of shape \(4, 5\)"),
     "mask-site": ("pruned", lambda c: guide(c)["removed"].update({"net.9": (4, 5)}), "weights of `net.9`"),
     "left-out": (

@@ -134,7 +134,7 @@ def test_an_ensemble_takes_a_guide_for_each_member(tmp_path):
     fresh = [OwnGuide(model, 9.0) for _ in range(2)]
     loaded = pb.load_posterior(tmp_path / "file", model, guide=fresh)
     assert [float(member.guide.extra) for member in loaded.members] == [0.0, 1.0]
-    with pytest.raises(ValueError, match="holds more guides than the 1"):
+    with pytest.raises(ValueError, match="holds more guides than `guide`, which has 1"):
         pb.load_posterior(tmp_path / "file", model, guide=fresh[0])
 
 
@@ -200,7 +200,7 @@ def with_nan(model):
         (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
         (lambda m: pb.MeanFieldGuide(small_model()[0]), "but the model has others; pass the guide.s own model"),
         (lambda m: chains({}), "`samples` must hold at least one site, got none"),
-        (lambda m: 5, "a posterior must have a guide, a module or function that samples, got int"),
+        (lambda m: 5, "the guide of a posterior must be a module or function that samples, got int"),
     ],
 )
 def test_what_cannot_be_saved_is_told_and_leaves_the_old_file(tmp_path, make_posterior, message):

@@ -83,7 +83,7 @@ class Softplus(ScaleMap):
         return softplus(_checks.real_tensor("parameter", parameter))
 
     def inverse(self, scale: Tensor) -> Tensor:
-        r""":math:`\sigma + \log(1 - e^{-\sigma})`, which neither overflows nor cancels."""
+        r""":math:`\sigma + \log(1 - e^{-\sigma})`, which neither overflows nor loses digits."""
         _require_positive(scale)
         return scale + torch.log(-torch.expm1(-scale))
 

@@ -1,4 +1,4 @@
-"""A posterior as a fixed set of draws."""
+"""The posterior that is a fixed set of draws."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ BATCH = {**NO_VALUES, "one number": Late(lambda w: torch.tensor(1.0)), "empty": 
 
 SVI = [
     *bad("fit_svi", fit, "model", without(NOT_AN_OBJECT, "a class"), "`model` must be a module or a function, got"),
-    *bad("fit_svi", fit, "model", {"a guide": Late(lambda w: w.guide)}, "must be another module|got the guide"),
+    *bad("fit_svi", fit, "model", {"a guide": Late(lambda w: w.guide)}, "must be different modules|got the guide"),
     *bad("fit_svi", fit, "guide", NOT_AN_OBJECT, "`guide` must be (a module or a function|an instance), got"),
     *bad(
         "fit_svi",

@@ -174,7 +174,7 @@ class Applied(AbstractContextManager[None]):
 
     @contextmanager
     def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
-        """A context for the network's call, in which the estimator replaces layers with Gaussian parameters."""
+        """A context for the network's call; the estimator computes outputs of layers with Gaussian parameters."""
         noise, random = self._estimator.noise, {}
         for name, value in weights.items():
             gaussian = self._gaussians.get(name, MISSING)

@@ -23,7 +23,7 @@ MANY_ROWS = 4096
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise if this likelihood has no Gauss-Newton matrix, or if anything other than weights is random."""
+    """Raise unless the likelihood has a Gauss-Newton matrix, and only weights and a noise scale are random."""
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)

@@ -170,7 +170,7 @@ class Marginals:
     dim: int  # number of axes of the parameter
     loc: Tensor  # (P,)
     scale: Tensor  # (P,)
-    prior: Distribution  # priors of single weights, shape (P,), or the one prior of all of them, shape ()
+    prior: Distribution  # one prior for each weight, shape (P,), or one for all weights, shape ()
     resolution: float  # relative distance between neighbouring numbers in the dtype of the guide
 
 
@@ -385,7 +385,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """The Gaussian priors of the kept weights, shape (P,), or the one prior of them all, shape ()."""
+    """The priors of the kept weights: for Gaussians one for each weight, shape (P,), else one for all, shape ()."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

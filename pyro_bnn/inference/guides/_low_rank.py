@@ -1,4 +1,4 @@
-"""The Gaussian guide whose covariance is a low-rank matrix plus a diagonal one."""
+"""The Gaussian guide whose covariance is a low-rank matrix plus a diagonal matrix."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager

@@ -43,14 +43,15 @@ class GuidePosterior(Posterior):
                 "a model, which draws from its prior" if isinstance(guide, BayesianModel) else _checks.described(guide)
             )
             raise ValueError(
-                f"a posterior must have a guide, a module or function that samples, got {got}; make one by `fit_svi`."
+                f"the guide of a posterior must be a module or function that samples, got {got}; make a posterior by "
+                "`fit_svi`."
             )
         if status is not None:
             _checks.kind("status", status, Status, "a Status")
         if history is not None:
             _checks.kind("history", history, History, "a History")
         self.guide = guide
-        self.status = status if status is not None else Status(True, "a guide as it was given.")
+        self.status = status if status is not None else Status(True, "a guide without a known fit.")
         self.history = history if history is not None else History()
 
     @property

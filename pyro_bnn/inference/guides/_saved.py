@@ -128,8 +128,8 @@ def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] |
     present = require_tensors("the guide", guide.state_dict())
     if isinstance(guide, AutoGuide) and not present:
         raise ValueError(
-            "the guide has no parameters yet; call it once with the model's arguments, targets included, or make it "
-            "with `auto_normal` and the like."
+            "the guide has no parameters yet; call it once with the model's arguments, including the targets, or make "
+            "it with a function such as `auto_normal`."
         )
     expected = {name: value for name, value in present.items() if name.partition(".")[0] != "keep" or not _masks(guide)}
     state = _unpacked(record, expected)
@@ -146,10 +146,10 @@ def _masks(guide: nn.Module) -> Mapping[str, Tensor]:
 
 def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: GuideRecord) -> None:
     if record.scale_map != guide.scale_map.name:
-        raise ValueError(f"its scale map is {record.scale_map}, that of `guide` {guide.scale_map.name}; pass another.")
+        raise ValueError(f"its scale map is {record.scale_map}, but `guide` has {guide.scale_map.name}; pass another.")
     if record.scale_map in SCALE_MAPS and record.map_of_scales() != guide.scale_map:
         found = record.map_of_scales()
-        raise ValueError(f"its scale map is {found}, that of `guide` {guide.scale_map}; pass a guide with the same.")
+        raise ValueError(f"its scale map is {found}, but `guide` has {guide.scale_map}; pass a guide with the same.")
     for site in guide.sites:
         name = f"{guide.scale_map.name}.{site.name}"
         scale = guide.scale_map(state[name])
@@ -190,7 +190,7 @@ def _unpacked(record: GuideRecord, expected: Mapping[str, Tensor]) -> dict[str, 
             if kept.shape != (int(keep.sum()),):
                 raise ValueError(
                     f"`{name}` of the guide in the file must have shape {(int(keep.sum()),)}, one number for each "
-                    f"weight that is left, got {_checks.shape(kept)}."
+                    f"remaining weight, got {_checks.shape(kept)}."
                 )
             kind = SCALE_MAPS.get(name.partition(".")[0])
             state[name] = kept.new_full(shape, 0.0 if kind is None else kind.moderate).masked_scatter_(keep, kept)

@@ -86,7 +86,7 @@ def divergence(
             f"{tuple(q.event_shape)}; use `.expand(batch_shape)` and `.to_event(num_dims)`."
         )
     if isinstance(_unwrap(p)[0], (Delta, MaskedDistribution)) or isinstance(_unwrap(q)[0], (Delta, MaskedDistribution)):
-        raise ValueError("`p` and `q` must have densities, got a Delta, which has none, or a masked distribution.")
+        raise ValueError("`p` and `q` must have densities, got a Delta or a masked distribution.")
     if closed_form:
         with suppress(NotImplementedError):
             value = _closed_form(p, q)
@@ -113,7 +113,7 @@ def _unwrap(distribution: Distribution) -> tuple[Distribution, int]:
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
-    """Mean and variance, merged chunk by chunk as in Chan et al. (1979), without cancellation."""
+    """Mean and variance over chunks of draws, combined by the stable formula of Chan et al. (1979)."""
     chunk = max(1, CHUNK_NUMBERS // max(1, (p.batch_shape + p.event_shape).numel()))
     count = 0
     mean: Tensor | float = 0.0

@@ -46,5 +46,5 @@ class Destination:
         if self.guides is None:
             return None
         if len(self.pending) == len(self.guides):
-            raise ValueError(f"it holds more guides than the {len(self.guides)} of `guide`; pass one for each.")
+            raise ValueError(f"it holds more guides than `guide`, which has {len(self.guides)}; pass one for each.")
         return self.guides[len(self.pending)]

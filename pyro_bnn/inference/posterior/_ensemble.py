@@ -1,4 +1,4 @@
-"""Several posteriors as one."""
+"""The mixture of several posteriors."""
 
 import math
 import warnings
@@ -54,7 +54,7 @@ class EnsemblePosterior(Posterior):
     def __init__(self, members: Sequence[Posterior]) -> None:
         self.members: tuple[Posterior, ...] = tuple(_checks.items("members", members, "a list of posteriors"))
         if not self.members:
-            raise ValueError("`members` must name at least one posterior, got none.")
+            raise ValueError("`members` must contain at least one posterior, got none.")
         for member in self.members:
             _checks.kind("members", member, Posterior, "posteriors; wrap a guide in `GuidePosterior`")
         self.status = _combined([member.status for member in self.members])

@@ -1,4 +1,4 @@
-"""How an inference ended."""
+"""The status of a posterior."""
 
 from dataclasses import dataclass, field
 

@@ -41,7 +41,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
         found = state.fit.get(kind)
         if found != expected:
             raise ValueError(
-                f"{path} is from another fit: its {kind} is {found}, but this fit's is {expected}; "
+                f"{path} is from another fit: its {kind} is {found}, but this fit has {expected}; "
                 "resume with the arguments of the fit that wrote the file."
             )
     with understood(path, KIND):

@@ -158,7 +158,7 @@ class DirectStep(GradientStep):
         model, value, like = self._joint.model, self._state.value, self._joint.model.like
         is_same = [tensor._version for tensor in self._in_priors] == self._versions
         if not is_same or model.sample_statements != self._statements:
-            raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
+            raise ValueError("a prior was changed during the fit; make a separate fit for each prior.")
         if like.device != value.device or like.dtype != value.dtype:
             raise ValueError(
                 f"the model was moved from {value.device} and {value.dtype} to {like.device} and {like.dtype} in the "

@@ -171,7 +171,7 @@ class Features:
         return _are_alike(memory.kept, expected) and all(map(_is_close, memory.kept, expected))
 
     def _recorded(self, x: Inputs) -> Memory:
-        """A memory of one call of the network."""
+        """The record of one call of the network."""
         memory = Memory(self._plan)
         values = {name: self._model.initial_value(name) for name in self._model.site_names}
         lower = nullcontext() if self._autocast is None else torch.autocast(self._model.device.type, self._autocast)

@@ -57,7 +57,7 @@ class PyroFunction(nn.Module):
             )
         parameter: Tensor = self.values[names.index(name)]
         value: Any = transform_to(self._constraints[name])(parameter)
-        value.unconstrained = weakref.ref(parameter)  # Pyro's ELBOs read it
+        value.unconstrained = weakref.ref(parameter)  # Pyro's ELBOs read this attribute
         return value
 
     @torch.no_grad()

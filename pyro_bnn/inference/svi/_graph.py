@@ -36,7 +36,6 @@ class GraphStep:
         self._step.close()
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters; see :meth:`GradientStep.__call__`."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         if rates != self._rates:  # a recording contains the learning rates
             self._recordings.clear()

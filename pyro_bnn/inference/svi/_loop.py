@@ -200,7 +200,7 @@ class Loop:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a loop with the same model, guide, data and settings."""
+        """Restore the state of a loop with the same model, guide, data and settings."""
         self.step.model.load_state_dict(state["model"])
         self.step.guide.load_state_dict(state["guide"])
         self.step.optimizer.load_state_dict(state["optimizer"])

@@ -208,7 +208,7 @@ class NaturalGradient(SkippingOptimizer):
 
 
 def mean_field(guide: object) -> MeanFieldGuide:
-    """The guide, if it is a mean-field guide; else raise a `ValueError`."""
+    """Return the guide if it is a mean-field guide; else raise a `ValueError`."""
     if not isinstance(guide, MeanFieldGuide):
         raise ValueError(
             "`natural_gradient` needs a mean-field guide with precisions, got "

@@ -26,7 +26,7 @@ def check_model(model: object, guide: object) -> None:
     if isinstance(guide, BayesianModel):
         raise ValueError("`guide` must be a guide, got a BayesianModel; make one, such as MeanFieldGuide(model).")
     if guide is model and model is not None:
-        raise ValueError(f"`guide` must be another module than `model`, got the same {type(model).__name__} twice.")
+        raise ValueError(f"`guide` and `model` must be different modules, got the same {type(model).__name__} twice.")
 
 
 def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
@@ -106,7 +106,7 @@ def learned_parameters(
         # Without a constraint, the value is the parameter itself, and after Pyro's first call lacks `unconstrained`.
         if node["type"] == "param" and node["value"] not in owned and node["value"].unconstrained() not in owned:
             raise ValueError(
-                f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; make it a "
+                f"the guide's parameter `{name}` must be in the guide, but is in Pyro's global store; make it a "
                 "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
             )
     if isinstance(model, BayesianModel):

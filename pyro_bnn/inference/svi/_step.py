@@ -152,7 +152,7 @@ class GradientStep(ABC):
         self._processes.sum_([header])
         share = rows.to(header)[0] / header[3]
         for parameter in self._learned:
-            if parameter.requires_grad and parameter.grad is None:  # another process may have one
+            if parameter.requires_grad and parameter.grad is None:  # another process may have a gradient
                 parameter.grad = torch.zeros_like(parameter)
         gradients = self._gradients()
         for gradient in gradients:

@@ -127,7 +127,7 @@ class SVIStep:
 
     @torch.no_grad()
     def _begin_together(self) -> None:
-        """Start from the parameters and buffers of process 0."""
+        """Copy the parameters and buffers of process 0 to all processes."""
         modules = self.guide, self.model
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         self.execution.processes.broadcast_(tensor.data for tensor in tensors)
@@ -171,7 +171,8 @@ class SVIStep:
                 )
             if has_estimator:
                 raise ValueError(
-                    "`natural_gradient` needs draws of the weights, but an estimator makes none; leave `estimator` out."
+                    "`natural_gradient` needs drawn weights, but an estimator does not draw them; leave `estimator` "
+                    "out."
                 )
             if execution.cuda_graph:
                 raise ValueError("steps of `natural_gradient` cannot be recorded; leave `cuda_graph` out.")
