@@ -178,12 +178,7 @@ class RefreshedPosterior(CarryingPosterior):
     """
 
     def __init__(
-        self,
-        model: BayesianModel,
-        posterior: Posterior | Callable[..., object],
-        x: Inputs,
-        *,
-        batch_size: int = 128,
+        self, model: BayesianModel, posterior: Posterior | Callable[..., object], x: Inputs, *, batch_size: int = 128
     ) -> None:
         super().__init__(model, posterior)
         if self.inner.is_linearised:

@@ -96,15 +96,11 @@ class Layer:
         shape = [1] * like.dim()
         channel = -1 if self.is_linear else 1
         shape[0], shape[channel] = like.shape[0], like.shape[channel]
-        return random_signs(shape, like)
-
-
-def random_signs(shape: list[int], like: Tensor) -> Tensor:
-    """Independent signs from the 64 bits of random integers, which is much faster than one random number per sign."""
-    count = math.prod(shape)
-    words = torch.empty(-(-count // 64), dtype=torch.int64, device=like.device).random_(-(2**63), None)
-    bits = words.view(torch.uint8).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=like.device)
-    return (bits & 1).flatten()[:count].to(like.dtype).mul_(2).sub_(1).view(shape)
+        count = math.prod(shape)
+        # The bits of random integers are much faster than one random number for each sign.
+        words = torch.empty(-(-count // 64), dtype=torch.int64, device=like.device).random_(-(2**63), None)
+        bits = words.view(torch.uint8).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=like.device)
+        return (bits & 1).flatten()[:count].to(like.dtype).mul_(2).sub_(1).view(shape)
 
 
 class RandomLayers(TorchFunctionMode):

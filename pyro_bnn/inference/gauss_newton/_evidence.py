@@ -77,11 +77,7 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     if not len(point):
         return start
     optimizer = torch.optim.LBFGS(
-        [point],
-        max_iter=MAX_ITERATIONS,
-        tolerance_grad=1e-9,
-        tolerance_change=1e-14,
-        line_search_fn="strong_wolfe",
+        [point], max_iter=MAX_ITERATIONS, tolerance_grad=1e-9, tolerance_change=1e-14, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:

@@ -260,9 +260,11 @@ class MeanFieldState(FlatState):
     ) -> None:
         super().__init__(joint, {"loc": loc, "free": free})
         self._loc, self._free, self._scale_map, self._mask = loc.value, free.value, scale_map, mask
-        self._noise_kind, self._is_closed = noise, is_closed
-        self._estimated = {site.name for site in joint.sites if noise is not None and self._is_layer(site)}
-        self._drawn = [site.name for site in joint.sites if self._is_drawn(site.name)]
+        self._noise_kind = noise
+        layers = {site.name for site in joint.sites if site.transform is None} & {*joint.model.site_names}
+        self._estimated = set() if noise is None else layers
+        undrawn = {name for name in self._estimated if noise is Noise.VARIANCE and is_closed[name]}
+        self._drawn = [site.name for site in joint.sites if site.name not in undrawn]
         self._pieces = joint.pieces(lambda site: (is_closed[site.name], site.name in self._estimated))
         self._scale, self._noise = torch.empty_like(self._free), torch.zeros_like(self._free)
         self._noises = joint.layout.views(self._noise)
@@ -275,12 +277,6 @@ class MeanFieldState(FlatState):
         self._scratch = scratch_for(self._pieces, self._loc)
         loc.set_gradient(self.value_grad)
         free.set_gradient(self._scale_grad)
-
-    def _is_layer(self, site: Site) -> bool:
-        return site.transform is None and site.name in self.joint.model.site_names
-
-    def _is_drawn(self, name: str) -> bool:
-        return self._noise_kind is not Noise.VARIANCE or name not in self._estimated or not self._is_closed[name]
 
     @property
     def gradients(self) -> list[Tensor]:

@@ -98,10 +98,7 @@ def _model(model: nn.Module) -> dict[str, str]:
 def _optimizer(optimizer: Optimizer) -> dict[str, str]:
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    return {
-        "optimizer": f"{type(optimizer).__name__} of {sizes} parameters",
-        "optimizer's settings": words(settings),
-    }
+    return {"optimizer": f"{type(optimizer).__name__} of {sizes} parameters", "optimizer's settings": words(settings)}
 
 
 def _weight(weight: float | KLWeight) -> str:

@@ -138,13 +138,7 @@ def fit_svi(
             batches.require_passes(num_epochs)
             inner = step.prepared(*batches.first())
         loop = Loop(
-            step,
-            batches,
-            stream,
-            num_epochs=num_epochs,
-            kl_weight=weight_at,
-            schedules=schedules,
-            callbacks=callbacks,
+            step, batches, stream, num_epochs=num_epochs, kl_weight=weight_at, schedules=schedules, callbacks=callbacks
         )
         fingerprint = {}
         if checkpoint is not None or resume is not None or processes.are_many:
