@@ -157,7 +157,7 @@ FORGED = {
     "nothing": ("mean-field", lambda c: c.clear(), "`file` must have the fields"),
     "no-member": ("ensemble", lambda c: inner(c)["members"].clear(), "at least one posterior"),
     "member": ("ensemble", lambda c: inner(c)["members"].append(3), r"members\[2\]` must have the fields"),
-    "precision": ("laplace", spoil(inner, "precision", lambda p: p.neg_()), "must curve downwards"),
+    "precision": ("laplace", spoil(inner, "precision", lambda p: p.neg_()), "must be positive definite"),
     "precision-nan": (
         "laplace",
         spoil(inner, "precision", first(torch.nan)),
