@@ -92,7 +92,7 @@ def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) 
 def auto_low_rank_multivariate_normal(
     model: BayesianModel, *, rank: int | None = None, init: Init | None = None
 ) -> AutoLowRankMultivariateNormal:
-    r"""Pyro's `AutoLowRankMultivariateNormal`: its covariance is diagonal plus a matrix of rank `rank`, rescaled.
+    r"""Pyro's `AutoLowRankMultivariateNormal`: its covariance is a diagonal matrix plus a matrix of low rank.
 
     .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \; F \in R^{P \times \text{rank}}.
 
@@ -101,7 +101,7 @@ def auto_low_rank_multivariate_normal(
 
     Args:
         model: The model to guide.
-        rank: Rank of the matrix, from 1 to P; None is the square root of P, rounded.
+        rank: Rank of the second matrix, from 1 to P; None is the square root of P, rounded.
         init: First locations and marginal scales; by default centred on the network's own weights.
 
     Returns:

@@ -22,7 +22,7 @@ LATENT = "_low_rank_latent"
 
 
 class LowRankGuide(GaussianGuide):
-    r"""One Gaussian over all latent variables; its covariance is diagonal plus a matrix of rank `rank`, rescaled.
+    r"""A Gaussian over all latent variables whose covariance is a diagonal matrix plus a matrix of low rank.
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
@@ -37,7 +37,7 @@ class LowRankGuide(GaussianGuide):
 
     Args:
         model: The model to guide.
-        rank: Number of directions r, from 1 to P.
+        rank: Rank r of the second matrix, from 1 to P.
         init: First locations and marginal scales; by default centred on the network's own weights.
         scale_map: Map from the free parameters to the scales :math:`\sigma`; it also names the parameters.
 

@@ -231,7 +231,7 @@ class MeanFieldGuide(GaussianGuide):
 
 
 class MeanFieldState(FlatState):
-    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes gradients in :math:`\mu` and the free parameter `\rho`.
+    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes gradients in :math:`\mu` and the parameter :math:`\rho`.
 
     The loss is :math:`L + \lambda (\log q(w) - \log p(w))`. Here L is minus the log-likelihood, and :math:`\lambda` the
     weight of the divergence. As a function of the parameters, :math:`\log q(w)` is :math:`-\tfrac12\epsilon^2 -

@@ -231,7 +231,7 @@ class FlatState(ABC):
             vector.give_gradients()
 
     def bad_site(self) -> str | None:
-        """Name of the first site with a value, or log-density, that is not finite in the last draw, or None."""
+        """The first site with a value or log-density that is not finite in the last draw, as text, or None."""
         free = self.joint.layout.views(self.value)
         values = self.joint.constrained(free)
         for site in self.joint.sites:

@@ -70,7 +70,7 @@ class Posterior(Shown, ABC):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """Names ``net.PATH`` of learned parameters and buffers of the network of which each draw has its own values."""
+        """Names ``net.PATH`` of the network's learned parameters and buffers that each draw has its own values of."""
         return ()
 
     @property
@@ -151,7 +151,7 @@ class Posterior(Shown, ABC):
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Mean and standard deviation by site, of each latent variable that has them in closed form."""
+        """Closed-form means and standard deviations, by site; variables without a closed form are left out."""
         return {}
 
     def moments(self, *, num_samples: int | None = None, seed: int | None = None) -> Moments:
@@ -229,7 +229,7 @@ class Posterior(Shown, ABC):
     def as_prior(
         self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
     ) -> PosteriorPrior:
-        """A prior for another model: independent Gaussians with the weights' means and deviations of :meth:`moments`.
+        """A prior for another model: independent Gaussians with the moments of the weights, see :meth:`moments`.
 
         Variables other than weights, such as a noise scale, are left out, since their priors belong to the likelihood.
 

@@ -110,7 +110,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def _bad_site(self) -> str | None:
-        """Name of the first site whose value, or log-density, was not finite in the last call of :meth:`_backward`."""
+        """The first site with a value or log-density that was not finite in the last call of :meth:`_backward`."""
 
     def _gradients(self) -> list[Tensor]:
         """All gradients, in as few tensors as possible."""
