@@ -213,7 +213,7 @@ def test_what_draws_carry_is_no_latent_variable():
     assert set(pinned.median()) == {*model.site_names, *pinned.carried}
     prior = pinned.as_prior(num_samples=3, seed=0)
     assert set(prior.locations) == set(model.site_names)
-    with pytest.raises(ValueError, match="`model` must be left out: these draws carry values"):
+    with pytest.raises(ValueError, match="`model` must be left out, since each draw has its own values"):
         pinned.to_arviz(model=model, x=x)
 
 
@@ -230,13 +230,13 @@ def test_batches_have_nearly_the_size_that_is_asked_for(batch_size, sizes):
 
 def test_mistakes_are_told():
     model, guide, x = problem()
-    with pytest.raises(ValueError, match="must have draws that carry nothing yet, got a PinnedPosterior"):
+    with pytest.raises(ValueError, match="must have draws of latent variables only, got a PinnedPosterior"):
         pb.RefreshedPosterior(model, PinnedPosterior(model, guide), x)
     with pytest.raises(ValueError, match="`batch_size` must be a whole number of at least 2"):
         pb.refresh_batch_norm(model, guide, x, batch_size=1)
     likelihood = pb.CategoricalLikelihood()
     plain = pb.BayesianModel(nn.Linear(3, 4), prior=pb.NormalPrior(), likelihood=likelihood, num_data=N)
-    with pytest.raises(ValueError, match="batch normalisation that keeps running statistics, got none"):
+    with pytest.raises(ValueError, match="batch normalisation that stores running statistics, got one without"):
         pb.refresh_batch_norm(plain, pb.MeanFieldGuide(plain), x)
     other, _, _ = problem()
     other.network[4] = nn.Identity()

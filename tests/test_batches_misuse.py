@@ -47,7 +47,7 @@ def test_what_is_no_data_is_refused_in_a_sentence(name):
 
 
 def test_a_batch_size_is_for_tensors():
-    with pytest.raises(ValueError, match="`batch_size` is for a tuple of tensors"):
+    with pytest.raises(ValueError, match="`batch_size` must be left out with a loader"):
         batches(PAIRS, 3)
     with pytest.raises(ValueError, match="`batch_size` must be a whole number of at least 1, got 0"):
         batches((X, Y), 0)
@@ -107,9 +107,11 @@ def test_a_batch_for_a_model_of_ones_own_is_a_tuple(batch, got):
 
 
 def test_a_loader_that_lies_about_its_length():
-    with pytest.raises(ValueError, match=r"has length 5 but gave 3 batch\(es\) in epoch 0; give it its true length"):
+    with pytest.raises(
+        ValueError, match=r"has length 5 but gave 3 batch\(es\) in epoch 0; correct or remove its length"
+    ):
         passes(batches(Loader(PAIRS, 5)))
-    with pytest.raises(ValueError, match="has length 2 but gave more batches in epoch 0; give it its true length"):
+    with pytest.raises(ValueError, match="has length 2 but gave more batches in epoch 0; correct or remove its length"):
         passes(batches(Loader(PAIRS, 2)))
 
 

@@ -264,7 +264,7 @@ def test_priors_that_depend_on_other_numbers_are_those_of_the_model(prior):
     assert set(found.left_out) == set(model.latent_names) - set(model.site_names)
     assert math.isfinite(found.kl)
     posterior.history.num_data = model.num_data
-    with pytest.raises(ValueError, match=r"`model` must be given if .*`posterior.diagnose\(model\)`"):
+    with pytest.raises(ValueError, match=r"`model` is needed for .*`posterior.diagnose\(model\)`"):
         posterior.diagnose()
 
 

@@ -72,7 +72,7 @@ def test_every_guide_gives_the_same_fit(monkeypatch, guide, elbo):
     if not isinstance(made, FlatGuide):
         assert pb.fit_svi(model, made, data, optimizer=SLOW, num_epochs=1).history.path.startswith("pyro: ")
     elif elbo is TraceMeanField_ELBO and draws_auxiliary_sites(made):
-        with pytest.raises(ValueError, match="but for these TraceMeanField_ELBO has no closed form"):
+        with pytest.raises(ValueError, match="for which TraceMeanField_ELBO has no closed form"):
             fit_both(monkeypatch, make, **options)  # Pyro, that is: there is nothing to compare with
     else:
         assert_same(fit_both(monkeypatch, make, **options))

@@ -90,7 +90,7 @@ def test_the_status_tells_of_members_that_failed():
 
 def test_fewer_draws_than_members_are_warned_of():
     members = [Constant(value) for value in range(3)]
-    with pytest.warns(UserWarning, match=r"2 draws leave out 1 of the ensemble's 3 members; draw a multiple of 3"):
+    with pytest.warns(UserWarning, match=r"2 draws do not use 1 of the ensemble's 3 members; draw a multiple of 3"):
         assert pb.EnsemblePosterior(members).sample(2)["w"][:, 0].tolist() == [0, 1]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -48,7 +48,7 @@ def test_a_callback_that_changes_the_frozen_layers_ends_it(change, monkeypatch):
         return lambda history: change(model) if len(history.epochs) == 2 else None
 
     (ours, found), (_, expected) = both(monkeypatch, last_layer, num_epochs=4, callbacks_of=[after_two_epochs])
-    assert "computed once, and at every step after a change" in ours.status.message
+    assert "frozen layers ran only once until they changed, then in every step" in ours.status.message
     assert_close(found, expected)
     unchanged = fitted(last_layer, num_epochs=4)[1]
     with pytest.raises(AssertionError):
@@ -79,7 +79,7 @@ def test_a_callback_that_changes_the_data_or_what_comes_before_the_frozen_layers
             makers = [lambda model, change=change: lambda history: change(model)]
             posterior, found = fitted(Scaled, "net.head.**", callbacks_of=makers, given=given)
             results.append(found)
-            assert ("after a change" in posterior.status.message) == (most > 0)
+            assert ("until they changed" in posterior.status.message) == (most > 0)
         assert_close(*results)
 
 
@@ -100,7 +100,7 @@ def test_a_network_that_goes_another_way_runs_as_a_whole_with_the_same_noise(mon
 
     monkeypatch.setattr(Memory, "during", diverging)
     (ours, found), (_, expected) = both(monkeypatch, noisy, "net.2.**")
-    assert "after a change" in ours.status.message
+    assert "until they changed" in ours.status.message
     assert len(used) == 4
     assert_close(found, expected)
 

@@ -57,7 +57,7 @@ def test_prior_precision_and_learned_noise_are_those_of_largest_evidence(structu
     assert float(found) == pytest.approx(float(scale), rel=1e-5)
     assert posterior.prior_precisions["net.weight"] == pytest.approx(float(precision), rel=1e-5)
     assert posterior.log_evidence == pytest.approx(exact_evidence(precision, scale), abs=1e-8)
-    assert "the one of largest evidence, 0.2" in posterior.status.message
+    assert "the scale of largest evidence, 0.2" in posterior.status.message
     assert "(before 1)" in posterior.status.message
     assert posterior.status
     prediction = pb.predict(model, posterior, X, num_samples=5, seed=0)
@@ -107,7 +107,7 @@ def test_a_latent_scale_is_held_at_its_most_probable_value():
     assert float(found) == pytest.approx(float(scale), rel=1e-5)
     assert abs(float(found) / float(without_prior) - 1) > 1e-3  # must fail
     assert posterior.log_evidence == pytest.approx(exact_evidence(PRIOR_SCALE**-2, scale), abs=1e-6)
-    assert f"held at its most probable value by the evidence, {float(scale):.3g}" in posterior.status.message
+    assert f"fixed at its most probable value under the evidence, {float(scale):.3g}" in posterior.status.message
     assert set(posterior.sample(3, seed=0)["likelihood.scale"].tolist()) == {float(found)}
     prediction = pb.predict(model, posterior, X, num_samples=5, seed=0)
     assert_identical(prediction.aleatoric, torch.full_like(Y, float(found) ** 2))
@@ -144,7 +144,7 @@ def test_each_output_has_its_own_latent_scale():
 def test_residuals_of_zero_name_no_scale():
     model = linear(pb.GaussianLikelihood())
     weight = model.initial_value("net.weight")
-    with pytest.raises(ValueError, match="fits all targets of an output without error; name a scale"):
+    with pytest.raises(ValueError, match="fits all targets of an output without error; set a scale"):
         pb.fit_gauss_newton(model, (X, X @ weight.T), structure="full")
     assert float(model.likelihood.noise_scale().detach()) == pytest.approx(1.0)
     latent = linear(pb.GaussianLikelihood(LATENT))  # with a prior there is a most probable one

@@ -29,7 +29,7 @@ def test_the_model_the_loader_and_the_generators_stay_as_they_were():
     assert all(module.training for module in model.modules())
     same = pb.fit_gauss_newton(model, (x, y), where=linear)
     torch.testing.assert_close(covariance_of(same), covariance_of(posterior))
-    with pytest.raises(ValueError, match="but BatchNorm1d `1` is not; leave it out"):
+    with pytest.raises(ValueError, match="but BatchNorm1d `1` is no such layer; leave it out"):
         pb.fit_gauss_newton(model, (x, y))
     assert pb.fit_gauss_newton(model, (x, y), structure="diagonal").random == model.site_names
 
@@ -56,7 +56,7 @@ REFUSED = {
     "noisy": (
         {"net": lambda: nn.Sequential(nn.Linear(4, 9), pb.nets.MCDropout(0.5), nn.Linear(9, 3))},
         {},
-        "different outputs for the same weights",
+        "must give the same outputs for the same weights",
     ),
     "axes": (
         {"net": lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), "likelihood": "gaussian-fixed"},
@@ -157,7 +157,7 @@ def test_a_point_that_carries_another_body_is_refused():
     pinned = PinnedPosterior(model, pb.auto_delta(model))
     assert torch.isfinite(torch.tensor(pb.fit_gauss_newton(model, (x, y), init=pinned).log_evidence))
     for init in (pinned, pinned.median()):
-        with pytest.raises(ValueError, match=r"got one with other values of \['net.0.weight', 'net.0.bias'\]"):
+        with pytest.raises(ValueError, match=r"must have the network.s own values of \['net.0.weight', 'net.0.bias'\]"):
             pb.fit_gauss_newton(other, (x, y), init=init)
 
 

@@ -76,12 +76,12 @@ def data(num_rows=40, shape=(4,)):
 LIARS = {
     "function": (
         HidesRow.apply,
-        r"`net.0.weight`: along one direction autograd says 0 nats and a finite difference -?\d",
+        r"`net.0.weight`: along one direction autograd gives 0 nats and a finite difference -?\d",
     ),
-    "detach": (torch.Tensor.detach, r"`net.0.weight`: along one direction autograd says 0 nats"),
-    "part": (lambda w: torch.cat([w[:2].detach(), w[2:]]), r"`net.0.weight`: along one direction autograd says 0 nats"),
-    "factor": (Doubles.apply, r"`net.0.weight`: along one direction autograd says (?!0 )"),
-    "in-place": (clamped_in_place, r"changes its weights in place .*`net.0.weight`"),
+    "detach": (torch.Tensor.detach, r"`net.0.weight`: along one direction autograd gives 0 nats"),
+    "part": (lambda w: torch.cat([w[:2].detach(), w[2:]]), r"`net.0.weight`: along .* autograd gives 0 nats"),
+    "factor": (Doubles.apply, r"`net.0.weight`: along one direction autograd gives (?!0 )"),
+    "in-place": (clamped_in_place, r"must not change its weights in place .*`net.0.weight`"),
 }
 
 

@@ -262,7 +262,7 @@ def test_local_and_discrete_latents_are_refused_with_a_reason():
 
     with pytest.raises(ValueError, match="`z` has one value per row of the subsampled plate `data`"):
         pb.MeanFieldGuide(local, torch.zeros(5))
-    with pytest.raises(ValueError, match="needs continuous latent variables, but `k`"):
+    with pytest.raises(ValueError, match="latent variables must be continuous, but `k`"):
         pb.MeanFieldGuide(discrete, torch.zeros(5))
     with pytest.raises(ValueError, match="no latent variable"):
         pb.MeanFieldGuide(lambda: None)

@@ -265,7 +265,7 @@ def test_random_networks_are_refused_and_dropout_is_off():
             return x + torch.randn_like(x)
 
     model, x, y = small_model(net=nn.Sequential(nn.Linear(4, 3), Noise()), num_data=6)
-    with pytest.raises(ValueError, match="different densities for the same weights"):
+    with pytest.raises(ValueError, match="must give the same density"):
         fit_briefly(model, x, y)
     model, x, y = small_model(net=nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), num_data=6)
     fit_briefly(model, x, y)

@@ -226,7 +226,7 @@ def test_chains_of_another_model_are_refused(fitted):
     for use in (lambda: posterior.diagnose(other, x), lambda: posterior.to_arviz(model=other, x=x)):
         with pytest.raises(ValueError, match="belongs to another model"):
             use()
-    with pytest.raises(ValueError, match="the start belongs to another model"):
+    with pytest.raises(ValueError, match="the start is from another model"):
         pb.fit_nuts(other, (torch.zeros(20, 4).float(), torch.arange(20) % 3), init=posterior)
     with pytest.raises(ValueError, match=r"`x` is torch\.float64"):
         posterior.diagnose(model, x.double())

@@ -102,20 +102,20 @@ FORGED = {
     "missing": ("mean-field", lambda c: state(c).pop(LOC), rf"the file lacks `{LOC}` of the guide"),
     "unknown": ("mean-field", put(state, extra=torch.ones(1)), "has `extra`, which the guide lacks"),
     "scale": ("mean-field", spoil(state, RHO, first(-1e4)), rf"`{RHO}` of the guide must give scales above 0"),
-    "scale-map": ("mean-field", put(guide, scale_map="square"), "scale map 'square' is none of this package"),
+    "scale-map": ("mean-field", put(guide, scale_map="square"), "scale map 'square' is not of this package"),
     "mask-short": ("pruned", put(state, keep__net__0__weight=torch.zeros(1, dtype=torch.uint8)), "have 3 bytes for 20"),
     "mask-kind": (
         "pruned",
         converted(state, KEEP, torch.Tensor.float),
         "must have 3 bytes for 20 weights, got tor",
     ),
-    "mask-other": ("pruned", spoil(state, KEEP, first(255)), r"must have shape .*one number for each weight"),
-    "mask-shape": ("pruned", lambda c: guide(c)["removed"].update({"net.0.weight": (4, 5)}), r"in shape \(4, 5\)"),
+    "mask-other": ("pruned", spoil(state, KEEP, first(255)), r"must have shape .*one number for each remaining weight"),
+    "mask-shape": ("pruned", lambda c: guide(c)["removed"].update({"net.0.weight": (4, 5)}), r"of shape \(4, 5\)"),
     "mask-site": ("pruned", lambda c: guide(c)["removed"].update({"net.9": (4, 5)}), "weights of `net.9`"),
     "left-out": (
         "pruned",
         lambda c: c["model"]["left_out"].append("likelihood.scale"),
-        "leaves out `likelihood.sc",
+        "lacks the values of `likelihood.sc",
     ),
     "model-nan": (
         "mean-field",
@@ -157,7 +157,7 @@ FORGED = {
     "nothing": ("mean-field", lambda c: c.clear(), "`file` must have the fields"),
     "no-member": ("ensemble", lambda c: inner(c)["members"].clear(), "at least one posterior"),
     "member": ("ensemble", lambda c: inner(c)["members"].append(3), r"members\[2\]` must have the fields"),
-    "precision": ("laplace", spoil(inner, "precision", lambda p: p.neg_()), "must curve downwards"),
+    "precision": ("laplace", spoil(inner, "precision", lambda p: p.neg_()), "must be positive definite"),
     "precision-nan": (
         "laplace",
         spoil(inner, "precision", first(torch.nan)),

@@ -115,7 +115,7 @@ def test_a_guide_of_ones_own_is_loaded_into(tmp_path):
     model, *_ = whole()
     guide, fresh = OwnGuide(model, 1.0), OwnGuide(model, 2.0)
     pb.save_posterior(guide, tmp_path / "file", model)
-    with pytest.raises(ValueError, match="OwnGuide cannot be made from the file alone; build it as it was"):
+    with pytest.raises(ValueError, match="OwnGuide cannot be made from the file alone; build one like the saved guide"):
         pb.load_posterior(tmp_path / "file", model)
     assert pb.load_posterior(tmp_path / "file", model, guide=fresh).guide is fresh
     assert same(guide.state_dict(), fresh.state_dict())
@@ -134,7 +134,7 @@ def test_an_ensemble_takes_a_guide_for_each_member(tmp_path):
     fresh = [OwnGuide(model, 9.0) for _ in range(2)]
     loaded = pb.load_posterior(tmp_path / "file", model, guide=fresh)
     assert [float(member.guide.extra) for member in loaded.members] == [0.0, 1.0]
-    with pytest.raises(ValueError, match="holds more guides than the 1"):
+    with pytest.raises(ValueError, match="holds more guides than `guide`, which has 1"):
         pb.load_posterior(tmp_path / "file", model, guide=fresh[0])
 
 
@@ -160,7 +160,7 @@ def test_posteriors_of_other_pyro_models(tmp_path):
     assert same(pb.load_posterior(tmp_path / "chains", None).samples, drawn.samples)
     guide, fresh = (pb.MeanFieldGuide(hierarchy, x, y, init=pb.NormalInit()) for _ in range(2))
     pb.save_posterior(guide, tmp_path / "guide", None)
-    with pytest.raises(ValueError, match="MeanFieldGuide cannot be made from the file alone; build it as it was"):
+    with pytest.raises(ValueError, match="cannot be made from the file alone; build one like the saved guide"):
         pb.load_posterior(tmp_path / "guide", None)
     assert same(pb.load_posterior(tmp_path / "guide", None, guide=fresh).sample(2, seed=0), sampled(guide))
     model, *_ = whole()
@@ -198,9 +198,9 @@ def with_nan(model):
         (lambda m: Origin(), "a posterior of type Origin cannot be saved"),
         (lambda m: lambda x: None, "the guide must be a module to be saved, got function"),
         (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
-        (lambda m: pb.MeanFieldGuide(small_model()[0]), "not those of the model; pass its own model"),
+        (lambda m: pb.MeanFieldGuide(small_model()[0]), "but the model has others; pass the guide.s own model"),
         (lambda m: chains({}), "`samples` must hold at least one site, got none"),
-        (lambda m: 5, "a posterior must have a guide, a module or function that samples, got int"),
+        (lambda m: 5, "the guide of a posterior must be a module or function that samples, got int"),
     ],
 )
 def test_what_cannot_be_saved_is_told_and_leaves_the_old_file(tmp_path, make_posterior, message):
@@ -230,7 +230,7 @@ def test_pinned_values_must_be_those_of_the_network():
     model, _, ensemble = make("pinned")
     values = dict(ensemble.members[0].values)
     del values["net.0.bias"]
-    with pytest.raises(ValueError, match=r"`values` must be of net\.0\.bias, .*, got net\.1\.bias"):
+    with pytest.raises(ValueError, match=r"`values` must have the names net\.0\.bias, .*, got net\.1\.bias"):
         PinnedPosterior(model, ensemble.members[0].inner, values=values)
 
 
@@ -280,7 +280,7 @@ OTHERS = {
     "where": ({"where": "**.weight"}, r"has `net\.0\.bias`, which the model lacks"),
     "dtype": (
         {"net": lambda: net().float()},
-        r"its model is in torch\.float64 and this model in torch\.float32",
+        r"its model has the dtype torch\.float64 but this model has torch\.float32",
     ),
 }
 

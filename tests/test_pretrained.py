@@ -272,7 +272,7 @@ def test_a_file_holds_the_cap_and_what_is_frozen(tmp_path):
     for name, scale in guide.scales().items():
         assert torch.equal(loaded.scales()[name], scale)
     with pytest.raises(
-        ValueError, match=r"its scale map is Capped\(max_scale=0.1\), that of `guide` Capped\(max_scale"
+        ValueError, match=r"its scale map is Capped\(max_scale=0.1\), but `guide` has Capped\(max_scale"
     ):
         pb.load_posterior(tmp_path / "fit.pt", model, guide=pb.MeanFieldGuide(model, scale_map=Capped(2 * CAP)))
 

@@ -190,7 +190,9 @@ def test_bfloat16_works_with_an_estimator():  # whose noise is rounded, too, and
 
 
 def test_float16_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match=r"leaves its range, which ends at 65504; use torch\.bfloat16"):
+    with pytest.raises(
+        ValueError, match=r"its range ends at 65504, too small for gradients over a whole data set; use torch\.bfloat16"
+    ):
         pb.Execution(autocast=torch.float16)
 
 

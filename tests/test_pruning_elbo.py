@@ -134,6 +134,6 @@ def test_an_estimator_in_a_loop_of_your_own_is_refused():
     guide = pruning.prune(scattered(model), fraction=0.5).guide
     with (
         pb.LocalReparameterization().applied(model, guide),
-        pytest.raises(ValueError, match=r"train it on with `fit_svi\(..., estimator=...\)`"),
+        pytest.raises(ValueError, match=r"continue training with `fit_svi\(..., estimator=...\)`"),
     ):
         Trace_ELBO().loss(model, guide, x, y)

@@ -198,7 +198,7 @@ def test_posteriors_show_method_status_and_sites():
     posterior = pb.GuidePosterior(pb.MeanFieldGuide(small_model(where="net.2.*")[0]))
     assert repr(posterior) == lines(
         "GuidePosterior: MeanFieldGuide, 18 numbers in 2 sites",
-        "  ok: a guide as it was given.",
+        "  ok: a guide without a known fit.",
         "  net.2.weight  (3, 5)  15",
         "  net.2.bias    (3,)     3",
     )

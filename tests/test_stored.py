@@ -77,7 +77,7 @@ def test_one_draw_is_a_point():
 def test_what_it_refuses():
     model, guide, x, y = problem()
     linearised = pb.fit_gauss_newton(model, (x, y), structure="diagonal")
-    with pytest.raises(ValueError, match=r"`posterior` must not need its median.*save it as it is"):
+    with pytest.raises(ValueError, match=r"`posterior` must not be one of .*save the posterior itself"):
         pb.StoredPosterior.of(linearised, 4)
     status = pb.Status(True, "by hand")
     with pytest.raises(ValueError, match=r"the same number of draws of each site, got \{'net.w': 2, 'net.b': 3\}"):

@@ -177,7 +177,7 @@ def test_activations_recomputed_from_other_weights_are_found(is_checkpointed):
 def test_a_point_is_no_guide_for_a_prior_that_is_learned():
     """The scale would shrink with the weights, and the objective grow without bound."""
     model, _, _ = whole(prior=pb.LearnedNormalPrior())
-    with pytest.raises(ValueError, match="needs a guide with a width, got a point"):
+    with pytest.raises(ValueError, match="a guide that is a point does not work with a learned prior"):
         pb.auto_delta(model)
 
 

@@ -162,7 +162,7 @@ def test_guides_of_nothing_and_foreign_parameters_are_refused_with_the_remedy():
             loc = pyro.param("loc", torch.zeros(5, 4))
             pyro.sample("net.0.weight", dist.Normal(loc, 0.1).to_event(2))
 
-    with pytest.raises(ValueError, match="parameter `loc` lives in Pyro's global store"):
+    with pytest.raises(ValueError, match="parameter `loc` must be in the guide, but is in Pyro's global store"):
         fit(*((m := whole())[0], Global(), *m[1:]))
 
 

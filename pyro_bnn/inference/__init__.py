@@ -1,4 +1,4 @@
-"""From a model and data to a posterior: guides, estimators, and one folder for each inference method."""
+"""Inference: computes a posterior from a model and data."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation for a posterior's draws, and other network state that draws carry."""
+"""Draws with their own statistics of batch normalisation, or with their own parameters and buffers of the network."""
 
 import itertools
 from abc import abstractmethod
@@ -37,21 +37,22 @@ def refresh_batch_norm(
 ) -> None:
     r"""Recompute the running statistics of batch normalisation as means over draws and over batches of x.
 
-    A fit leaves averages over its last steps, that is, over earlier weights. Here each draw, and each of B batches,
-    gives a mean and a variance,
+    After a fit, the statistics are averages over the last steps, which had earlier weights. This function computes the
+    mean and variance of each of B batches for each of S draws, and replaces the statistics of the model by
 
-    .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b},
+    .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b}.
 
-    which replace the model's own statistics in all later predictions. Nothing else changes. Dropout is off.
-    If draws differ so much that no average suits them, use a :class:`RefreshedPosterior`.
+    Nothing else changes. Dropout is off. If the draws are too different to share statistics, use a
+    :class:`RefreshedPosterior`.
 
     Args:
         model: The model; its network is changed in place.
         posterior: The draws, from any method; or one value of each latent variable, such as ``posterior.median()``.
-        x: Inputs, shape (N, ...): some thousand training rows, in the form that the fit saw.
+        x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit.
         num_samples: Number of draws S.
-        batch_size: About the batch size of the fit: smaller batches have a smaller variance.
-        seed: Seed of the draws; torch's generators are left as they were.
+        batch_size: Number of rows in a batch, which should be near that of the fit: smaller batches have a smaller
+            variance.
+        seed: Seed of the draws; torch's generators do not change.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, or x does not fit.
@@ -86,12 +87,11 @@ def refresh_batch_norm(
 
 
 def _of_inner(name: str) -> Any:
-    """A property that returns the inner posterior's."""
     return property(lambda self: getattr(self.inner, name))
 
 
 class CarryingPosterior(Posterior):
-    """A posterior with another posterior's draws and values of the network's own parameters and buffers."""
+    """A posterior that adds values of the network's parameters and buffers to the draws of an inner posterior."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
@@ -99,38 +99,40 @@ class CarryingPosterior(Posterior):
         self.status, self.history, self.log_evidence = self.inner.status, self.inner.history, self.inner.log_evidence
         if self.inner.carried:
             got = type(self.inner).__name__
-            raise ValueError(f"`posterior` must have draws that carry nothing yet, got a {got}; give its `inner`.")
+            raise ValueError(
+                f"`posterior` must have draws of latent variables only, got a {got}; pass its `inner` posterior."
+            )
 
     shapes, num_stored, seconds = map(_of_inner, ("shapes", "num_stored", "seconds"))
     constants, guides, pruned_sites = map(_of_inner, ("constants", "guides", "pruned_sites"))
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """The inner posterior's marginals."""
+        """Marginals of the inner posterior."""
         return self.inner.marginals()
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """The inner posterior's diagnosis."""
+        """Diagnosis of the inner posterior."""
         return self.inner.diagnose(model)
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Values of parameters and buffers that go with a draw, by name."""
+        """The values of parameters and buffers to add to a draw, by name."""
 
     @torch.no_grad()
     def median(self) -> Draw:
-        """The inner posterior's draw, with the values that go with it."""
+        """The median of the inner posterior, with the added values."""
         median = self.inner.median()
         return median | self._rest(median)
 
     @torch.no_grad()
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """The inner posterior's draws, with the values that go with them."""
+        """The centers of the inner posterior, with the added values."""
         inner = self.inner.centers(everywhere=everywhere)
         return [None if center is None else center | self._rest(center) for center in inner]
 
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """The draws, each with the values that go with it."""
+        """The draws of the inner posterior, with the added values."""
         for draw in self.inner.draws(num_samples, *args):
             yield draw | self._rest(draw)
 
@@ -148,15 +150,16 @@ class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with its own statistics of batch normalisation.
 
     For each draw the network runs over x once, with batch normalisation in train mode, and :func:`~pyro_bnn.predict`
-    uses the means over the batches. Each call costs as much as a prediction of x; a :class:`~pyro_bnn.StoredPosterior`
-    computes the statistics only once. The model is not changed; predictions must use this model.
+    uses the means over the batches. So each call of `predict` also takes the time of a prediction at x; with a
+    :class:`~pyro_bnn.StoredPosterior` the statistics are computed only once. The model is not changed, and predictions
+    must use this model.
 
     Args:
         model: The model.
         posterior: The draws, from any method.
-        x: Inputs, shape (N, ...): some thousand training rows, in the form that the fit saw. A file of the posterior
+        x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit. A file of this posterior
             contains them; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
-        batch_size: Number of rows in each batch of this run; choose one close to the batch size of the fit.
+        batch_size: Number of rows in a batch, which should be near that of the fit.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, if x does not fit, or if
@@ -175,31 +178,26 @@ class RefreshedPosterior(CarryingPosterior):
     """
 
     def __init__(
-        self,
-        model: BayesianModel,
-        posterior: Posterior | Callable[..., object],
-        x: Inputs,
-        *,
-        batch_size: int = 128,
+        self, model: BayesianModel, posterior: Posterior | Callable[..., object], x: Inputs, *, batch_size: int = 128
     ) -> None:
         super().__init__(model, posterior)
         if self.inner.is_linearised:
             raise ValueError(
-                f"`posterior` must be one whose draws are used as they are, got one of {self.inner.method}, whose "
-                "predictions are linearised around its median; compute the statistics there, before the fit, by "
-                "`refresh_batch_norm(model, values, x)`."
+                f"`posterior` must not be one of {self.inner.method}, whose predictions are linearised around its "
+                "median; compute the statistics at the median before the fit, by `refresh_batch_norm(model, values, "
+                "x)`."
             )
         self._model, self._batches = model, _batches(model, x, batch_size)
         self._x, self._batch_size = as_inputs("x", x, model.like), batch_size
 
     @property
     def method(self) -> str:
-        """The inner posterior's method."""
+        """Method of the inner posterior, with a note."""
         return f"{self.inner.method}, batch normalisation refreshed"
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """The running statistics."""
+        """Names of the running statistics."""
         return tuple(_running(self._model))
 
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
@@ -218,25 +216,25 @@ class RefreshedPosterior(CarryingPosterior):
 
 @dataclass(frozen=True)
 class PinnedRecord:
-    """Record of a :class:`PinnedPosterior` in a file: its draws, and the values that go with them."""
+    """Record of a :class:`PinnedPosterior` in a file: its draws, and the added values."""
 
     inner: Saved
     values: dict[str, Tensor]
 
 
 class PinnedPosterior(CarryingPosterior):
-    r"""Draws of a posterior together with the network's present learned parameters and buffers.
+    r"""Draws of a posterior together with a copy of the network's learned parameters and buffers.
 
-    Later changes of the model do not affect these values. So for networks with batch normalisation, or with parameters
-    that are not random, each member of an :class:`~pyro_bnn.EnsemblePosterior` keeps its own.
+    Later changes of the model do not affect the copy. This lets each member of an :class:`~pyro_bnn.EnsemblePosterior`
+    have its own values, for networks with batch normalisation or with parameters that are not random.
 
     Args:
         model: The model of the posterior.
         posterior: The draws, from any method.
-        values: Learned parameters and buffers, as in :attr:`values`; None uses the network's own.
+        values: Learned parameters and buffers, as in :attr:`values`; None copies those of the network.
 
     Raises:
-        ValueError: If the values have other names than the network's.
+        ValueError: If the names of the values are not those of the network.
     """
 
     def __init__(
@@ -250,13 +248,13 @@ class PinnedPosterior(CarryingPosterior):
         own = network_values(model)
         given = own if values is None else {name: values[name] for name in own if name in values}
         if len(given) < len(own) or len(values or own) > len(own):
-            raise ValueError(f"`values` must be of {', '.join(own)}, got {', '.join(values or own)}.")
+            raise ValueError(f"`values` must have the names {', '.join(own)}, got {', '.join(values or own)}.")
         self.values: dict[str, Tensor] = {name: value.clone() for name, value in given.items()}
         """Learned parameters and buffers, ``{"net.PATH": value}``."""
 
     @property
     def method(self) -> str:
-        """The inner posterior's method."""
+        """Method of the inner posterior."""
         return self.inner.method
 
     @property
@@ -266,14 +264,14 @@ class PinnedPosterior(CarryingPosterior):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """All learned parameters and buffers."""
+        """Names of all learned parameters and buffers."""
         return tuple(self.values)
 
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
         return self.values
 
     def to_record(self) -> dict[str, Any]:
-        """The inner posterior, and the values that go with its draws; see :meth:`Posterior.to_record`."""
+        """The inner posterior, and the added values; see :meth:`Posterior.to_record`."""
         return plain(PinnedRecord(saved(self.inner), self.values))
 
     @classmethod
@@ -293,12 +291,12 @@ def _as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
-    """The rows in batches of nearly equal size, near the requested size, on the model's device."""
+    """The rows in batches of nearly equal size, as near to `batch_size` as possible, on the model's device."""
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if not _norms(model):
         raise ValueError(
-            "`model` must have a network with batch normalisation that keeps running statistics, got none; there is "
-            "nothing to refresh."
+            "`model` must have a network with batch normalisation that stores running statistics, got one without; "
+            "there is nothing to refresh."
         )
     x = as_inputs("x", x, model.like)
     count = num_rows(x)
@@ -308,13 +306,13 @@ def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
 
 
 def _norms(model: BayesianModel) -> dict[str, BatchNorm]:
-    """The layers of batch normalisation that keep running statistics, by path."""
+    """The layers of batch normalisation that store running statistics, by path."""
     named = model.network.named_modules()
     return {path: layer for path, layer in named if isinstance(layer, BatchNorm) and layer.running_mean is not None}
 
 
 def _running(model: BayesianModel) -> dict[str, Tensor]:
-    """Present statistics of batch normalisation, ``{"net.PATH": value}``."""
+    """The present running statistics, ``{"net.PATH": value}``."""
     return {
         ".".join(filter(None, (SITE_PREFIX, path, name))): layer.get_buffer(name)
         for path, layer in _norms(model).items()
@@ -323,7 +321,7 @@ def _running(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict[str, Tensor]:
-    """Means over the batches of the statistics under a draw; afterwards the model is as it was."""
+    """Means over the batches of the statistics for a draw; the model does not change."""
     with eval_mode(model), _recording(model):
         for batch in batches:
             model.output_given(draw, batch)
@@ -332,7 +330,7 @@ def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict
 
 @contextmanager
 def _recording(model: BayesianModel) -> Iterator[None]:
-    """A context in which batch normalisation averages its statistics afresh; afterwards they are restored."""
+    """A context in which batch normalisation computes new statistics; at the end the old ones are restored."""
     layers = list(_norms(model).values())
     buffers = [{name: value.clone() for name, value in layer.named_buffers(recurse=False)} for layer in layers]
     before = [(layer.momentum, layer.training) for layer in layers]

@@ -40,7 +40,7 @@ class History(Shown):
 
     Args:
         num_data: Number of data points; None for a model that does not define it.
-        path: How gradients were computed: ``"direct"``, without effect handlers, or ``"pyro"`` and the reason for it.
+        path: How gradients were computed: ``"direct"``, without effect handlers, or ``"pyro: "`` with the reason.
         elbo: Estimate of the evidence lower bound of the whole data set at each step, in nats.
         expected_log_likelihood: Estimate of the expected log-likelihood of the whole data set at each step, in nats.
         kl: KL divergence of the posterior from the prior at each step, in nats, or its estimate.
@@ -82,7 +82,7 @@ class History(Shown):
         self.kl_weight.append(kl_weight)
 
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
-        """Record the last steps as one epoch, whose means are weighted by the number of rows of each step."""
+        """Record the last steps as one epoch; its means weight each step by the number of rows."""
 
         def mean(column: list[float]) -> float:
             steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)

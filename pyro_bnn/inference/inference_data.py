@@ -1,4 +1,4 @@
-"""Draws of any posterior as ArviZ's `InferenceData`."""
+"""Converts draws of a posterior to ArviZ's `InferenceData`."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -18,10 +18,10 @@ __all__ = ["check_data", "inference_data"]
 
 
 def check_data(model: object, x: object, y: object) -> None:
-    """Raise unless ArviZ is installed, x is given with a model, and y with both."""
+    """Raise unless ArviZ is installed, model and x are given together, and y only with both."""
     _require_arviz()
     if (model is None) != (x is None) or (y is not None and x is None):
-        raise ValueError("`model` and `x` go together, and `y` needs both, got one alone; give all or none.")
+        raise ValueError("`model` and `x` go together, and `y` needs both, got one alone; pass all or none.")
     if model is not None:
         _checks.kind("model", model, BayesianModel, "the BayesianModel of the posterior")
 
@@ -40,12 +40,12 @@ def inference_data(
 
     Args:
         samples: Draws, ``{site: shape (K, S, *event)}``.
-        statistics: The sampler's statistics, by ArviZ's names, shapes (K, S).
-        attributes: Attributes of the group ``posterior``; those that are None are left out.
-        model: The model; with x it gives the group ``posterior_predictive``.
+        statistics: The sampler's statistics under ArviZ's names, shapes (K, S).
+        attributes: Attributes of the group ``posterior``; values that are None are left out.
+        model: The model; with x it adds the group ``posterior_predictive``.
         x: Inputs, shape (N, ...).
-        y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
-        stream: Random numbers of the predictive draws.
+        y: Targets, which add the groups ``log_likelihood`` and ``observed_data``.
+        stream: Generators for the random numbers of predictive draws.
     """
     arviz = _require_arviz()
     parts = {"posterior": samples, "sample_stats": statistics}

@@ -1,4 +1,4 @@
-"""Laplace's method: a Gaussian at the mode of the posterior, with a covariance from the curvature there."""
+"""Laplace's method: a Gaussian around the mode of the posterior, with the inverse Hessian as covariance."""
 
 import math
 import time
@@ -44,11 +44,11 @@ class LaplacePosterior(Posterior):
     r"""The Gaussian :math:`N(z^*, H^{-1})` over all latent variables, in unconstrained space.
 
     Args:
-        coordinates: The map from flat vectors to values.
+        coordinates: The map between flat vectors and values of the latent variables.
         location: The mode z*, shape (P,).
         precision: The Hessian H of the potential at the mode, shape (P, P), positive definite.
         peak: Log joint density of the data and the mode, in nats.
-        dtype: Type of the draws.
+        dtype: Dtype of the draws.
         status: How the search for the mode ended.
         seconds: Wall time of the inference.
     """
@@ -80,7 +80,7 @@ class LaplacePosterior(Posterior):
 
     @property
     def seconds(self) -> float:
-        """Wall time of the search and of the Hessian."""
+        """Wall time of the fit."""
         return self._seconds
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
@@ -98,7 +98,7 @@ class LaplacePosterior(Posterior):
         return {name: (median[name], scales[name].to(self._dtype)) for name in free}
 
     def median(self) -> Draw:
-        """The values at the mode, ``{site: shape (*event)}``: the MAP estimate, and the marginal medians."""
+        """The values at the mode, ``{site: shape (*event)}``; these are also the marginal medians."""
         return self._values(self.location)
 
     @property
@@ -153,31 +153,31 @@ def fit_laplace(
     progress: bool = False,
     seed: int | None = None,
 ) -> LaplacePosterior:
-    r"""Fit a Gaussian to the posterior: find the mode, and the curvature there.
+    r"""Fit a Gaussian to the posterior: find the mode, and compute the Hessian there.
 
     .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
 
-    The Hessian is the full one of the exact potential, and all its P x P numbers are stored. If it is not positive
-    definite, as at a saddle or a kink of the network, the likelihood's curvature is set to 0 in the directions where it
-    is negative. Only the prior's curvature is left in these, and the status says so. A constrained variable, such as a
-    noise scale, is approximated in unconstrained space, and so the mode is the one in unconstrained space.
+    H is the full, exact Hessian with P x P numbers. If it is not positive definite, as at a saddle or a kink of the
+    network, negative eigenvalues of the likelihood's Hessian are set to 0, so that only the prior's curvature is left
+    in these directions. The status then says so. The mode is the one in unconstrained space, in which constrained
+    variables, such as a noise scale, are approximated.
 
     Args:
-        model: The model; its learnable parameters stay as they are.
-        data: A tuple (x, y) with all rows, or a loader of such pairs, which are read into memory.
+        model: The model; its learnable parameters do not change.
+        data: A tuple (x, y) with all rows, or a loader of such pairs. All rows are read into memory.
         max_iterations: Largest number of L-BFGS iterations.
-        dtype: Type of the computation; None computes in the dtype of the model. The draws have the dtype of the model.
+        dtype: Dtype of the computation; None uses that of the model. The draws always have the dtype of the model.
         init: Posterior from which the start of the search is drawn, such as that of a fitted delta guide; by default
             the search starts at the network's own weights.
         progress: Whether to show a progress bar that counts evaluations of the potential.
-        seed: Seed of the draw of `init` and of a loader's random order; torch's generators are left as they were.
+        seed: Seed of the draw from `init` and of a loader's random order; torch's generators do not change.
 
     Returns:
         A posterior with `location` (the mode, in unconstrained space), `precision`, `log_evidence` and `status`.
 
     Raises:
-        ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if the curvature is
-            still not positive, as can happen under a mixture prior.
+        ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if the precision is
+            still not positive definite, as can happen under a mixture prior.
 
     References:
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
@@ -201,7 +201,7 @@ def fit_laplace(
         )
     start = potential.start
     if init is not None:
-        with EXCLUSIVE, seeded(seed, model.device):  # nothing else is random
+        with EXCLUSIVE, seeded(seed, model.device):
             draw = next(init.draws(1))
         start = potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
     with tqdm(disable=not progress, unit="evaluation") as bar:
@@ -209,7 +209,7 @@ def fit_laplace(
     precision, num_negative = _precision(potential, mode)
     value, gradient = potential.value_and_grad(mode[None])
     return LaplacePosterior(
-        Coordinates(potential.sites),  # the potential also holds the data
+        Coordinates(potential.sites),  # without the data, which the potential contains
         mode,
         precision,
         peak=-float(value[0]),
@@ -242,9 +242,10 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqd
 
 
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
-    """The precision, shape (P, P), and the number of directions in which the Hessian is not positive.
+    """The precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive.
 
-    The precision is the Hessian; if that is not positive definite, the likelihood's negative curvature is set to 0.
+    The precision is the Hessian. If it is not positive definite, negative eigenvalues of the likelihood's part are set
+    to 0.
     """
 
     def log_likelihood(z: Tensor) -> Tensor:
@@ -262,8 +263,8 @@ def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise
         raise ValueError(
-            "Laplace's method needs second derivatives in all weights, but a layer of the network (EmbeddingBag is "
-            "one) has none; leave its weights out of `where`, or fit a guide with `fit_svi`."
+            "Laplace's method needs second derivatives in all weights, but a layer of the network, such as "
+            "EmbeddingBag, has none; leave its weights out of `where`, or fit a guide with `fit_svi`."
         ) from error
     hessian = of_likelihood + of_prior
     if not int(torch.linalg.cholesky_ex((hessian + hessian.mT) / 2).info):
@@ -277,8 +278,8 @@ def _cholesky(precision: Tensor) -> Tensor:
     factor, info = torch.linalg.cholesky_ex((precision + precision.mT) / 2)
     if int(info):
         raise ValueError(
-            "the posterior must curve downwards in all directions at the mode, but it does not; use a strictly "
-            "log-concave prior, such as NormalPrior (LaplacePrior and mixtures are not), or a variational guide."
+            "the Hessian at the mode must be positive definite, but it is not; use a strictly log-concave prior, such "
+            "as NormalPrior (not LaplacePrior or a mixture), or a variational guide."
         )
     return factor
 
@@ -287,13 +288,12 @@ def _status(gradient: Tensor, precision: Tensor, num_negative: int) -> Status:
     steepest = float(torch.linalg.solve_triangular(_cholesky(precision), gradient.mT, upper=False).norm())
     said, remedies = ["Laplace approximation."], []
     if steepest > SMALL_GRADIENT * math.sqrt(len(precision)):
-        said.append(f"The search stopped at a gradient of {steepest:.2g} nats per standard deviation, before the mode.")
+        said.append(f"The search stopped before the mode, at a gradient of {steepest:.2g} nats per standard deviation.")
         remedies.append("Raise `max_iterations`, start from a MAP fit with `init`, or use a smooth activation.")
     if num_negative:
         said.append(
-            f"The posterior curves the wrong way in {num_negative} of {len(precision)} directions, as at a saddle or a "
-            "kink of the network; the likelihood's negative curvature was set to 0 there, so the evidence is not "
-            "reliable."
+            f"The Hessian is not positive in {num_negative} of {len(precision)} directions, as at a saddle or a kink "
+            "of the network; negative curvature of the likelihood was set to 0, so the evidence is not reliable."
         )
         remedies.append("Use a smooth activation, or start elsewhere with `init`.")
     return Status(not remedies, " ".join(said), remedy=" ".join(remedies))

@@ -1,8 +1,8 @@
 r"""Maps from a guide's free parameters to standard deviations.
 
-A map is a small class: the scale as a function of the parameter, the derivative of this function, and its inverse. The
-name of the map names the parameters in the guide: ``rho.net.0.weight``, ``log_variance.net.0.weight``. To add
-a map, write a class in this file and add its name to `__all__`; all tests of maps and guides then include it.
+A map is a small class with three functions: the scale as a function of the parameter, its derivative, and its inverse.
+The name of the map is the prefix of the guide's parameters, as in ``rho.net.0.weight``. To add a map, write a class in
+this file and add its name to `__all__`; all tests of maps and guides then include it.
 """
 
 from abc import ABC, abstractmethod
@@ -18,46 +18,46 @@ from .._core import checks as _checks
 __all__ = ["Capped", "LogVariance", "Precision", "ScaleMap", "Softplus"]
 
 LARGEST_EXPONENT = 80.0
-"""A little below the logarithm of the largest number in single precision."""
+"""Slightly below the logarithm of the largest number in single precision."""
 
 
 def _require_positive(scale: Tensor) -> None:
     if not bool((_checks.real_tensor("scale", scale) > 0).all()):
-        raise ValueError(f"`scale` must be above 0, got {float(scale.min()):g}; no parameter has such a scale.")
+        raise ValueError(f"`scale` must be above 0, got {float(scale.min()):g}; pass a positive scale.")
 
 
 class ScaleMap(ABC):
     """A map from a free parameter to a standard deviation."""
 
     name: ClassVar[str]
-    """Prefix of the parameters' names in a guide, an identifier."""
+    """Prefix of the parameters' names in a guide; it must be an identifier."""
 
     moderate: ClassVar[float] = 0.0
-    """A parameter with a moderate scale, for removed weights."""
+    """Parameter of a moderate scale, for removed weights."""
 
     @abstractmethod
     def __call__(self, parameter: Tensor) -> Tensor:
-        """The scale, above 0, differentiable, of the parameter's shape."""
+        """The scale, above 0, of the parameter's shape; differentiable."""
 
     @abstractmethod
     def inverse(self, scale: Tensor) -> Tensor:
         """The parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """The parameter at which a guide starts for a first scale of `scale`; a map may have to start lower."""
+        """The parameter at which a guide starts; a map may replace `scale` by a lower first scale."""
         return self.inverse(scale)
 
     @abstractmethod
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
         """Write the derivative of the scale with respect to the parameter into `out`, and return `out`.
 
-        All have shape (P,); `out` must not share memory with the other arguments.
+        All tensors have shape (P,). `out` must not share memory with the other arguments.
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale into `out`, without gradients; a map may override this method to avoid allocating memory.
+        """Write the scale into `out`, without gradients. A map may override this method to avoid new memory.
 
-        Both have shape (P,); `scratch`, shape (2 or more, P), is memory that may be overwritten.
+        `parameter` and `out` have shape (P,). `scratch`, shape (2 or more, P), is memory that may be overwritten.
         """
         out.copy_(self(parameter))
 
@@ -66,7 +66,7 @@ class ScaleMap(ABC):
 class Softplus(ScaleMap):
     r"""The scale :math:`\sigma = \log(1 + e^\rho)`.
 
-    A step of the parameter multiplies small scales by a factor, and adds a constant to large ones.
+    A change of the parameter multiplies small scales by a factor, and adds a constant to large scales.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.2.
@@ -83,7 +83,7 @@ class Softplus(ScaleMap):
         return softplus(_checks.real_tensor("parameter", parameter))
 
     def inverse(self, scale: Tensor) -> Tensor:
-        r""":math:`\sigma + \log(1 - e^{-\sigma})`, which neither overflows nor cancels."""
+        r""":math:`\sigma + \log(1 - e^{-\sigma})`, which neither overflows nor loses digits."""
         _require_positive(scale)
         return scale + torch.log(-torch.expm1(-scale))
 
@@ -92,11 +92,11 @@ class Softplus(ScaleMap):
         return torch.sigmoid(parameter, out=out)
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        r"""Write the scale in full relative precision, however small it is; see :meth:`ScaleMap.write`.
+        r"""Write the scale in full relative precision, even if it is tiny; see :meth:`ScaleMap.write`.
 
-        With :math:`u = e^\rho` and v the rounded value of 1 + u, :math:`\log(1 + u) = \log v - ((v - 1) - u) / v`. This
-        formula is used on a CPU, because the time of torch's softplus varies there: it uses log1p, which took 0.5 ms
-        for 478,410 numbers in some processes and 6 ms in others, with the same library on the same machine.
+        Let :math:`u = e^\rho`, and let v be the rounded value of 1 + u. Then :math:`\log(1 + u) = \log v - ((v - 1) -
+        u) / v`. This formula is used on a CPU, where torch's softplus is sometimes slow: its log1p took 0.5 ms for
+        478,410 numbers in some processes and 6 ms in others on the same machine.
         """
         if not parameter.is_cpu or float(parameter.max()) > LARGEST_EXPONENT:
             softplus(parameter, out=out)  # type: ignore[call-arg]
@@ -111,7 +111,7 @@ class Softplus(ScaleMap):
 class LogVariance(ScaleMap):
     r"""The scale :math:`\sigma = e^{v / 2}`: the parameter v is the logarithm of the variance.
 
-    A step of the parameter multiplies any scale by a factor.
+    A change of the parameter multiplies any scale by a factor.
 
     Example:
         >>> LogVariance()(torch.tensor([0.0, -4.0]))
@@ -139,17 +139,17 @@ class LogVariance(ScaleMap):
 
 
 FIRST_SHARE = 0.9
-"""Heuristic: larger first scales start at this share of the cap; the slope there is a hundredth of softplus'."""
+"""Heuristic: larger first scales start at this share of the cap, where the slope is a hundredth of that of softplus."""
 
 
 @dataclass(frozen=True)
 class Capped(ScaleMap):
-    r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`: never above the cap m.
+    r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`, which never exceeds the cap m.
 
     Far below the cap this is :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds / d\rho` is above 0 everywhere, so
-    a scale at the cap can come down again; a clamped scale could not. A guide starts at nine tenths of the cap where
-    its first scales would be larger. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the standard deviations of
-    the independent part.
+    a scale at the cap can decrease again, unlike a clamped scale. First scales above nine tenths of the cap are reduced
+    to nine tenths. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`, not to the
+    marginal standard deviations.
 
     Args:
         max_scale: The cap m, above 0.
@@ -171,19 +171,19 @@ class Capped(ScaleMap):
         object.__setattr__(self, "max_scale", _checks.positive("max_scale", self.max_scale))
 
     def __call__(self, parameter: Tensor) -> Tensor:
-        """The softplus of the parameter, bent below the cap."""
+        """The scale from the softplus s."""
         scale = softplus(_checks.real_tensor("parameter", parameter))
-        return (scale / (1 + scale / self.max_scale)).clamp(max=self.max_scale)  # rounding may overshoot
+        return (scale / (1 + scale / self.max_scale)).clamp(max=self.max_scale)  # rounding may exceed the cap
 
     def inverse(self, scale: Tensor) -> Tensor:
-        """The softplus' inverse of s."""
+        """The inverse of softplus, at s."""
         _require_positive(scale)
         if not bool((scale < self.max_scale).all()):
             raise ValueError(f"`scale` must be below `max_scale` {self.max_scale:g}, got {float(scale.max()):g}.")
         return Softplus().inverse(scale / (1 - scale / self.max_scale))
 
     def start(self, scale: Tensor) -> Tensor:
-        """The parameter of the scale, or of nine tenths of the cap if that is less."""
+        """The parameter of the scale, or of nine tenths of the cap if this is less."""
         _checks.scale_in("max_scale", self.max_scale, scale.dtype)
         return self.inverse(scale.clamp(max=FIRST_SHARE * self.max_scale))
 
@@ -205,8 +205,8 @@ class Capped(ScaleMap):
 class Precision(ScaleMap):
     r"""The scale :math:`\sigma = S^{-1/2}`: the parameter S is the precision, one divided by the variance.
 
-    It is for :func:`~pyro_bnn.natural_gradient`, whose steps keep the precision above 0. Steps of an optimizer such as
-    Adam can make it negative, and are far too small: precisions are in the thousands.
+    Use it with :func:`~pyro_bnn.natural_gradient`, whose steps keep the precision above 0. Steps of an optimizer such
+    as Adam can make it negative, and are far too small for precisions, which are in the thousands.
 
     Example:
         >>> Precision()(torch.tensor([1.0, 10_000.0]))
@@ -217,7 +217,7 @@ class Precision(ScaleMap):
     moderate: ClassVar[float] = 1.0
 
     def __call__(self, parameter: Tensor) -> Tensor:
-        """One divided by the root of the parameter."""
+        """One divided by the square root of the parameter."""
         return _checks.real_tensor("parameter", parameter).rsqrt()
 
     def inverse(self, scale: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A posterior as a fixed set of draws."""
+"""The posterior that is a fixed set of draws."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,15 +29,14 @@ class StoredRecord:
 
 
 class StoredPosterior(Posterior):
-    """A fixed set of draws, with each draw's values of the network's own parameters and buffers.
+    """A fixed set of draws; each draw may have its own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes it from any posterior. Predictions then use the same draws each time, instead of making new ones.
-    Use it for draws that are expensive, such as a :class:`~pyro_bnn.RefreshedPosterior`'s; its file needs no training
-    data.
+    :meth:`of` makes it from any posterior. All predictions then use the same draws. It is useful if draws are
+    expensive, as from a :class:`~pyro_bnn.RefreshedPosterior`. Its file contains no training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
-        values: Values of parameters and buffers that go with the draws, ``{"net.PATH": shape (S, ...)}``; see
+        values: Each draw's values of parameters and buffers, ``{"net.PATH": shape (S, ...)}``; see
             :attr:`Posterior.carried`.
         method: Name of the inference method.
         status: How the inference ended.
@@ -70,7 +69,7 @@ class StoredPosterior(Posterior):
         _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (S, *event)}")
         _checks.kind("status", status, Status, "a Status")
         self.samples, self.values = dict(samples), dict(values or {})
-        """The draws, ``{site: shape (S, *event)}``, with the values that go with them."""
+        """The draws, ``{site: shape (S, *event)}``, and each draw's values of parameters and buffers."""
         counts = {name: len(_checks.rows(name, tensor)) for name, tensor in {**self.samples, **self.values}.items()}
         if not self.samples or len({*counts.values()}) > 1:
             raise ValueError(f"`samples` and `values` must hold the same number of draws of each site, got {counts}.")
@@ -80,21 +79,21 @@ class StoredPosterior(Posterior):
     def of(
         cls, posterior: Posterior | Callable[..., object], num_samples: int, *, seed: int | None = None
     ) -> "StoredPosterior":
-        """Draw from a posterior, and keep the draws.
+        """Draw from a posterior, and store the draws.
 
         Args:
             posterior: The posterior, or any Pyro guide.
             num_samples: Number of draws S. Memory and files take S numbers for each weight.
-            seed: Seed of the draws, which makes them repeatable; torch's generator is left as it was.
+            seed: Seed that makes the draws repeatable, without a change of torch's generator; None draws from it.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised, which needs a median; stored draws have none.
+            ValueError: If predictions with the posterior are linearised; this needs a median, which stored draws lack.
         """
         source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
         if source.is_linearised:
             raise ValueError(
-                f"`posterior` must not need its median, got one of {source.method}, whose predictions are linearised "
-                "around it; save it as it is."
+                f"`posterior` must not be one of {source.method}, whose predictions are linearised around its median, "
+                "which stored draws lack; save the posterior itself."
             )
         drawn = source.sample(num_samples, seed=seed)
         values = {name: drawn.pop(name) for name in source.carried}
@@ -148,12 +147,12 @@ class StoredPosterior(Posterior):
         own = {} if destination.model is None else network_values(destination.model)
         if destination.model is None and saved.values:
             raise ValueError(
-                "draws with values of a network's own parameters and buffers need its model; pass `model`."
+                "draws with their own values of a network's parameters and buffers need its model; pass `model`."
             )
         unknown = [name for name in saved.values if name not in own]
         if unknown:
             raise ValueError(
-                f"its draws carry {unknown}, which the network does not have; pass the model of the draws."
+                f"its draws have values of {unknown}, which the network lacks; pass the model of the draws."
             )
         count = len(next(iter(saved.samples.values())))
         check_tensors(
@@ -164,5 +163,5 @@ class StoredPosterior(Posterior):
 
 
 def _is_same(value: Tensor) -> bool:
-    """Whether all rows are equal; if the last differs from the first, as is usual, no other row is read."""
+    """Whether all rows are equal; usually the last row differs from the first, so no other row is read."""
     return torch.equal(value[0], value[-1]) and bool((value == value[:1]).all())

@@ -1,4 +1,4 @@
-"""Stochastic weight averaging, Gaussian (SWAG): a posterior from the path of a point estimate."""
+"""Stochastic weight averaging, Gaussian (SWAG): a posterior from the points that an optimizer visits."""
 
 from typing import Any
 
@@ -16,29 +16,29 @@ from .scale_maps import LogVariance
 __all__ = ["SWAG"]
 
 SMALLEST_VARIANCE = 1e-30
-"""Variance for weights that did not move."""
+"""Variance of weights that did not move."""
 
 
 class SWAG:
-    r"""Collects the path of a point estimate during a fit, and makes a Gaussian from its mean and covariance.
+    r"""A callback that records a point estimate during a fit, and fits a Gaussian to the recorded points.
 
-    It is a callback. At the ends of epochs it records the point z, in unconstrained space. From K points it computes
+    At the ends of epochs it records the point z, in unconstrained space. From K points it computes
 
     .. math:: \bar z = \tfrac1K \sum_k z_k, \qquad
               V = \mathrm{diag}\left(\tfrac1K \sum_k z_k^2 - \bar z^2\right), \qquad d_k = z_k - \bar z_k,
 
-    with :math:`\bar z_k` the mean of the first k points. For rank 0 the posterior is :math:`N(\bar z, V)`, otherwise
-    :math:`N(\bar z, \tfrac12 V + \tfrac1{2 (r - 1)} \sum d_k d_k^\top)` over the last r deviations.
+    where :math:`\bar z_k` is the mean of the first k points. For rank 0 the posterior is :math:`N(\bar z, V)`,
+    otherwise :math:`N(\bar z, \tfrac12 V + \tfrac1{2 (r - 1)} \sum d_k d_k^\top)` over the last r deviations.
 
-    The path should come from SGD with a constant, rather large learning rate, after the loss has stopped falling: the
-    spread of the points, and so the width of the posterior, grows with the learning rate. Running statistics of batch
-    normalisation stay as at the end of the fit; :class:`~pyro_bnn.RefreshedPosterior` computes them for each draw.
+    Fit with SGD at a constant, rather large learning rate, and record points after the loss has stopped falling. The
+    width of the posterior grows with the learning rate. Running statistics of batch normalisation stay as at the end of
+    the fit; :class:`~pyro_bnn.RefreshedPosterior` computes them for each draw.
 
     Args:
-        guide: The point estimate that is fitted, made by :func:`auto_delta`.
-        rank: Number of deviations, r: 0 for a diagonal covariance, otherwise at least 2.
-        start: Number of epochs before the first point.
-        every: Number of epochs from one point to the next.
+        guide: The guide that is fitted, made by :func:`auto_delta`.
+        rank: Number r of deviations: 0 for a diagonal covariance, otherwise at least 2.
+        start: Number of epochs before the first recorded point.
+        every: Number of epochs from one recorded point to the next.
 
     References:
         Maddox et al. (2019), A Simple Baseline for Bayesian Uncertainty in Deep Learning,
@@ -87,19 +87,19 @@ class SWAG:
         self._count += 1
         before, self._mean = point - self._mean, self._mean + (point - self._mean) / self._count
         after = point - self._mean
-        # Welford's update: a mean of squares would lose a variance far below the square of the mean
+        # Welford's update; with a mean of squares, rounding would hide a variance far below the squared mean
         self._variance = self._variance + (before * after - self._variance) / self._count
         if self._rank:
             self._deviations = [*self._deviations, after][-self._rank :]
         self._epochs = [*self._epochs[:1], epoch]
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state, for checkpoints."""
+        """The recorded statistics, for checkpoints."""
         counts = {"count": self._count, "epochs": list(self._epochs)}
         return counts | {"mean": self._mean, "variance": self._variance, "deviations": list(self._deviations)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
+        """Restore a state that :meth:`state_dict` returned."""
         self._count, self._epochs = state_dict["count"], list(state_dict["epochs"])
         self._mean, self._variance = (state_dict[name].to(self._mean) for name in ("mean", "variance"))
         self._deviations = [deviation.to(self._mean) for deviation in state_dict["deviations"]]
@@ -112,7 +112,7 @@ class SWAG:
             model: The model of the fit.
 
         Raises:
-            ValueError: If fewer than 2 points were taken, or fewer than `rank`.
+            ValueError: If fewer than 2 points were recorded, or fewer than `rank`.
         """
         needed = max(self._rank, 2)
         if self._count < needed:

@@ -51,9 +51,9 @@ def recomputed(layer, x):
 
 NETS = {
     "that changes its input": (lambda layer, x: layer(x.add_(5.0)), "must leave its input `x` as it is"),
-    "that changes its weights": (clamped, "the network changes its weights in place"),
-    "that checkpoints": (recomputed, "must keep its activations, but it uses activation checkpointing"),
-    "that reverses gradients": (lambda layer, x: Reversed.apply(layer(x)), "Surrogate gradients on purpose"),
+    "that changes its weights": (clamped, "the network must not change its weights in place"),
+    "that checkpoints": (recomputed, "must not use activation checkpointing"),
+    "that reverses gradients": (lambda layer, x: Reversed.apply(layer(x)), "Intended surrogate gradients"),
     "that detaches": (lambda layer, x: layer(x).detach(), "the network hides or changes the gradient"),
     "that returns a dict": (lambda layer, x: {"output": layer(x)}, "the network must return one tensor, got dict"),
     "that returns one row": (lambda layer, x: layer(x).mean(0), "`net` must return one row per input, got"),
@@ -184,7 +184,7 @@ OTHERS = [
     Row(
         "fit_svi: a likelihood that changes targets",
         lambda w: fit(w, w.net, likelihood=Shifted(1.0)),
-        "must leave `y` as",
+        "must not change `y` in place",
     ),
     Row("fit_laplace: EmbeddingBag", lambda w: laplace(w, unseen(Bag)()), "needs second derivatives in all weights"),
     Row(
@@ -195,10 +195,12 @@ OTHERS = [
     Row(
         "step: Pyro model, guide lacks b",
         lambda w: one_step(Line(), Part("w"), w.x, w.y[:, 0]),
-        r"one that lacks \['b'\]",
+        r"but it lacks \['b'\]",
     ),
     Row(
-        "step: Pyro model without y", lambda w: one_step(Line(), Part("wb"), w.x), r"one that lacks \['obs'\]; pass the"
+        "step: Pyro model without y",
+        lambda w: one_step(Line(), Part("wb"), w.x),
+        r"but it lacks \['obs'\]; make a guide",
     ),
     Row(
         "step: Pyro model without a batch",
@@ -208,14 +210,18 @@ OTHERS = [
     Row(
         "step: pickle",
         lambda w: in_context(w, lambda m, g, s: pickle.dumps(s)),
-        "a SVIStep must stay where it was made",
+        "a SVIStep cannot be copied or pickled",
     ),
     Row(
         "step: deepcopy",
         lambda w: in_context(w, lambda m, g, s: copy.deepcopy(s)),
-        "a SVIStep must stay where it was made",
+        "a SVIStep cannot be copied or pickled",
     ),
-    Row("step: copy", lambda w: in_context(w, lambda m, g, s: copy.copy(s)), "a SVIStep must stay where it was made"),
+    Row(
+        "step: copy",
+        lambda w: in_context(w, lambda m, g, s: copy.copy(s)),
+        "a SVIStep cannot be copied or pickled",
+    ),
     Row("step: model.to alone", lambda w: in_context(w, to_single), "the model was moved from cpu and torch.float64"),
     Row(
         "step: a late hook on the model",

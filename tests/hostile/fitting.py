@@ -65,7 +65,7 @@ BATCH = {**NO_VALUES, "one number": Late(lambda w: torch.tensor(1.0)), "empty": 
 
 SVI = [
     *bad("fit_svi", fit, "model", without(NOT_AN_OBJECT, "a class"), "`model` must be a module or a function, got"),
-    *bad("fit_svi", fit, "model", {"a guide": Late(lambda w: w.guide)}, "must be another module|got the guide"),
+    *bad("fit_svi", fit, "model", {"a guide": Late(lambda w: w.guide)}, "must be different modules|got the guide"),
     *bad("fit_svi", fit, "guide", NOT_AN_OBJECT, "`guide` must be (a module or a function|an instance), got"),
     *bad(
         "fit_svi",
@@ -74,16 +74,18 @@ SVI = [
         {"a model": Late(lambda w: w.classifier)},
         "`guide` must be a guide, got a BayesianModel",
     ),
-    *bad(
-        "fit_svi", fit, "guide", {"a network": Late(lambda w: nn.Linear(2, 2))}, "must be a Pyro guide that is called"
-    ),
+    *bad("fit_svi", fit, "guide", {"a network": Late(lambda w: nn.Linear(2, 2))}, "must be a Pyro guide that takes"),
     *bad(
         "fit_svi", fit, "guide", {"with other sites": Late(lambda w: w.other_guide)}, "made for another model: it lacks"
     ),
     *bad("fit_svi", fit, "optimizer", NOT_A_MAKER, "`optimizer` must make a torch optimizer from parameters"),
-    *bad("fit_svi", fit, "optimizer", {"LBFGS": torch.optim.LBFGS}, "must take single noisy gradients, got LBFGS"),
+    *bad("fit_svi", fit, "optimizer", {"LBFGS": torch.optim.LBFGS}, "must work with noisy gradients, got LBFGS"),
     *bad(
-        "fit_svi", fit, "optimizer", {"SparseAdam": torch.optim.SparseAdam}, "must take dense gradients, got SparseAdam"
+        "fit_svi",
+        fit,
+        "optimizer",
+        {"SparseAdam": torch.optim.SparseAdam},
+        "must work with the dense gradients of the KL, got SparseAdam",
     ),
     *bad(
         "fit_svi",

@@ -87,7 +87,9 @@ def sparse(w, **arguments):
 
 
 POSTERIORS = [
-    *bad("GuidePosterior", plain(pb.GuidePosterior), "guide", NOT_AN_OBJECT, "a posterior must have a guide, .*, got"),
+    *bad(
+        "GuidePosterior", plain(pb.GuidePosterior), "guide", NOT_AN_OBJECT, "the guide of a posterior must be .*, got"
+    ),
     *bad(
         "GuidePosterior",
         plain(pb.GuidePosterior),
@@ -132,7 +134,7 @@ POSTERIORS = [
 
 PREDICT = [
     *bad("predict", predict, "model", NOT_AN_OBJECT, "`model` must be a BayesianModel, got"),
-    *bad("predict", predict, "posterior", NOT_AN_OBJECT, "a posterior must have a guide, .*, got"),
+    *bad("predict", predict, "posterior", NOT_AN_OBJECT, "the guide of a posterior must be .*, got"),
     *bad(
         "predict", predict, "posterior", {"of another model": Late(lambda w: w.class_guide)}, "belongs to another model"
     ),

@@ -1,6 +1,6 @@
-"""Files with posteriors: one file each, with a record that checks whether it fits the model."""
+"""Saves posteriors to files and loads them, with checks that the file fits the model."""
 
-# a class of posteriors can be loaded once its module is imported
+# classes of posteriors can be loaded only after their modules are imported
 from .. import batch_norm, gauss_newton, guides, laplace, mcmc, stored  # noqa: F401
 from ._files import load_posterior as load_posterior
 from ._files import save_posterior as save_posterior

@@ -1,4 +1,4 @@
-"""Posteriors in files."""
+"""Functions that save and load posteriors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ KIND = "posterior"
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file; `model` is None unless it is a :class:`BayesianModel`."""
+    """Content of a file; `model` is None unless the posterior belongs to a :class:`BayesianModel`."""
 
     model: ModelRecord | None
     posterior: Saved
@@ -29,21 +29,21 @@ class Content:
 def save_posterior(posterior: Posterior | Callable[..., object], path: str | Path, model: BayesianModel | None) -> None:
     """Write a posterior to one file, with the parameters and buffers of its model.
 
-    The file appears whole or not at all, carries a checksum, and holds no code. It records the model's latent
-    variables, their shapes and priors, the likelihood, the layers, `num_data` and the dtype. It contains no training
-    data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed weight (see :mod:`pyro_bnn.pruning`)
-    takes one bit. A class of your own can be saved once it has :meth:`Posterior.to_record` and
-    :meth:`Posterior.from_record`.
+    The file is written completely or not at all, has a checksum, and contains no code. It records the model's latent
+    variables with their shapes and priors, the likelihood, the layers, `num_data` and the dtype. It contains no
+    training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed weight (see
+    :mod:`pyro_bnn.pruning`) takes one bit. Your own class of posteriors can be saved if it has
+    :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
         path: Path of the file.
-        model: The model of the posterior. None for chains or a guide of another Pyro model; the file then has no record
-            of the model.
+        model: The model of the posterior. Pass None for chains or a guide of another Pyro model; the file then has no
+            record of the model.
 
     Raises:
-        ValueError: If the posterior is of a kind that cannot be saved, does not belong to the model, or holds a number
-            that is not finite; the message names it.
+        ValueError: If the posterior cannot be saved, does not belong to the model, or has a number that is not finite;
+            the message names it.
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
@@ -51,7 +51,7 @@ def save_posterior(posterior: Posterior | Callable[..., object], path: str | Pat
     described = own if own is None or model is None else without(own, model, posterior.pruned_sites)
     content = plain(Content(described, saved(posterior)))
     try:
-        _restored(content, Destination(model, list(posterior.guides) or None), own)  # what is written can be read
+        _restored(content, Destination(model, list(posterior.guides) or None), own)  # raises if it cannot be loaded
     except ValueError as error:
         raise ValueError(f"the posterior cannot be saved: {error}") from error
     write_state(path, KIND, content)
@@ -60,19 +60,18 @@ def save_posterior(posterior: Posterior | Callable[..., object], path: str | Pat
 def load_posterior(
     path: str | Path, model: BayesianModel | None, *, guide: nn.Module | Sequence[nn.Module] | None = None
 ) -> Posterior:
-    """Read a posterior, and the parameters and buffers of its model, from a file; the file cannot run code.
+    """Load a posterior, and the parameters and buffers of its model, from a file; the file cannot run code.
 
-    Draws with the same seed are bit for bit the same as before saving. Everything is checked first: after an error,
-    model and guide are unchanged.
+    Draws with the same seed are bit for bit the same as before saving. All checks come first, so after an error, model
+    and guide are unchanged.
 
     Args:
         path: A file written by :func:`save_posterior`.
-        model: A model built like the saved one; it receives the saved parameters and buffers, and stays on its device.
-            None for a posterior that was saved without a model.
-        guide: Guide that receives the saved state; for an ensemble, one guide for each member that is a guide, in
-            their order. By default guides are made from the file, which works for this package's guides and for Pyro's
-            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. Pass any other guide, such as a
-            module of your own.
+        model: A model built like the saved one. It receives the saved parameters and buffers, and stays on its device.
+            Pass None for a posterior that was saved without a model.
+        guide: Guide that receives the saved state; for an ensemble a list with one guide for each member that has a
+            guide. By default guides are made from the file, which works for this package's guides and for Pyro's
+            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass any other guide.
 
     Returns:
         The posterior, on the device of the model, with its status and its history or statistics.
@@ -105,7 +104,6 @@ def _record(model: BayesianModel | None) -> ModelRecord | None:
 
 
 def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module] | None:
-    """The guides to load into; None makes them from the file."""
     if guide is None:
         return None
     example = "a guide that is a module, or a list of such"
@@ -116,9 +114,9 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
 
 
 def _restored(content: object, destination: Destination, own: ModelRecord | None) -> Posterior:
-    """The posterior in a file, after all checks against the destination, whose model has the record `own`.
+    """The posterior in a file, after all checks; only `destination.pending` changes.
 
-    Nothing but `destination.pending` changes.
+    `own` is the record of the destination's model.
     """
     file = record(Content, content, "file")
     if (file.model is None) != (own is None):
@@ -143,7 +141,6 @@ def _restored(content: object, destination: Destination, own: ModelRecord | None
 
 @contextmanager
 def _unchanged_on_error(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """A context that restores modules' parameters and buffers after an error."""
     before = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
     try:
         yield

@@ -1,4 +1,4 @@
-"""The record of a model in a file: its parameters and buffers, and enough to recognise the same model."""
+"""The record of a model in a file: its parameters and buffers, and a description to recognise the model."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from ..joint import Site, find_sites
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """A latent variable, with its prior as text."""
+    """A latent variable: its shape, and its prior as text."""
 
     shape: tuple[int, ...]
     prior: str
@@ -23,7 +23,7 @@ class SiteRecord:
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """A model: its floating-point type, size of the data, class of the likelihood, latent variables and layers."""
+    """A model's dtype, number of rows, class of likelihood, latent variables, layers and tensors."""
 
     dtype: str
     num_data: int
@@ -34,11 +34,11 @@ class ModelRecord:
     state: dict[str, Tensor]
     """Parameters and buffers."""
     left_out: list[str]
-    """Sites whose first values are not saved, because the posterior does not use them."""
+    """Sites whose first values are not saved, because neither posterior nor model uses them."""
 
 
 def record_of(model: BayesianModel) -> ModelRecord:
-    """The record of the model's present state; it shares the model's tensors."""
+    """The record of a model's present state; it shares the model's tensors."""
     modules = {path: type(module) for path, module in model.network.named_modules()}
     return ModelRecord(
         dtype=str(model.dtype),
@@ -52,14 +52,14 @@ def record_of(model: BayesianModel) -> ModelRecord:
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """A record without the first values of pruned sites, except those that the network itself uses."""
+    """A record without the first values of pruned sites, except those that the model uses."""
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Whether a site's first value is used: by the network for a padding row, or by the prior as its mean."""
+    """Whether a site's first value is used by the network, as for a padding row, or by the prior, as its mean."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -70,22 +70,22 @@ def _is_used(model: BayesianModel, site: str) -> bool:
 
 def _site_record(model: BayesianModel, site: Site) -> SiteRecord:
     is_parent = site.name not in model.site_names and not site.name.startswith("likelihood.")
-    is_known = model.has_fixed_priors or is_parent  # other distributions have numbers that are drawn or learned
+    is_known = model.has_fixed_priors or is_parent  # the numbers of other distributions are drawn or learned
     prior = unwrap(site.prior)
     return SiteRecord(tuple(site.start.shape), _described(prior, site.start) if is_known else type(prior).__name__)
 
 
 def _is_same(value: Tensor, first: Tensor) -> bool:
-    """Whether a tensor is a parameter's own first value, which the state of the model holds."""
+    """Whether a tensor is the first value of a parameter, which the state of the model already has."""
     return bool(first.numel()) and value.data_ptr() == first.data_ptr()
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """A distribution as it was built, such as ``Normal(loc=0, scale=0.7)``; six digits are the same on every device."""
+    """A distribution as text, such as ``Normal(loc=0, scale=0.7)``; six digits are the same on every device."""
     numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):
-            continue  # computed from the others on first access
+            continue  # a cached property, computed from the other attributes
         if isinstance(value, Distribution):
             numbers[name] = _described(unwrap(value), first)
         elif isinstance(value, Tensor) and _is_same(value, first):
@@ -101,7 +101,7 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
     if file.dtype != own.dtype:
         kind = file.dtype.removeprefix("torch.")
         raise ValueError(
-            f"its model is in {file.dtype} and this model in {own.dtype}; build this model from a network in "
+            f"its model has the dtype {file.dtype} but this model has {own.dtype}; build this model from a network in "
             f"{file.dtype}, as with `net.to(torch.{kind})`."
         )
     for name, site in own.sites.items():
@@ -111,8 +111,8 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
         for what, got, expected in (("shape", found.shape, site.shape), ("prior", found.prior, site.prior)):
             if got != expected:
                 raise ValueError(
-                    f"the {what} of `{name}` is {got} in the file and {expected} in the model; build the model as it "
-                    "was."
+                    f"the {what} of `{name}` is {got} in the file and {expected} in the model; build the model like "
+                    "the saved one."
                 )
     require_no_more("the model", file.sites, own.sites)
     paths = list(dict.fromkeys([*own.layers, *file.layers]))
@@ -123,19 +123,21 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
     }
     for what, (one, other) in pairs.items():
         if one != other:
-            raise ValueError(f"the {what} is {one} in the file and {other} in the model; build the model as it was.")
+            raise ValueError(
+                f"the {what} is {one} in the file and {other} in the model; build the model like the saved one."
+            )
 
 
 def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
     """The parameters and buffers in a file, complete and checked, for the model that loads them."""
     for site in file.left_out:
         if site not in model.site_names or site in file.state:
-            raise ValueError(f"it leaves out `{site}`, which cannot be; pass a file that `save_posterior` wrote.")
+            raise ValueError(f"it lacks the values of `{site}`; pass a file that `save_posterior` wrote.")
     state = {**{site: own.state[site] for site in file.left_out if site in own.state}, **file.state}
     require_no_more("the model", state, own.state)
     for name, value in own.state.items():
         if name not in state:
-            raise ValueError(f"it lacks `{name}` of the model; build the model as it was.")
+            raise ValueError(f"it lacks `{name}` of the model; build the model like the saved one.")
         check_tensor(f"{name}` of the model in the file", state[name], value.shape, value.dtype)
     check_numbers("the model", state, own.state, {name for name, _ in model.named_buffers()})
     fixed = state.get("likelihood.fixed_scale")

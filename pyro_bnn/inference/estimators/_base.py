@@ -1,4 +1,4 @@
-"""The interface of estimators, and the context in which one takes part in the calls of guide and model."""
+"""The interface of estimators, and a context in which calls of guide and model use one."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -20,33 +20,35 @@ from ._layers import Layer, RandomLayers
 MISSING = object()
 
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
-"""The ELBOs that work with an estimator: each is an average of sums of terms. RenyiELBO does not work, because it
-weights whole draws. TraceGraph_ELBO equals Trace_ELBO here, but wraps the draws, so they cannot be recognised."""
+"""The ELBOs that work with an estimator.
+
+RenyiELBO does not work, because it weights whole draws. TraceGraph_ELBO equals Trace_ELBO here, but copies the draws,
+so that an estimator cannot recognise them.
+"""
 
 
 class Estimator(ABC):
-    """Decides how the noise of the weights enters the layers of a network during a fit.
+    """Computes the outputs of layers with random weights during a fit, so that each row of data has its own noise.
 
-    Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. The noise of the
-    rows is then correlated, and the mean over a large batch does not reduce it. An estimator gives each row its own
-    noise. The distribution of a single row's output does not change, so neither does the expectation of the ELBO; its
-    gradient varies less.
+    Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. Then the noise of
+    different rows is correlated, and averaging over a large batch does not reduce it. With an estimator, the
+    distribution of a single row's output stays the same. So the expected ELBO stays the same, but its gradient varies
+    less.
 
-    Pass an estimator to :func:`~pyro_bnn.fit_svi`, or in a script of your own wrap the training steps in
-    :meth:`applied`. It needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and replaces
-    calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` that have a random weight or bias. Any other
-    use of a random parameter raises an error, and so does a layer whose input does not have the rows of data as its
-    first axis. The rows must not depend on each other: batch normalisation in training mode is recognised and raises an
-    error, but attention over the batch cannot be recognised.
+    Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
+    estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. It replaces calls of
+    `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` with a random weight or bias. Any other use of a
+    random parameter raises an error, and so does an input of such a layer whose first axis is not the rows of data. The
+    rows must not depend on each other: batch normalisation in training mode raises an error, but attention over the
+    batch is not recognised.
 
-    A new estimator chooses the form of its noise, :attr:`noise`, and computes the output of a layer from it,
-    :meth:`output`.
+    A subclass defines the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
 
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """Form of the noise that the estimator needs in addition to the means: deviation of a draw, or variance."""
+        """Form of the noise that the estimator needs: the deviation of a draw from the mean, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -56,27 +58,26 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor of the shape of the layer's own output. Given the input, each row must follow the law of the
-            layer's output with weights drawn from the guide; rows may or may not share noise.
+            A tensor of the shape of the layer's own output. Given the input, each row must have the distribution that
+            the layer's output has for weights drawn from the guide. Rows may share noise.
 
         Raises:
             ValueError: If the estimator does not support the layer.
         """
 
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
-        """A context in which calls of the guide and then of the model, as an ELBO makes them, use this estimator.
+        """A context in which this estimator is used when an ELBO calls the guide and then the model.
 
-        It is only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. `RenyiELBO` weights whole draws, but
-        an estimator draws noise for each row. The context may be entered many times, but not inside itself.
+        Use it only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. The context may be entered many
+        times, but not inside itself.
 
         Args:
             model: The model.
             guide: Its guide.
 
         Raises:
-            ValueError: In this call, if the estimator does not support the arguments. In the context, if it does not
-                support a layer, if draws are vectorised, or if the model runs with weights that are not the guide's
-                last draw.
+            ValueError: If the estimator does not support model or guide. In the context: if it does not support a
+                layer, if draws are vectorised, or if the model runs with weights other than the guide's last draw.
 
         Example:
             >>> from pyro.infer import SVI, Trace_ELBO
@@ -90,16 +91,15 @@ class Estimator(ABC):
         return Applied(self, model, guide)
 
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
-        """A context in which this estimator gives the output of every layer with random parameters, for a direct step.
+        """A context in which this estimator computes the outputs of layers with random parameters.
 
-        The parameters are identified by the `id` of the tensors that the network gets for them; the data have
-        `num_rows` rows.
+        `random` maps the `id` of each tensor that the network gets to its parameter; the data have `num_rows` rows.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
 
 class _Gaussian(dist.Normal):
-    """The guide's Gaussian for one parameter. It keeps its last value: a draw, or the mean if it is not drawn."""
+    """The guide's Gaussian for one parameter. It stores its last value: a draw, or the mean if it is not drawn."""
 
     def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
         super().__init__(base.loc, base.scale, validate_args=False)
@@ -119,16 +119,15 @@ class _Gaussian(dist.Normal):
 
     def expand(self, batch_shape: Size, _instance: object = None) -> "_Gaussian":
         raise ValueError(
-            f"an estimator cannot vectorise draws of `{self.name}` over a plate, since it draws noise for each row; "
-            "use `num_particles` without `vectorize_particles`, and call `Predictive` outside of the context."
+            f"an estimator draws noise for each row, so draws of `{self.name}` cannot be vectorised over a plate; use "
+            "`num_particles` without `vectorize_particles`, and call `Predictive` outside of the context."
         )
 
 
 class Applied(AbstractContextManager[None]):
-    """A context in which an estimator changes the calls of guide and model, which must belong together.
+    """The context of :meth:`Estimator.applied`.
 
-    With `closed_form`, the ELBO in the context is a `TraceMeanField_ELBO`. Weights that need not be drawn
-    then stay at their means.
+    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. Weights that need not be drawn then stay at their means.
     """
 
     def __init__(
@@ -166,7 +165,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """The distribution that the guide samples for a site; keeps the weights' Gaussians for the network's call."""
+        """The distribution to sample for a site; stores the Gaussian of a weight for the network's call."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)
@@ -175,14 +174,14 @@ class Applied(AbstractContextManager[None]):
 
     @contextmanager
     def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
-        """A context for the network's call, in which the estimator replaces layers with Gaussian parameters."""
+        """A context for the network's call; the estimator computes outputs of layers with Gaussian parameters."""
         noise, random = self._estimator.noise, {}
         for name, value in weights.items():
             gaussian = self._gaussians.get(name, MISSING)
             if gaussian is MISSING or (isinstance(gaussian, _Gaussian) and gaussian.value is not value):
                 raise ValueError(
-                    f"the value of `{name}` is not what the guide drew last; an estimator is for an ELBO, which calls "
-                    "the guide and then the model. Leave its context for anything else."
+                    f"the value of `{name}` is not the last draw of the guide; use an estimator only with an ELBO, "
+                    "which calls the guide and then the model, and leave its context for anything else."
                 )
             if isinstance(gaussian, _Gaussian):
                 asked = gaussian.deviation() if noise is Noise.DEVIATION else gaussian.scale.square()

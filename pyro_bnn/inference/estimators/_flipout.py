@@ -1,4 +1,4 @@
-"""Flipout: the signs of the weights' deviations differ from row to row."""
+"""Flipout: random signs of the weights' deviations for each row."""
 
 import torch
 from torch import Tensor
@@ -9,14 +9,14 @@ from ._layers import Layer
 
 
 class Flipout(Estimator):
-    r"""Draws the weights once and flips the signs of their deviations, anew for every row n.
+    r"""Draws the weights once, and multiplies their deviations by random signs for each row n.
 
     .. math:: b_n = \mu a_n + r_n \circ \Delta (s_n \circ a_n), \qquad \Delta = w - \mu, \qquad
               r_{no}, s_{ni} \in \{-1, 1\}\ \text{uniformly}.
 
-    All positions within a row share their signs, so each row has exactly the law of sampled weights, in linear layers
-    and in convolutions of any kind. The deviation of a bias is multiplied by r. Two rows are uncorrelated but not
-    independent.
+    All positions within a row share their signs. So the output of each row has exactly the same distribution as for
+    sampled weights, in linear layers and in all convolutions. The deviation of a bias is multiplied by r. Two rows are
+    uncorrelated but not independent.
 
     References:
         Wen et al. (2018), https://arxiv.org/abs/1803.04386.
@@ -24,11 +24,9 @@ class Flipout(Estimator):
 
     @property
     def noise(self) -> Noise:
-        """Deviations of one draw, the same for all rows; see :attr:`Estimator.noise`."""
         return Noise.DEVIATION
 
     def output(self, layer: Layer) -> Tensor:
-        """The output with the deviations' signs flipped for each row; see :meth:`Estimator.output`."""
         mean = layer.mean()
         deviation = layer.deviation(layer.input * layer.signs(layer.input))
         return torch.addcmul(mean, layer.signs(mean), deviation)

@@ -1,4 +1,4 @@
-"""The layers with Gaussian parameters of a network; they are found while it runs."""
+"""Finds calls of layers with Gaussian parameters while a network runs."""
 
 import inspect
 import math
@@ -17,7 +17,7 @@ from ..guides import RandomParameter
 
 LINEAR = F.linear
 INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
-"""The layer functions that can be replaced, with the number of axes of their inputs, including rows and channels."""
+"""The functions that can be replaced, with the number of axes of their inputs, including rows and channels."""
 
 METADATA = {
     *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),
@@ -27,15 +27,14 @@ METADATA = {
     Tensor.numel,
     Tensor.size,
 }
-"""Functions of a weight that a network may call freely, since they do not use its values."""
-
+"""Functions that a network may call on any random parameter, since they do not use its values."""
 
 Parameter = Tensor | RandomParameter | None
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A call of a linear or convolution function with a random weight, a random bias or both.
+    """A call of a linear or convolutional function with a random weight, a random bias or both.
 
     Args:
         op: `torch.nn.functional.linear`, or `torch.conv1d`, `conv2d`, `conv3d`.
@@ -55,32 +54,32 @@ class Layer:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the layer is linear, as opposed to a convolution."""
+        """Whether this is a call of `linear`, as opposed to a convolution."""
         return self.op is LINEAR
 
     @property
     def names(self) -> str:
-        """Names of the random parameters, for messages."""
+        """Names of the random parameters, for error messages."""
         return " and ".join(f"`{p.name}`" for p in (self.weight, self.bias) if isinstance(p, RandomParameter))
 
     def mean(self) -> Tensor:
-        """The output with all random parameters at their means."""
+        """The output if all random parameters are at their means."""
         weight, bias = (p.loc if isinstance(p, RandomParameter) else p for p in (self.weight, self.bias))
         return self.op(self.input, weight, bias, *self.options, **self.keywords)
 
     def variance(self) -> Tensor:
         r"""The variance of the output given the input, :math:`\sum_i a_i^2 \sigma_i^2`, for independent parameters.
 
-        If only the bias is random, the result may have the bias's shape. For estimators that use
+        If only the bias is random, the result may have the bias's shape. The estimator must use
         :attr:`Noise.VARIANCE`.
         """
         weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)
 
     def deviation(self, input: Tensor) -> Tensor:
-        """The output of the layer with the drawn deviations as its parameters; the input may be another than its own.
+        """The output of the layer for any input, with the drawn deviations in place of its parameters.
 
-        If only the bias is random, the result may have the bias's shape. For estimators that use
+        If only the bias is random, the result may have the bias's shape. The estimator must use
         :attr:`Noise.DEVIATION`.
         """
         weight, bias = (p.deviation if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
@@ -93,26 +92,19 @@ class Layer:
         return bias if self.is_linear else bias.reshape(-1, *[1] * (self.input.dim() - 2))
 
     def signs(self, like: Tensor) -> Tensor:
-        """A random sign for each row and channel of a tensor, in a shape that broadcasts to the tensor's."""
+        """A random sign for each row and channel of a tensor, in a shape that broadcasts with the tensor."""
         shape = [1] * like.dim()
         channel = -1 if self.is_linear else 1
         shape[0], shape[channel] = like.shape[0], like.shape[channel]
-        return random_signs(shape, like)
-
-
-def random_signs(shape: list[int], like: Tensor) -> Tensor:
-    """Independent signs from the 64 bits of random integers; one random number per sign would take far longer."""
-    count = math.prod(shape)
-    words = torch.empty(-(-count // 64), dtype=torch.int64, device=like.device).random_(-(2**63), None)
-    bits = words.view(torch.uint8).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=like.device)
-    return (bits & 1).flatten()[:count].to(like.dtype).mul_(2).sub_(1).view(shape)
+        count = math.prod(shape)
+        # The bits of random integers are much faster than one random number for each sign.
+        words = torch.empty(-(-count // 64), dtype=torch.int64, device=like.device).random_(-(2**63), None)
+        bits = words.view(torch.uint8).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=like.device)
+        return (bits & 1).flatten()[:count].to(like.dtype).mul_(2).sub_(1).view(shape)
 
 
 class RandomLayers(TorchFunctionMode):
-    """A context in which an estimator gives the output of every layer with random parameters; other uses are errors.
-
-    The random parameters are identified by the `id` of the tensors that the network gets for them.
-    """
+    """The context of :meth:`Estimator.layers`; a use of a random parameter that is not supported raises an error."""
 
     def __init__(
         self, output: Callable[[Layer], Tensor], name: str, random: Mapping[int, RandomParameter], num_rows: int
@@ -123,10 +115,10 @@ class RandomLayers(TorchFunctionMode):
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
-        if kind is None and self._unused:  # a hidden use would not get its own noise per row
+        if kind is None and self._unused:  # a hidden use would not have its own noise for each row
             raise ValueError(
                 f"{sorted(self._unused)} did not appear in the network's call: they are unused, or hidden in compiled "
-                f"code, where {self._name} has no effect; leave them out of `where`, or fit without an estimator."
+                f"code, in which {self._name} has no effect; leave them out of `where`, or fit without an estimator."
             )
 
     def __torch_function__(
@@ -136,8 +128,9 @@ class RandomLayers(TorchFunctionMode):
         used = [self._random[id(t)] for t in tensors_within((args, kwargs)) if id(t) in self._random]
         if func is F.batch_norm and inspect.signature(func).bind(*args, **kwargs).arguments.get("training"):
             raise ValueError(
-                f"the network has batch normalisation in training mode, which mixes rows, but {self._name} draws noise "
-                "for each row; use LayerNorm or GroupNorm, put the layer into eval mode, or fit without an estimator."
+                f"{self._name} draws noise for each row, so the network must not have batch normalisation in training "
+                "mode, which mixes rows; use LayerNorm or GroupNorm, put the layer into eval mode, or fit without an "
+                "estimator."
             )
         if not used or func in METADATA:
             return func(*args, **kwargs)

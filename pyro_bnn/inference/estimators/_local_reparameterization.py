@@ -18,13 +18,13 @@ class LocalReparameterization(Estimator):
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
               \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1),
 
-    which takes two matrix products, and one noise number per output element.
+    which takes two matrix products, and one random number per output element.
 
-    For linear layers this is the exact law of each row. For convolutions the mean and variance of every output are
-    exact, but the noise at two positions of a row is drawn independently, although the positions share weights. This is
-    the usual approximation; for a network that mixes positions the ELBO is then not exactly that of sampled weights.
-    :class:`Flipout` is exact for convolutions. A linear layer applied to several positions of a row (an input of more
-    than two dimensions) raises an error.
+    For linear layers each row has exactly the same distribution as for sampled weights. For convolutions the mean and
+    variance of each output are exact, but the positions of a row get independent noise although they share weights.
+    This is the usual approximation. In a network that mixes positions, the ELBO then differs from that of sampled
+    weights. :class:`Flipout` is exact for convolutions. A linear layer whose input has more than two axes, and
+    therefore several positions in a row, raises an error.
 
     References:
         Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.
@@ -32,11 +32,9 @@ class LocalReparameterization(Estimator):
 
     @property
     def noise(self) -> Noise:
-        """Variances, since no weight is drawn for the network; see :attr:`Estimator.noise`."""
         return Noise.VARIANCE
 
     def output(self, layer: Layer) -> Tensor:
-        """A draw of the layer's output; see :meth:`Estimator.output`."""
         if layer.is_linear and layer.input.dim() > 2:
             raise ValueError(
                 f"{layer.names} is used in a linear layer whose input has shape {_checks.shape(layer.input)}, but "
@@ -51,15 +49,13 @@ class LocalReparameterization(Estimator):
 
 
 class _Noisy(torch.autograd.Function):
-    r"""The mean, changed in place by adding noise times the square root of the variance.
+    r"""Adds noise times the square root of the variance to the mean, in place.
 
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad
               \frac{\partial b}{\partial \delta} = \frac{\epsilon}{2 \sqrt\delta}.
 
-    Where the variance is 0, the derivative is set to 0 instead of infinity. Outputs of convolutions are far larger than
-    their weights, so time and memory depend on the number of passes over them, and on how many exist at a time. The
-    output reuses the memory of the mean and the scale that of the variance; for the backward pass only the noise
-    divided by the scale is kept.
+    If the variance is 0, the derivative is set to 0 instead of infinity. To save memory, the output overwrites the mean
+    and the scale overwrites the variance. For the backward pass only the noise divided by the scale is stored.
     """
 
     @staticmethod

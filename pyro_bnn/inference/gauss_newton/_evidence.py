@@ -21,8 +21,7 @@ LATENT = "likelihood.scale"
 MAX_ITERATIONS = 200
 
 SMALLEST, LARGEST = math.log(1e-8), math.log(1e12)
-"""Limits of the logarithms of prior precisions: if all weights are at their prior means, the evidence rises with the
-precision without bound."""
+"""Limits of the log prior precisions. With all weights at their prior means, the evidence grows without a limit."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,15 @@ class Evidence:
     curvature: Curvature
 
     def penalty(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """The term subtracted from the log-likelihood, differentiable; for arguments see :meth:`Curvature.log_det`."""
+        """The differentiable term after the minus sign; for arguments see :meth:`Curvature.log_det`."""
         all_priors = prior.expand(len(self.squares))
         return 0.5 * (all_priors @ self.squares + self.curvature.log_det(noise, prior) - all_priors.log().sum())
 
     def best(self, prior: Tensor, groups: Tensor | None, noise: "NoiseEvidence") -> tuple[Tensor, Tensor]:
         """The prior precisions, shape (P,), and log noise scales, shape (K,), that maximise the log evidence.
 
-        The search begins at `prior`. Weights with the same number in `groups`, shape (P,), share a precision; None
-        leaves the prior as it is. See MacKay (1992), Bayesian Interpolation.
+        The search starts at `prior`. Weights with the same index in `groups`, shape (P,), share a precision. If
+        `groups` is None, the prior does not change. See MacKay (1992), Bayesian Interpolation.
         """
         sizes = torch.zeros(0).to(prior) if groups is None else groups.bincount().to(prior)
         start = torch.zeros_like(sizes)
@@ -59,7 +58,7 @@ class Evidence:
         num_groups, is_free = len(sizes), noise.is_free
 
         def parts(point: Tensor) -> tuple[Tensor, Tensor]:
-            """The prior precisions (one number if there is one group), and the log noise scales."""
+            """The prior precisions (a single one if there is one group), and the log noise scales."""
             logs = point[:num_groups].clamp(SMALLEST, LARGEST).exp()
             chosen = prior if groups is None else logs if num_groups == 1 else logs[groups]
             return chosen, point[num_groups:] if is_free else noise.start
@@ -78,11 +77,7 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     if not len(point):
         return start
     optimizer = torch.optim.LBFGS(
-        [point],
-        max_iter=MAX_ITERATIONS,
-        tolerance_grad=1e-9,
-        tolerance_change=1e-14,
-        line_search_fn="strong_wolfe",
+        [point], max_iter=MAX_ITERATIONS, tolerance_grad=1e-9, tolerance_change=1e-14, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
@@ -97,14 +92,14 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    r"""Log-likelihood of K scales of Gaussian noise, with the weights at a point; each scale is that of some outputs.
+    r"""Log-likelihood of K scales of Gaussian noise at fixed weights; each scale belongs to one or all outputs.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
     Args:
-        start: Logarithms of the given scales, or of the scales at which a search begins, shape (K,).
-        counts: Number of targets with each scale, n, shape (K,); None if the scales are given.
-        squares: Sum of their squared residuals at the point, r, shape (K,); None if the scales are given.
+        start: Logarithms of the given scales, or of the scales at which a search starts, shape (K,).
+        counts: Number n of targets with each scale, shape (K,); None if the scales are given.
+        squares: Sum r of the squared residuals of these targets, shape (K,); None if the scales are given.
         log_prior: Log-density of the log scales; None without a prior.
     """
 
@@ -119,7 +114,7 @@ class NoiseEvidence:
         return self.counts is not None
 
     def log_density(self, log_scales: Tensor) -> Tensor:
-        """Log-likelihood of the residuals, plus the log-density of the prior; 0 if the scales are given."""
+        """Log-likelihood of the residuals plus the log-density of the prior; 0 if the scales are given."""
         if self.counts is None or self.squares is None:
             return log_scales.new_zeros(())
         found = -(self.counts * (log_scales + LOG_ROOT_TAU) + 0.5 * self.squares * (-2 * log_scales).exp()).sum()
@@ -139,12 +134,12 @@ def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
 
 
 def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
-    """Noise of a model at a point; without Gaussian noise it is one given scale of 1.
+    """Noise of a model at a point. Without Gaussian noise it is a single given scale of 1.
 
-    A learned or latent scale takes one pass over all rows.
+    A learned or latent scale needs one pass over all rows.
 
     Raises:
-        ValueError: If the residuals are all 0 and there is no prior, so that the evidence has no maximum.
+        ValueError: If all residuals of an output are 0 and there is no prior, so that the evidence has no maximum.
     """
     zero, likelihood = torch.zeros(1, dtype=torch.float64, device=model.device), model.likelihood
     if type(likelihood) is not GaussianLikelihood:
@@ -165,8 +160,8 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
     squares, counts = sums
     if prior is None and not bool((squares > 0).all()):
         raise ValueError(
-            "the noise scale cannot be chosen by the evidence, since the point fits all targets of an output without "
-            "error; name a scale, as with GaussianLikelihood(0.1)."
+            "the evidence cannot choose the noise scale, since the network fits all targets of an output without "
+            "error; set a scale, as in GaussianLikelihood(0.1)."
         )
 
     def log_prior(log_scales: Tensor) -> Tensor:
@@ -180,13 +175,13 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
 
 @torch.no_grad()
 def set_noise(model: BayesianModel, values: dict[str, Tensor], log_scales: Tensor) -> str:
-    """Write chosen scales to the model's parameter or to the latent values; returns a sentence about it."""
+    """Write the chosen scales into the model's parameter or the latent values; returns a sentence for the status."""
     scales = log_scales.exp()
     shown = ", ".join(f"{scale:.3g}" for scale in scales.tolist())
     parameter = learned_noise(model)
     if parameter is None:
         values[LATENT] = scales.view(values[LATENT].shape).to(model.like)
-        return f"The noise scale is held at its most probable value by the evidence, {shown}."
+        return f"The noise scale is fixed at its most probable value under the evidence, {shown}."
     before = float(model.likelihood.noise_scale())
     parameter.copy_(Softplus().inverse(scales[0]))
-    return f"The model's learned noise scale was set to the one of largest evidence, {shown} (before {before:.3g})."
+    return f"The model's learned noise scale was set to the scale of largest evidence, {shown} (before {before:.3g})."

@@ -1,4 +1,4 @@
-"""Laplace's method with a generalised Gauss-Newton matrix, for networks of any size."""
+"""Laplace's method with a generalised Gauss-Newton matrix, for large networks."""
 
 import math
 import time
@@ -40,9 +40,9 @@ MAX_FULL = 6000
 """Largest number of random weights with a full matrix, which then takes 288 MB in double precision."""
 
 FAR = 10.0
-"""Heuristic: the status is not ok above this distance from the mode, in posterior standard deviations of each weight.
+"""Heuristic: largest distance from the mode with status ok, in posterior standard deviations of each weight.
 
-Networks whose training stopped early are at 1 to 10, and predict well.
+Networks whose training stopped early have distances of 1 to 10, and predict well.
 """
 
 EVIDENCE = "evidence"
@@ -69,43 +69,42 @@ def fit_gauss_newton(
     .. math:: q(w) = N\big(w^*, (G + \mathrm{diag}\,\delta)^{-1}\big), \qquad
               G = \sum_n J_n^\top \Lambda_n J_n,
 
-    with the Jacobian J of the network's outputs at the point :math:`w^*`, the expected curvature :math:`\Lambda` of the
-    negative log-likelihood in the outputs, and the prior precisions :math:`\delta`. The generalised Gauss-Newton matrix
-    G is the Hessian without the network's second derivatives; it is positive semi-definite. For a network that is
-    linear in its random weights, such as a last layer, G equals the Hessian (except with heteroscedastic noise), and
-    the result equals that of :func:`fit_laplace` at the same point.
+    where J is the Jacobian of the network's outputs at the point :math:`w^*`, :math:`\Lambda` the expected curvature of
+    the negative log-likelihood in the outputs, and :math:`\delta` the prior precisions. The generalised Gauss-Newton
+    matrix G is the Hessian without the network's second derivatives; it is positive semi-definite. For a network that
+    is linear in its random weights, such as a last layer, G equals the Hessian (except with heteroscedastic noise).
+    Then the result equals that of :func:`fit_laplace` at the same point.
 
-    A noise scale that the model learns, as in ``GaussianLikelihood()``, is set to the maximum of the evidence; a latent
-    one is held at its most probable value under the evidence and its prior. A scale that you fixed stays.
+    A learned noise scale, as in ``GaussianLikelihood()``, is set to the maximum of the evidence. A latent noise scale
+    is fixed at the maximum of the evidence times its prior. A given noise scale does not change.
 
     Args:
         model: The model, with a Gaussian prior. Only a learned noise scale is changed in it.
-        data: A tuple (x, y) with all rows, or a loader of such pairs, which is run through several times.
-        structure: The part of G that is kept. "full" keeps all of it, for at most 6000 weights. "diagonal" keeps its
+        data: A tuple (x, y) with all rows, or a loader of such pairs, which is read several times.
+        structure: The part of G that is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses its
             diagonal. "kronecker" approximates the block of each parameter by a Kronecker product; it needs
             laplace-torch (extra ``laplace``), linear and convolutional layers, and classes or Gaussian noise.
-        where: Which of the model's random weights stay random: globs or :func:`layers`, as in
-            :class:`BayesianModel`. The others are held at the point; for a last layer pass its name, ``"net.fc.*"``.
+        where: Which of the model's random weights stay random: globs or :func:`layers`, as in :class:`BayesianModel`.
+            The others are fixed at the point. For a last layer pass its name, ``"net.fc.*"``.
         prior_precision: Precisions of the prior, the inverse of its variance: None takes them from the model, a number
             is used for all weights, and "evidence" chooses the precisions that maximise Laplace's evidence. The prior
             means always come from the model.
         per: Which weights share a precision that the evidence chooses: all of the "network", of a "layer" or of a
-            "parameter". With a full matrix and several groups, each iteration of the search factorises it.
-        batch_size: Number of rows in each run of the network; a loader has its own.
+            "parameter". With a full matrix and several groups, each iteration of the search factorises the matrix.
+        batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :func:`auto_delta`, or values of all latent
-            variables by site. None uses the network's own weights, which should then be trained.
+            variables by site. None uses the network's own weights, which must then be trained.
         progress: Whether to show a progress bar over the rows of all passes.
-        seed: Seed of a loader's random order; torch's generators are left as they were.
+        seed: Seed of a loader's random order; torch's generators do not change.
 
     Returns:
-        A posterior with `mode`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. Its status
-        says what was chosen, and whether the point is far from the mode. :func:`predict` linearises the network in
-        its weights around the point, which suits this Gaussian: the network itself at drawn weights may predict much
-        worse.
+        A posterior with `location`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. Its
+        status lists the choices, and says whether the point is far from the mode. :func:`predict` linearises the
+        network in its weights around the point, since the network itself may predict much worse at drawn weights.
 
     Raises:
         ImportError: If laplace-torch is not installed and `structure` is "kronecker".
-        ValueError: If prior, likelihood, layers or data cannot be used; the message says what can.
+        ValueError: If prior, likelihood, layers or data cannot be used; the message says what to use instead.
 
     References:
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Ritter, Botev and Barber (2018), A
@@ -133,7 +132,7 @@ def fit_gauss_newton(
     if prior_precision is not None and not isinstance(prior_precision, str):
         _checks.positive("prior_precision", prior_precision)
     if structure == "kronecker":
-        library()  # nothing works without it, so check it first
+        library()  # raises at once if it is missing
     check_model(model, structure)
     random = sites_among(model.network, model.parameter_paths, where)
     values, rows = point_of(model, init), Pairs(data, model.like, model.num_data, batch_size)
@@ -157,7 +156,7 @@ def fit_gauss_newton(
         is_kronecker = structure == "kronecker" and prior_precision is None
         means, precisions = gaussian_prior(model, sites, is_kronecker=is_kronecker)
         check_output(model, values, rows.first())
-        log_likelihood, gradient = expansion(model, rows, values, sites)  # first, because it checks all rows
+        log_likelihood, gradient = expansion(model, rows, values, sites)  # before other passes, since it checks rows
         last_layer = last_layer_of(net, rows.first())
         curvature = _curvature(model, net, last_layer, rows, structure, num_scales)
         noise = noise_of(model, values, rows)
@@ -198,7 +197,7 @@ def _one_of(name: str, value: object, options: tuple[str, ...]) -> None:
 def _curvature(
     model: BayesianModel, net: nn.Module, last_layer: nn.Linear | None, rows: Pairs, structure: Structure, scales: int
 ) -> Curvature:
-    """The Gauss-Newton matrix; for a last layer, each pass runs the body once to compute its features."""
+    """The Gauss-Newton matrix; for a last layer, the other layers run once to compute its inputs."""
     batches: Iterable[Pair] = rows if last_layer is None else features(net, last_layer, rows)
     if structure == "kronecker":
         whole = net if last_layer is None else nn.Sequential(last_layer)
@@ -214,14 +213,14 @@ def _group(site: str, per: Per) -> str:
 
 
 def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
-    """The group number of each weight, shape (P,)."""
+    """Index of each weight's group, shape (P,)."""
     order = list(dict.fromkeys(groups.values()))
     sizes = torch.tensor([shape.numel() for shape in layout.shapes.values()])
     return torch.tensor([order.index(groups[site]) for site in layout.shapes]).repeat_interleave(sizes)
 
 
 def _single(values: Tensor) -> float | Tensor:
-    """One number if all values are the same."""
+    """A number if all values are the same, else the tensor."""
     first = float(values.flatten()[0])
     return first if bool((values == first).all()) else values
 
@@ -248,5 +247,5 @@ def _status(
     parts.append(f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square).")
     if distance <= FAR:
         return Status(True, " ".join(parts))
-    parts.append("So its curvature differs from that at the mode.")
-    return Status(False, " ".join(parts), remedy="Train longer, with this prior, and take that point.")
+    parts.append("So the curvature at the point differs from that at the mode.")
+    return Status(False, " ".join(parts), remedy="Train longer with this prior, and fit again at the new point.")

@@ -1,4 +1,4 @@
-"""The curvature of a likelihood in many weights, and the resulting covariance, in three structures."""
+"""The curvature of a likelihood in the weights, and the covariance of the posterior, in three structures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class Covariance(ABC):
-    """The covariance matrix of P weights; what is stored depends on the structure.
+    """The covariance matrix of P weights.
 
     Args:
-        tensors: All numbers, by name, as a file holds them.
+        tensors: All numbers by name, as they are stored in a file.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -21,7 +21,7 @@ class Covariance(ABC):
 
     @abstractmethod
     def deviation(self, noise: Tensor) -> Tensor:
-        """A draw from N(0, covariance), computed from one of N(0, 1), both of shape (P,)."""
+        """A draw from N(0, covariance), computed from a draw of N(0, 1), both of shape (P,)."""
 
     @abstractmethod
     def times(self, vector: Tensor) -> Tensor:
@@ -32,16 +32,16 @@ class Covariance(ABC):
         """The variance of each weight, shape (P,)."""
 
     def to(self, like: Tensor) -> "Covariance":
-        """A copy on the device and in the dtype of a tensor, identical to one loaded from a file.
+        """A copy with the device and dtype of a tensor, and with contiguous memory.
 
-        Its memory is contiguous, because the last bits of products depend on the order and alignment of the numbers.
+        The last bits of products depend on the layout of memory, so it must be the same as after loading a file.
         """
         kinds = {name: value.to(like) for name, value in self.tensors.items()}
         return type(self)({n: value.clone(memory_format=torch.contiguous_format) for n, value in kinds.items()})
 
 
 class Full(Covariance):
-    """A full covariance, by the Cholesky factor L of the precision L L^T: `factor`, lower triangular, shape (P, P)."""
+    """A full covariance. `factor`, shape (P, P), is the lower Cholesky factor L of the precision L L^T."""
 
     def deviation(self, noise: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(self.tensors["factor"].mT, noise[:, None], upper=True)[:, 0]
@@ -54,15 +54,15 @@ class Full(Covariance):
 
 
 class AlongAxes(Covariance):
-    r"""Independent coordinates along axes, with the standard deviations `scales`, shape (P,).
+    r"""A covariance that is diagonal in orthogonal axes, with the standard deviations `scales`, shape (P,).
 
-    The axes are the weights themselves or come from Kronecker factors. With Kronecker factors, a parameter of m times n
-    weights has the axes :math:`u_i \otimes v_j`, with u the columns of `left.0`, shape (m, m), and v those of
-    `right.0`, shape (n, n); the next parameter has `left.1` and `right.1`.
+    Without Kronecker factors each weight is an axis. With Kronecker factors, the first parameter, of m times n weights,
+    has the axes :math:`u_i \otimes v_j`, where u are the columns of `left.0`, shape (m, m), and v those of `right.0`,
+    shape (n, n). The next parameter has `left.1` and `right.1`.
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Axes u and v of each parameter, and the parameter's parts of the given vectors, shape (m, n)."""
+        """For each parameter: the axes u and v, and its part of each vector, shape (m, n)."""
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
         shapes = [(len(left), len(right)) for left, right in axes]
@@ -71,7 +71,7 @@ class AlongAxes(Covariance):
             yield left, right, *(part.view(shape) for part in parts)
 
     def _multiplied(self, vector: Tensor, factors: Tensor) -> Tensor:
-        """A vector whose part along each axis is multiplied by a factor."""
+        """The vector, with its component along each axis multiplied by a factor."""
         if "left.0" not in self.tensors:
             return factors * vector
         parts = self._parts(vector, factors)
@@ -95,7 +95,7 @@ KINDS: dict[str, type[Covariance]] = {"full": Full, "kronecker": AlongAxes, "dia
 
 
 def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a covariance's tensors, given those of the parameters."""
+    """The shapes of a covariance's tensors, given the shapes of the parameters."""
     total = sum(shape.numel() for shape in shapes)
     if structure == "full":
         return {"factor": (total, total)}
@@ -110,8 +110,8 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 class Curvature(ABC):
     r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`; the precision is G + diag(prior precision).
 
-    Each G_k belongs to one noise scale of the outputs, with precision beta; most likelihoods have a single G_k, with
-    beta = 1. All numbers are in double precision.
+    Each G_k belongs to the outputs with one noise scale, whose precision is beta. Most likelihoods have a single G_k,
+    with beta = 1. All numbers are in double precision.
     """
 
     @abstractmethod
@@ -130,7 +130,7 @@ class Curvature(ABC):
 
 @dataclass(frozen=True)
 class FullCurvature(Curvature):
-    """All of the G_k, shape (K, P, P)."""
+    """The full matrices G_k, shape (K, P, P)."""
 
     matrices: Tensor
 
@@ -148,7 +148,7 @@ class FullCurvature(Curvature):
         factor, info = torch.linalg.cholesky_ex(matrix + prior.expand(len(matrix)).diag())
         if int(info):
             raise ValueError(
-                "the curvature cannot be inverted in double precision, since the prior is too wide for it; use a "
+                "the precision matrix cannot be inverted in double precision, since the prior is too wide; use a "
                 "narrower prior, or another `structure`."
             )
         return Full({"factor": factor})
@@ -156,7 +156,7 @@ class FullCurvature(Curvature):
 
 @dataclass(frozen=True)
 class CurvatureAlongAxes(Curvature):
-    """The curvatures along axes, shape (K, P); prior precisions must be the same along all axes of a parameter."""
+    """The curvatures along axes, shape (K, P); Kronecker factors need one prior precision for each parameter."""
 
     values: Tensor
     axes: Mapping[str, Tensor] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class CurvatureAlongAxes(Curvature):
 
 
 def kronecker(factors: Sequence[Sequence[Tensor]]) -> CurvatureAlongAxes:
-    """The curvature of Kronecker factors: for each parameter one or two symmetric matrices."""
+    """The curvature given by Kronecker factors: one or two symmetric matrices for each parameter."""
     axes: dict[str, Tensor] = {}
     parts = []
     for index, matrices in enumerate(factors):

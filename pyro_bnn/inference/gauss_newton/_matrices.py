@@ -1,4 +1,4 @@
-"""Gauss-Newton matrices from the curvature in the outputs: full ones, diagonals and Kronecker factors."""
+"""Gauss-Newton matrices, their diagonals, and their Kronecker factors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -23,23 +23,22 @@ from ...modelling.likelihoods import (
 from ._gaussian import CurvatureAlongAxes, kronecker
 
 MOST_NUMBERS = 2**24
-"""Heuristic: number of elements in the Jacobians of the rows that are computed together; 67 MB in single precision."""
+"""Heuristic: most elements in the Jacobians of rows that are computed together; 67 MB in single precision."""
 
 KNOWN_LAYERS = (nn.Linear, nn.Conv2d)
-"""Layers whose effect is known from the forward pass of their class, unless a subclass overrides it."""
+"""Layers with explicit formulas for gradients, unless a subclass has its own forward pass."""
 
 NUM_TRIED = 16
-"""Number of rows on which the layers' gradients are compared with autograd's."""
+"""Number of rows on which the gradients from these formulas are compared with those of the whole network."""
 
 TOLERANCE = 1e-3
-"""Largest difference of the two, relative to the largest gradient; rounding stays far below, even in single
-precision."""
+"""Largest difference of such gradients, relative to the largest gradient; rounding errors are much smaller."""
 
 
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """The matrices of all rows in double precision, one for each noise scale: (K, P, P), or diagonals (K, P)."""
+    """The sums over all rows of the matrices, (K, P, P), or diagonals, (K, P), of K noise scales, in float64."""
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:
@@ -56,7 +55,7 @@ def summed_matrices(
 
 
 def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
-    """The fastest function that computes the matrix of some rows, or its diagonal, from (net, x, root)."""
+    """The fastest function of (net, x, root) that computes the matrix of some rows, or its diagonal."""
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full
@@ -77,17 +76,17 @@ DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
     PoissonLikelihood: torch.exp,
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""Curvature for outputs of shape (N, C) that is zero between different outputs; for noise of scale 1."""
+"""Diagonals of curvatures that are diagonal in the outputs, both of shape (N, C); Gaussian noise has scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
-"""Likelihoods whose curvature in the outputs is known."""
+"""Likelihoods with a formula for the curvature in the outputs."""
 
 
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""L of shape (N, C, C) such that :math:`L L^\top` is the curvature of each row; Gaussian noise has scale 1.
 
-    The curvature is the expected Hessian of the negative log-likelihood, weighted as in a fit. It depends on the
-    targets only through their weights. Except for heteroscedastic noise it equals the Hessian.
+    The curvature is the expected Hessian of the negative log-likelihood, weighted as in a fit. It does not depend on
+    the targets y, except for their weights. It equals the Hessian, except for heteroscedastic noise.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -116,7 +115,7 @@ def _diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _rows(net: nn.Module, x: Inputs, root: Tensor) -> Iterator[Tensor]:
-    """L^T J, shape (n, R, P), a few rows at a time."""
+    """L^T J, shape (n, R, P), for as many rows at a time as :data:`MOST_NUMBERS` allows."""
     parameters = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
     numbers_of_row = root.shape[-1] * sum(value.numel() for value in parameters.values())
     count = max(1, MOST_NUMBERS // numbers_of_row)
@@ -133,9 +132,9 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
         return its_root.mT @ torch.func.functional_call(net, values, arguments, named)[0]
 
     try:
-        with filtered_warnings("ignore", "There is a performance drop"):  # about operations that torch runs row by row
+        with filtered_warnings("ignore", "There is a performance drop"):  # for operations that vmap runs row by row
             found = torch.func.vmap(torch.func.jacrev(of_row), in_dims=(None, 0, 0))(parameters, x, root)
-    except RuntimeError:  # such as a recurrent layer, which does not support this
+    except RuntimeError:  # for example, recurrent layers do not support this
         return torch.stack([_jacobian(net, take(x, slice(n, n + 1)), root[n]) for n in range(len(root))])
     return torch.cat([part.flatten(2).detach() for part in found.values()], -1)
 
@@ -157,9 +156,9 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """The same for a network that is one linear layer, whose parameters all need gradients.
+    """The result of :func:`_full` for a single linear layer, if all its parameters need gradients.
 
-    The weights of outputs c and k have the block sum_n (L_n L_n^T)[c, k] x_n x_n^T; for the bias, x has an extra 1.
+    The weights of outputs c and k have the block sum_n (L_n L_n^T)[c, k] x_n x_n^T. For the bias, 1 is appended to x.
     """
     assert isinstance(layer, nn.Linear)
     assert isinstance(x, Tensor)
@@ -177,11 +176,11 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    r"""The diagonal of a network for which :func:`acts_by_layers` holds.
+    r"""The result of :func:`_diagonal` for a network for which :func:`acts_by_layers` is true.
 
-    It is the sum over rows n and columns r of the squares of :math:`J_n^\top L_{n \cdot r}`, which are gradients of
-    single rows. For linear layers with inputs (N, D) and for two-dimensional convolutions, one backward pass per column
-    gives them. Networks with other layers use :func:`_diagonal`.
+    The diagonal is the sum over rows n and columns r of the squares of :math:`J_n^\top L_{n \cdot r}`, which are
+    gradients of single rows. For linear layers with inputs (N, D) and for two-dimensional convolutions, one backward
+    pass per column computes them. Networks with other layers use :func:`_diagonal`.
 
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
@@ -205,7 +204,7 @@ def _is_known(layer: nn.Module, x: Tensor) -> bool:
 
 
 def _add_squares(layer: nn.Module, x: Tensor, slope: Tensor, sums: dict[int, Tensor]) -> None:
-    """Add the squares of the gradients of all rows, given those in the layer's outputs."""
+    """Add the squared gradients of single rows; `slope` is the gradient in the layer's output."""
     if isinstance(layer, nn.Conv2d):
         assert not isinstance(layer.padding, str)
         patches = functional.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (N, D, L)
@@ -220,10 +219,10 @@ def _add_squares(layer: nn.Module, x: Tensor, slope: Tensor, sums: dict[int, Ten
 
 
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
-    """Whether all parameters that need gradients act only through unmodified linear and convolutional layers.
+    """Whether all parameters that need gradients are used only in standard linear and convolutional layers.
 
-    This is tested on some rows: the gradients of the layers must equal the gradients of the whole network. They differ
-    if a layer has its own forward pass, or if a weight is also used elsewhere.
+    On 16 rows the gradients from the layers' formulas must equal those of the whole network. They differ if a layer has
+    its own forward pass, or if a weight is also used elsewhere.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
@@ -248,12 +247,12 @@ def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
 
 
 def owners(net: nn.Module) -> list[nn.Module]:
-    """The modules that directly own parameters that need gradients."""
+    """The modules with parameters of their own that need gradients."""
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 
 def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """The output of a network, and input and output of each call of its layers with parameters that need gradients.
+    """The output of a network, and the inputs and outputs of all calls of :func:`owners`.
 
     Later layers get copies of the outputs, since they may change these in place.
     """
@@ -275,17 +274,17 @@ def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tu
 
 
 def library() -> Any:
-    """The laplace-torch package, whose import takes seconds; if it is missing, the error says how to install it."""
+    """The laplace-torch package, imported only when needed because this takes seconds."""
     return optional("laplace.curvature.curvlinops", "laplace-torch", "laplace")
 
 
 def kronecker_curvature(
     net: nn.Module, batches: Iterable[Pair], num_data: int, likelihood: Likelihood
 ) -> CurvatureAlongAxes:
-    """Kronecker-factored curvature of the layers whose parameters need gradients, for Gaussian noise of scale 1.
+    """Kronecker-factored curvature of the layers whose parameters need gradients; Gaussian noise has scale 1.
 
     Raises:
-        ValueError: If the network has layers without such factors.
+        ValueError: If a layer has no Kronecker factors.
     """
     _require_layers(net)
     total: list[list[Tensor]] = []
@@ -295,14 +294,14 @@ def kronecker_curvature(
         for x, y in batches:
             if not isinstance(x, Tensor):
                 raise ValueError(
-                    "Kronecker factors need a network of one input, unless the random weights are those of a linear "
-                    "last layer; choose that one with `where`, or use another `structure`."
+                    "Kronecker factors need a network with one input, unless only the weights of a linear last layer "
+                    "are random; choose this layer with `where`, or use another `structure`."
                 )
             if not total and not acts_by_layers(net, x):
                 raise ValueError(
-                    "Kronecker factors need random weights that act only through their layers, but the gradients of "
-                    "the layers differ from the network's: a layer has a forward pass of its own, or a weight is "
-                    'also used elsewhere; leave it out with `where`, or use structure="diagonal".'
+                    "Kronecker factors need standard layers, but the gradients of the layers differ from those of the "
+                    "network: a layer has its own forward pass, or a weight is also used elsewhere; leave it out with "
+                    '`where`, or use structure="diagonal".'
                 )
             try:
                 _, found = backend.kron(x, y, N=num_data)
@@ -320,7 +319,7 @@ def kronecker_curvature(
 
 
 def _require_layers(net: nn.Module) -> None:
-    """Raise unless the random weights form whole layers that have Kronecker factors and share no weight with others."""
+    """Raise unless the random weights are those of whole layers with Kronecker factors, and are not shared."""
     seen: set[int] = set()
     for name, module in net.named_modules():
         own = list(module.parameters(recurse=False))
@@ -329,8 +328,8 @@ def _require_layers(net: nn.Module) -> None:
         is_whole = all(parameter.requires_grad for parameter in own) and seen.isdisjoint(map(id, own))
         if not isinstance(module, KNOWN_LAYERS) or not is_whole:
             raise ValueError(
-                "Kronecker factors are of whole linear and two-dimensional convolutional layers, whose weight and bias "
-                f"are both random and shared with no other layer, but {type(module).__name__} `{name}` is not; leave "
+                "Kronecker factors need linear or two-dimensional convolutional layers whose weight and bias are both "
+                f"random and shared with no other layer, but {type(module).__name__} `{name}` is no such layer; leave "
                 'it out, as with `where=layers(nn.Linear, nn.Conv2d)`, or use structure="diagonal".'
             )
         seen |= set(map(id, own))

@@ -1,4 +1,4 @@
-"""What a fit needs of a model: a plain network at a point, the prior, and the log-likelihood there."""
+"""Checks of a model, and what a fit computes from it: a network at a point, the prior, and the log-likelihood."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -19,11 +19,11 @@ from ._evidence import LATENT, latent_noise
 from ._matrices import SERVED, owners
 
 MANY_ROWS = 4096
-"""Heuristic: rows in a batch of features. Each batch costs a pass over a matrix of up to 36 million numbers."""
+"""Heuristic: rows in a batch of features. Large batches save time, since each costs a pass over the whole matrix."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise if this likelihood has no Gauss-Newton matrix, or if anything other than weights is random."""
+    """Raise unless the likelihood has a Gauss-Newton matrix, and only weights and a noise scale are random."""
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)
@@ -35,15 +35,14 @@ def check_model(model: BayesianModel, structure: str) -> None:
     if others:
         raise ValueError(
             f"only weights and a noise scale may be random here, but the model has the latent variables "
-            f"{sorted(others)}; use a fixed prior, whose precision the data choose by "
-            f'`prior_precision="evidence"`, or {remedy}.'
+            f'{sorted(others)}; use a fixed prior with `prior_precision="evidence"`, or {remedy}.'
         )
     if structure != "kronecker":
         return
     other = 'use structure="diagonal", or "full" for few weights'
     if type(likelihood) not in (CategoricalLikelihood, GaussianLikelihood):
         raise ValueError(
-            "Kronecker factors are for CategoricalLikelihood or GaussianLikelihood, got "
+            "Kronecker factors need a CategoricalLikelihood or GaussianLikelihood, got "
             f"{type(likelihood).__name__}; {other}."
         )
     is_weighted = isinstance(likelihood, CategoricalLikelihood) and likelihood.class_weights is not None
@@ -59,12 +58,12 @@ def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: 
     """Means and precisions of the prior of some sites, each of shape (P,), in double precision.
 
     Raises:
-        ValueError: If it is not Gaussian and fixed, or, for Kronecker factors, varies within a parameter.
+        ValueError: If the prior is not Gaussian and fixed, or, for Kronecker factors, varies within a parameter.
     """
     remedy = "use NormalPrior, FanInNormalPrior, NetworkNormalPrior or PosteriorPrior, or `fit_laplace` or `fit_svi`"
     if not model.has_fixed_priors:
         raise ValueError(
-            "the prior must be Gaussian and fixed, got one that depends on latent variables or on learned numbers; "
+            "the prior must be Gaussian and fixed, got one that depends on latent variables or learned parameters; "
             f'{remedy}. To let the data choose the precision of a fixed prior, pass `prior_precision="evidence"`.'
         )
     means, precisions = [], []
@@ -88,9 +87,9 @@ def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: 
 
 
 def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None) -> Draw:
-    """The point, for every latent variable, on the model's device and in its dtype."""
+    """The point: a value for every latent variable, on the model's device and in its dtype."""
     prior = latent_noise(model)
-    latent = {} if prior is None else {LATENT: torch.ones(prior.event_shape).to(model.like)}  # until it is chosen
+    latent = {} if prior is None else {LATENT: torch.ones(prior.event_shape).to(model.like)}  # chosen later
     if init is None:
         return {name: model.initial_value(name).detach().clone() for name in model.site_names} | latent
     if not isinstance(init, (Posterior, Mapping)):
@@ -100,24 +99,23 @@ def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None
         )
     if isinstance(init, GuidePosterior) and init.pruned_sites:
         raise ValueError(
-            "`init` must not be pruned, since its removed weights would be random again; fit at the posterior before "
-            "pruning, or pass `init.median()` if the zeros are weights like all others."
+            "`init` must not be pruned, since its removed weights would be random again; pass the posterior before "
+            "pruning, or pass `init.median()` to treat the zeros like all other weights."
         )
     values = init.median() if isinstance(init, Posterior) else dict(init)
     own = network_values(model)
     others = [name for name in values if name in own and not torch.equal(values[name].to(own[name]), own[name])]
     if others:
         raise ValueError(
-            f"`init` must be a point of this network, got one with other values of {others} than the network has; "
-            "write these into the model first, as a fit in it does, or `refresh_batch_norm(model, values, x)` for "
-            "statistics of batch normalisation."
+            f"`init` must have the network's own values of {others}, got other values; write these into the model "
+            "first, or, for statistics of batch normalisation, call `refresh_batch_norm(model, values, x)`."
         )
     model.check_latents({name: value for name, value in values.items() if name not in own} | latent)
     return {name: values[name].detach().to(model.like) for name in model.site_names} | latent
 
 
 def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
-    """Raise unless the network returns one row of outputs per row, and repeated calls return the same outputs."""
+    """Raise unless the network's output has shape (N, C), and repeated calls return the same output."""
     with torch.no_grad():
         first, second = (model.output_given(values, x) for _ in range(2))
     if first.dim() != 2:
@@ -128,8 +126,8 @@ def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
     model.likelihood.check_output(first)
     if not torch.equal(first, second):
         raise ValueError(
-            "the network gives different outputs for the same weights, since it draws random numbers even in eval mode "
-            "(MCDropout); leave that layer out, or fit with `fit_svi`."
+            "the network must give the same outputs for the same weights, but it draws random numbers even in eval "
+            "mode (MCDropout); leave that layer out, or fit with `fit_svi`."
         )
 
 
@@ -154,12 +152,12 @@ def expansion(
 
 
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
-    """A copy of a model's network in eval mode at the point; only parameters of `random` sites require gradients.
+    """A copy of a model's network at the point, in eval mode; only parameters of `random` sites require gradients.
 
-    A tied weight is one parameter that several layers share.
+    Layers with a tied weight share one parameter.
     """
     weights = model.network_weights(values)
-    with EXCLUSIVE:  # another thread may have put its draw into the network
+    with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
         net = without_pyro(copied(model.network))
     net.requires_grad_(False).eval()
     for site, paths in model.parameter_paths.items():
@@ -179,7 +177,7 @@ def sites_of(net: nn.Module, model: BayesianModel) -> list[str]:
 
 
 def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
-    """The last layer, if it is linear, gives the output and has all parameters that need gradients; otherwise None."""
+    """The last layer if it is linear and has all parameters that need gradients; otherwise None."""
     found = owners(net)
     if len(found) != 1 or type(found[0]) is not nn.Linear:
         return None
@@ -193,7 +191,7 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
 
 
 def features(net: nn.Module, layer: nn.Linear, source: Iterable[Pair]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs of the last layer, shape (N, D), and targets, in large batches; the rest of the network runs once."""
+    """Inputs of the last layer, shape (N, D), and targets, in large batches."""
     parts: list[tuple[Tensor, Tensor]] = []
     for x, y in source:
         with torch.no_grad():
@@ -212,7 +210,7 @@ def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def _inputs_of(layer: nn.Module, net: nn.Module, x: Inputs) -> tuple[list[Tensor], Tensor]:
-    """The input of a layer in a run of the network, and the output of the network."""
+    """The inputs of a layer in all its calls during a run of the network, and the output of the network."""
     taken: list[Tensor] = []
     handle = layer.register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0]))
     try:

@@ -31,15 +31,15 @@ class GaussNewtonRecord:
 
 
 class GaussNewtonPosterior(Posterior):
-    r"""The Gaussian :math:`N(w^*, (G + \mathrm{diag}\,\delta)^{-1})` over weights, some of which may be held at w*.
+    r"""The Gaussian :math:`N(w^*, (G + \mathrm{diag}\,\delta)^{-1})` over random weights; other variables are fixed.
 
     Args:
         location: The point w*, ``{site: shape (*event)}``, of all latent variables.
         random: Sites of the weights that are random, in the order of the covariance.
-        covariance: Their covariance.
-        prior_precisions: Precision of the prior of each of these sites: a number, or a tensor of its shape.
+        covariance: Covariance of the random weights.
+        prior_precisions: Prior precision of each random site: a number, or a tensor of the site's shape.
         structure: Name of the structure of the matrix, such as "kronecker".
-        is_linearised: Whether predictions linearise the network in its weights unless told otherwise.
+        is_linearised: Whether predictions linearise the network in its weights by default.
         log_evidence: Laplace's estimate of the log evidence, in nats.
         status: How the fit ended.
         seconds: Wall time of the fit.
@@ -69,7 +69,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Name of the method, with the structure of the matrix."""
+        """Laplace's method, with the structure of the matrix."""
         return f"Laplace, {self.structure} Gauss-Newton matrix"
 
     @property
@@ -88,11 +88,11 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """True, unless only the weights of a last layer are random; the network is already linear in these."""
+        """True unless only weights of a linear last layer are random, in which the network is linear."""
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Marginals, with width 0 for variables held at the point; see :meth:`Posterior.marginals`."""
+        """Marginals, with standard deviation 0 for fixed variables; see :meth:`Posterior.marginals`."""
         scales = self._layout.views(self.covariance.variances().sqrt())
         return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 
@@ -103,7 +103,7 @@ class GaussNewtonPosterior(Posterior):
             yield {**self.location, **self._layout.views(drawn)}
 
     def median(self) -> Draw:
-        """The point itself, ``{site: shape (*event)}``: the mean weights."""
+        """The point w*, ``{site: shape (*event)}``, which is also the mean."""
         return {name: value.clone() for name, value in self.location.items()}
 
     def to_record(self) -> dict[str, Any]:
@@ -135,18 +135,18 @@ class GaussNewtonPosterior(Posterior):
 
 
 def _check_prior(saved: GaussNewtonRecord, shapes: Mapping[str, Tensor]) -> None:
-    """Raise unless the random sites and their prior precisions fit the model's sites."""
     if not saved.random or len({*saved.random}) < len(saved.random) or not {*saved.random} <= {*shapes}:
         raise ValueError(f"its random sites {saved.random} must be some of {list(shapes)}; save the posterior again.")
     if {*saved.prior_precisions} != {*saved.random}:
         raise ValueError(f"it has prior precisions of {[*saved.prior_precisions]} but the random sites {saved.random}.")
     for name, value in saved.prior_precisions.items():
         if value.shape not in (torch.Size(), shapes[name].shape) or not bool((value > 0).all()):
-            raise ValueError(f"the prior precisions of `{name}` must be above 0, one or of its shape; save it again.")
+            raise ValueError(
+                f"the prior precisions of `{name}` must be above 0, and a number or of its shape; save it again."
+            )
 
 
 def _check_covariance(saved: GaussNewtonRecord, shapes: Sequence[torch.Size], dtype: torch.dtype) -> None:
-    """Raise unless the tensors of the covariance fit its structure."""
     if saved.structure not in KINDS:
         raise ValueError(f"its structure must be one of {', '.join(KINDS)}, got {saved.structure!r}; save it again.")
     expected = shapes_of(saved.structure, shapes)

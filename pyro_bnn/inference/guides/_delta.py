@@ -1,4 +1,4 @@
-"""The guide that is one point."""
+"""The guide whose draws are all the same point."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -20,7 +20,7 @@ class DeltaGuide(FlatGuide):
     Args:
         model: The model to guide.
         init: First locations (its scales are not used); by default the network's own weights.
-        jacobian: Whether the density at the point is that of unconstrained space, as samplers need it.
+        jacobian: Whether the density at the point is the density in unconstrained space, as for samplers.
     """
 
     def __init__(self, model: BayesianModel, *, init: Init | None = None, jacobian: bool = False) -> None:
@@ -29,15 +29,15 @@ class DeltaGuide(FlatGuide):
         require_model(model)
         if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
             raise ValueError(
-                "a prior with learned numbers needs a guide with a width, got a point: its density at the point grows "
-                "without bound as the prior narrows around it. Use MeanFieldGuide, or a fixed prior."
+                "a guide that is a point does not work with a learned prior: the density grows without bound as the "
+                "prior narrows around the point. Use MeanFieldGuide, or a fixed prior."
             )
         init = init_or_default(init)
         self.sites = tuple(find_sites(model, (), {}))
         self.loc = tree({site.name: init(site)[0] for site in self.sites})
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Give every latent variable its value; takes the model's arguments and ignores them."""
+        """Give every latent variable its value; the arguments are ignored."""
         free = {site.name: self.stated("loc", site.name) for site in self.sites}
         return self.sample_at(free, jacobian=self.jacobian)
 
@@ -51,12 +51,7 @@ class DeltaGuide(FlatGuide):
         """The point, ``{site: shape (*event)}``; the arguments are ignored."""
         return self.constrained({name: free.clone() for name, free in self.locations().items()})
 
-    def locations(self) -> dict[str, Tensor]:
-        """The point in unconstrained space, ``{site: shape (*event)}``, without copying."""
-        return self.values("loc")
-
     def joint(self, model: BayesianModel) -> Joint:
-        """The joint density; without the Jacobian it is maximal at the mode in constrained space."""
         return Joint(model, jacobian=self.jacobian)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
@@ -66,7 +61,7 @@ class DeltaGuide(FlatGuide):
 
 
 class DeltaState(FlatState):
-    r"""Gradients of the loss :math:`L - \lambda \log p(w)`: L is minus the log-likelihood, lambda the KL weight."""
+    r"""Gradients of :math:`L - \lambda \log p(w)`, where L is minus the log-likelihood and lambda the KL weight."""
 
     def __init__(self, joint: Joint, loc: ParameterVector) -> None:
         super().__init__(joint, {"loc": loc})
@@ -82,7 +77,7 @@ class DeltaState(FlatState):
         return self._gradients.tensors
 
     def update(self) -> None:
-        """Do nothing: the draws of a step share no computation."""
+        """Do nothing: there are no scales to compute."""
 
     def draw(self) -> Mapping[str, Tensor]:
         return self.joint.constrained(self._gradients.leaves())

@@ -1,4 +1,4 @@
-"""What a Gaussian guide learned from the data, weight by weight."""
+"""Compares the Gaussian of each weight with its prior, and finds collapsed and prior-dominated posteriors."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -31,31 +31,38 @@ ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
 """Probability that a Gaussian lies below its mean plus one standard deviation."""
 
 AT_PRIOR = 0.2
-"""Heuristic: a weight that learned fewer nats than this counts as being at the prior. A mean that moved by 0.63
-standard deviations of the prior counts as much, or a standard deviation of 0.6 of the prior's."""
+"""Heuristic: a weight whose divergence from the prior is below this many nats counts as being at the prior.
+
+The limit is reached by a mean that moved by 0.63 standard deviations of the prior, or by a standard deviation of 0.6
+times that of the prior.
+"""
 
 LEAST_INFORMED = 0.001
-"""Heuristic: a layer carries no information if at most this share of its weights left the prior. One unit
-that is used exceeds this share in a layer of fewer than a thousand units: all weights that enter it left the prior."""
+"""Heuristic: a layer carries no information if at most this share of its weights left the prior.
+
+In a layer of fewer than a thousand units, the incoming weights of a single used unit exceed this share.
+"""
 
 MOST_COLLAPSED = 0.5
 """Heuristic: a posterior counts as a point if more than this share of its weights collapsed."""
 
 LEAST_PER_ROW = 0.05
-"""Heuristic: a layer whose weights together learned fewer nats per row of data than this may carry no information. Many
-weights can explain the data together although each hardly moves: to explain a fraction R^2 of the variance, P such
-weights need about R^2 / 2 nats per row, if rows are fewer than weights."""
+"""Heuristic: a layer may carry no information if its total divergence is below this many nats per row of data.
+
+Many weights can explain the data together although each of them hardly moves. To explain a fraction R^2 of the
+variance, they need about R^2 / 2 nats per row if there are fewer rows than weights.
+"""
 
 SHARPEST_ROW = 0.003
-"""Heuristic: no single row of the data fixes a weight more sharply than to this fraction of the prior's scale."""
+"""Heuristic: no single row of data narrows a weight to less than this fraction of the prior's scale."""
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
-"""A grid this fine, over this many standard deviations, integrates smooth functions to rounding error."""
+"""Points and half width, in standard deviations, of a grid that integrates smooth functions to rounding error."""
 
 
 @dataclass(frozen=True)
 class SiteDiagnosis:
-    """What the weights of one site learned.
+    """Comparison of one site's weights with their priors.
 
     Args:
         site: Name of the site.
@@ -89,28 +96,30 @@ class SiteDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    r"""What a posterior learned, site by site. :meth:`GuidePosterior.diagnose` returns it; printing it shows a table.
+    r"""Comparison of a posterior with its prior, site by site, which prints as a table.
+
+    It is the result of :meth:`GuidePosterior.diagnose`.
 
     A weight is *at the prior* if the divergence of its Gaussian :math:`N(\mu, \sigma^2)` from the prior is below 0.2
     nats. For a Gaussian prior :math:`N(m, s^2)` that means
 
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
-    No Gaussian equals a prior of another kind. For such a prior :math:`N(m, s^2)` is the Gaussian around the prior's
-    mean with the least divergence from the prior; a mixture can have several of them, and a weight close to any of them
-    is at the prior.
+    For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean with the smallest
+    divergence from the prior. A mixture can have several local minima, and a weight close to any of these Gaussians is
+    at the prior.
 
     A weight has *collapsed* if its draws are practically equal: if :math:`\sigma` is below :math:`0.003\, s / \sqrt N`
-    for N rows of data, or below the resolution of the guide's numbers at :math:`\mu`. To make it that narrow, each row
-    by itself would have to fix the weight to less than 0.003 of the prior's scale.
+    for N rows of data, or below the resolution of the guide's numbers at :math:`\mu`. To reach the first limit, each
+    row by itself would have to narrow the weight to 0.003 times the prior's scale.
 
     Args:
-        sites: One row per site of the network's weights. Latent variables of other kinds are left out.
+        sites: One row per site of the network's weights. Other latent variables are left out.
         left_out: The reason for each latent variable that is left out, ``{site: reason}``.
         warnings: Problems of the posterior as a whole, each with a remedy; empty if there are none. "collapsed": more
-            than half of all weights collapsed. "prior-dominated": in all layers with a weight matrix, or in one of
-            them, at most a thousandth of the weights have left a prior around 0, and the weights have learned less than
-            0.05 nats per row of data.
+            than half of all weights collapsed. "prior-dominated": in at least one layer with a weight matrix, at most a
+            thousandth of the weights have left a prior around 0, and their total divergence is below 0.05 nats per row
+            of data.
     """
 
     sites: tuple[SiteDiagnosis, ...]
@@ -155,22 +164,22 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Marginals:
-    """The weights of one site, each with its own Gaussian, without correlations, in double precision."""
+    """The Gaussian marginals of one site's weights, in double precision."""
 
     site: str
-    dim: int  # of the parameter
+    dim: int  # number of axes of the parameter
     loc: Tensor  # (P,)
     scale: Tensor  # (P,)
-    prior: Distribution  # priors of single weights, shape (P,), or the one prior of all of them, shape ()
-    resolution: float  # relative distance of neighbouring numbers in the dtype of the guide
+    prior: Distribution  # one prior for each weight, shape (P,), or one for all weights, shape ()
+    resolution: float  # relative distance between neighbouring numbers in the dtype of the guide
 
 
 @dataclass(frozen=True)
 class Counts:
     """Numbers of a site's weights in each state.
 
-    Silent weights are at a prior whose mean is within one standard deviation of 0: a weight at a prior that was learned
-    from other data may pass information.
+    Silent weights are at a prior whose mean is within one standard deviation of 0. Other weights at the prior may carry
+    information, as when the prior was learned from other data.
     """
 
     marginals: Marginals
@@ -181,12 +190,11 @@ class Counts:
 
     @property
     def num_weights(self) -> int:
-        """Number of weights."""
         return len(self.marginals.loc)
 
 
 def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_samples: int) -> Diagnosis:
-    """The diagnosis of a guide; see :meth:`GuidePosterior.diagnose`."""
+    """See :meth:`GuidePosterior.diagnose`."""
     marginals, left_out = _weight_marginals(guide, model)
     if not marginals:
         raise ValueError(f"there is no weight to diagnose: {left_out}; use `posterior.sample` instead.")
@@ -196,7 +204,7 @@ def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_
 
 
 def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
-    """Problems of a guide with Gaussian marginals, each with its remedy, in one pass over the weights."""
+    """Problems of a guide with Gaussian marginals, each with its remedy."""
     marginals, _ = _weight_marginals(guide, model)
     return _problems([_counts(site, model.num_data) for site in marginals], model.num_data)
 
@@ -239,7 +247,7 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Centre and scale of the Gaussians around the prior's mean that are locally nearest to the prior.
 
     A Gaussian is locally nearest if the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` has a minimum in
-    s. It is computed on a grid of scales, a tenth apart in the logarithm: half of that changes it by 0.0025 nats.
+    s. It is computed on a grid of log scales with steps of 0.1. Half a step changes the divergence by 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]
@@ -255,18 +263,18 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
 
 
 def _problems(counts: list[Counts], num_data: int) -> list[tuple[str, str]]:
-    """Verdicts in words, each with its remedy."""
+    """Sentences about the problems, each with a remedy."""
     num_weights, num_collapsed = sum(c.num_weights for c in counts), sum(c.num_collapsed for c in counts)
     found = []
     if num_collapsed > MOST_COLLAPSED * num_weights:
         verdict = (
             f"collapsed: the standard deviations of {num_collapsed / num_weights:.1%} of the weights are practically "
-            "0, so all draws are the same network."
+            "0, so all draws are nearly the same network."
         )
         remedy = (
-            "Check that `num_data` is right and the KL weight not close to 0, start with wider scales "
-            "(`NetworkInit(scale=0.01)`), fit for more epochs or at a lower learning rate, and give the inputs unit "
-            "scale."
+            "Check that `num_data` is right and the KL weight not close to 0, start with larger scales "
+            "(`NetworkInit(scale=0.01)`), fit for more epochs or with a lower learning rate, and scale the inputs to "
+            "unit variance."
         )
         found.append((verdict, remedy))
     layers: dict[str, list[Counts]] = {}
@@ -279,7 +287,7 @@ def _problems(counts: list[Counts], num_data: int) -> list[tuple[str, str]]:
         where = "every layer" if len(silent) == len(layers) else f"the layer {listed}"
         verdict = f"prior-dominated: the weights of {where} are still at the prior, so no information passes through."
         remedy = (
-            "Lower the KL weight or let it grow (`kl.linear_warmup`), start with narrower scales "
+            "Lower the KL weight or let it grow (`kl.linear_warmup`), start with smaller scales "
             "(`NetworkInit(scale=0.01)`) or choose a narrower prior (`FanInNormalPrior`), and fit for more epochs; "
             "check that `num_data` is right, and that the targets depend on the inputs."
         )
@@ -302,7 +310,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
     """The marginals of all weights that were not removed, and the reason for each site that is left out.
 
-    Without a model, the priors are those that the guide saw when it was built.
+    Without a model, the priors are those of the model for which the guide was built.
     """
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
@@ -337,21 +345,21 @@ def _locations_and_scales(guide: object) -> tuple[Mapping[str, Tensor], Mapping[
             f"got {type(guide).__name__}; look at draws of `posterior.sample` instead."
         )
     with own_parameters(guide):
-        pairs = guide.quantiles([0.5, ONE_SIGMA])  # for weights, which are unconstrained: mean, and mean plus scale
+        pairs = guide.quantiles([0.5, ONE_SIGMA])  # mean, and mean plus scale, of an unconstrained variable
     return {n: v[0] for n, v in pairs.items()}, {n: v[1] - v[0] for n, v in pairs.items()}
 
 
 def _priors_of_guide(guide: object) -> dict[str, Distribution]:
     if not isinstance(guide, FlatGuide) or not all(site.is_fixed for site in guide.sites):
         raise ValueError(
-            "`model` must be given if the guide is one of Pyro's, or if a prior is learned or depends on other "
-            "variables; call `posterior.diagnose(model)`."
+            "`model` is needed for Pyro's guides, and for priors that are learned or depend on other variables; call "
+            "`posterior.diagnose(model)`."
         )
     return {site.name: site.prior for site in guide.sites}
 
 
 def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribution]:
-    """The priors of the network's sites; a prior that depends on other variables uses their medians."""
+    """The prior of each site; a prior that depends on other variables is taken at their medians."""
     medians: Mapping[str, Tensor] = {}
     if any(model.parents_of(name) for name in model.site_names) and isinstance(guide, (FlatGuide, AutoGuide)):
         with own_parameters(guide):
@@ -361,7 +369,7 @@ def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribut
 
 
 def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
-    """The reason why a site's weights cannot be compared with their prior one by one; None if they can."""
+    """The reason why a site's weights cannot be compared with their prior one at a time; None if they can."""
     single = unwrap(prior)
     if single.event_shape or (single.batch_shape and single.batch_shape != loc.shape):
         return "its elements depend on each other under the prior"
@@ -377,7 +385,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """The Gaussian priors of the kept weights, shape (P,), or the one prior of them all, shape ()."""
+    """The priors of the kept weights: for Gaussians one for each weight, shape (P,), else one for all, shape ()."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

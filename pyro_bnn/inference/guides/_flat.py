@@ -1,4 +1,4 @@
-"""Guides that can be fitted without effect handlers; their parameters have the sites' names."""
+"""Guides that can be fitted without Pyro's effect handlers; their parameters are named after the sites."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,17 +16,17 @@ from ..._core.reflection import has_hooks, overridden_names
 from ..._core.scope import AbstractPyroModule, allow_local_mode, local_param
 from ..._core.summary import Shown, Summary, counted, kind_of, shape_row
 from ...modelling.model import BayesianModel
-from ..joint import Joint, Site
+from ..joint import Joint, Site, constrained
 from ..scale_maps import ScaleMap, Softplus
 from ._init import Init, init_or_default
 from ._state import FlatState, Noise, ParameterVector
 
 Choice = Callable[[Site, dist.Normal], dist.Normal]
-"""Function from a site and the guide's Gaussian to the distribution that is sampled instead."""
+"""Function of a site and the guide's Gaussian that returns the distribution to sample instead."""
 
 
 def tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Nested modules that hold a copy of one parameter per dotted name; a boolean tensor becomes a buffer instead."""
+    """Nested modules with a copy of each tensor, under its dotted name; boolean tensors become buffers."""
     root = nn.Module()
     for name, value in values.items():
         plant(root, name, value)
@@ -34,7 +34,7 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of one tensor to such nested modules."""
+    """Add a copy of one tensor to nested modules; see :func:`tree`."""
     *path, leaf = name.split(".")
     module = root
     try:
@@ -50,15 +50,15 @@ def plant(root: nn.Module, name: str, value: Tensor) -> None:
     except KeyError as error:
         raise ValueError(
             f"cannot name a parameter after the site `{name}` ({error.args[0]}); rename the site: its name must be "
-            "neither an attribute of nn.Module nor the beginning of another site's name."
+            "neither an attribute of nn.Module nor the start of another site's name."
         ) from error
 
 
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers, with all parameters in long vectors.
 
-    A subclass is a real Pyro guide, with the method `forward`. Its method :meth:`flat` makes a fast fit possible: it
-    gives a :class:`FlatState` access to the parameters. `forward` and `flat` must describe the same distribution.
+    A subclass defines its distribution twice: by `forward`, as any Pyro guide, and by :meth:`flat`, for fast fits. Both
+    must describe the same distribution.
     """
 
     sites: tuple[Site, ...]
@@ -70,26 +70,25 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @abstractmethod
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
-        """A context that places the parameters in vectors and yields the state of the guide.
+        """A context that moves the parameters into vectors and yields the state of the guide.
 
         Args:
             joint: The model's joint density over the same sites.
-            noise: Form of an estimator's noise, which the network gets together with the means of its random
-                parameters; None gives the network drawn values. A guide family that does not support estimators raises
-                an error.
+            noise: Form in which the network gets the noise of an estimator, in addition to means; None gives the
+                network drawn values. A guide that does not support estimators raises an error.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
     @abstractmethod
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """Draws of every latent variable, one after the other, without effect handlers, ``{site: shape (*event)}``."""
+        """Draws of all latent variables, one at a time, without effect handlers, ``{site: shape (*event)}``."""
 
     @abstractmethod
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Median of every latent variable, ``{site: shape (*event)}``; the arguments are ignored."""
 
     def tree(self, kind: str) -> nn.Module:
-        """The parameters of one kind, such as "loc"; `getattr` would put them into Pyro's global store."""
+        """The module with the parameters of one kind, such as "loc"; `getattr` would use Pyro's global store."""
         found = self._modules[kind]
         assert found is not None
         return found
@@ -98,16 +97,20 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         """The parameter of one kind for each site, without gradients and without copying."""
         return {site.name: self.tree(kind).get_parameter(site.name).detach() for site in self.sites}
 
+    def locations(self) -> dict[str, Tensor]:
+        """Means, or the point, in unconstrained space, ``{site: shape (*event)}``, without copying."""
+        return self.values("loc")
+
     def stated(self, kind: str, site: str) -> Tensor:
-        """The parameter of one kind of a site, as Pyro's statement."""
+        """The parameter of one kind for a site, as a Pyro statement."""
         return local_param(self._pyro_get_fullname(f"{kind}.{site}"), self.tree(kind).get_parameter(site))
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Values of all sites from unconstrained ones."""
-        return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
+        """Values of all sites from their unconstrained values."""
+        return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Pyro's statements of values for all sites; `jacobian` makes their density that of unconstrained space."""
+        """Sample all sites at given values; `jacobian` selects the density in unconstrained space."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0
@@ -130,7 +133,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         )
 
     def remarks(self) -> list[str]:
-        """Further lines of the guide's summary."""
+        """Additional lines of the guide's summary."""
         return []
 
     def joint(self, model: BayesianModel) -> Joint:
@@ -139,7 +142,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """Reason why a call of this guide does more than the `forward` of its family; None if it does not."""
+        """Reason why a call of this guide differs from the `forward` of its family; None if it does not."""
         if has_hooks(self):
             return "the model or the guide has hooks"
         family = next(base for base in type(self).__mro__ if "flat" in vars(base))
@@ -167,7 +170,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
-        """The shape that a guide's parameter must have, which is the shape of the site in its name; None allows any."""
+        """The shape of the site after which a parameter is named; None if it is not named after a site."""
         return joint.layout.shapes.get(parameter.partition(".")[2])
 
 
@@ -183,10 +186,7 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters; the first scales come from `init`, divided by `stretch` if that is given.
-
-        It takes one site after the other: the first values of all sites together would double the memory.
-        """
+        """Make the parameters, site by site to save memory; `stretch` divides the first scales of `init`."""
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map
@@ -201,21 +201,17 @@ class GaussianGuide(FlatGuide):
             plant(free, site.name, rho)
 
     def vectors(self, joint: Joint) -> tuple[ParameterVector, ParameterVector]:
-        """Locations and free parameters of the scales as vectors, for a state."""
+        """The vectors of the locations and of the free parameters of the scales, for a state."""
         kinds, names = ("loc", self.scale_map.name), joint.layout.shapes
         loc, free = (ParameterVector(self.tree(kind), names) for kind in kinds)
         return loc, free
-
-    def locations(self) -> dict[str, Tensor]:
-        """Means, in unconstrained space, ``{site: shape (*event)}``."""
-        return self.values("loc")
 
     @abstractmethod
     def scales(self) -> dict[str, Tensor]:
         """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Median of every latent variable, ``{site: shape (*event)}``; for weights also the mean."""
+        """Median of every latent variable, ``{site: shape (*event)}``; for a weight this is the mean."""
         return {name: value[0] for name, value in self.quantiles([0.5]).items()}
 
     def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:

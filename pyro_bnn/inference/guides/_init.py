@@ -13,7 +13,7 @@ from ..scale_maps import Softplus
 
 
 def require_model(model: object) -> None:
-    """Raise unless a model is a :class:`BayesianModel`."""
+    """Raise unless the model is a :class:`BayesianModel`."""
     if not isinstance(model, BayesianModel):
         remedy = "; for another Pyro model take MeanFieldGuide(model, x, y), or one of Pyro's autoguides"
         raise ValueError(
@@ -22,18 +22,18 @@ def require_model(model: object) -> None:
 
 
 class Init(ABC):
-    """Gives the first location and scale of each site, in unconstrained space."""
+    """Rule for the first location and scale of each site, in unconstrained space."""
 
     @abstractmethod
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """First location and rho of a site, with scale = softplus(rho), both of the site's unconstrained shape.
+        """First location and rho of a site, both of its unconstrained shape. The scale is softplus(rho).
 
-        Both may share memory with other tensors: a guide copies them.
+        Guides copy both tensors, so they may share memory with others.
         """
 
 
 def init_or_default(init: Init | None) -> Init:
-    """The given init; None means the network's own weights."""
+    """The given init; None gives the default, `NetworkInit()`."""
     init = NetworkInit() if init is None else init
     _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
     return init
@@ -41,11 +41,11 @@ def init_or_default(init: Init | None) -> Init:
 
 @dataclass(frozen=True)
 class UniformInit(Init):
-    """Uniform location and rho.
+    """Draws location and rho from uniform distributions.
 
     Args:
         loc: Range of the location.
-        rho: Range of rho; (-5, -4) means scales from 0.0067 to 0.018.
+        rho: Range of rho; (-5, -4) gives scales from 0.0067 to 0.018.
     """
 
     loc: tuple[float, float] = (-0.2, 0.2)
@@ -65,11 +65,11 @@ class UniformInit(Init):
 
 @dataclass(frozen=True)
 class NormalInit(Init):
-    """Gaussian location and rho.
+    """Draws location and rho from Gaussians.
 
     Args:
         loc_scale: Standard deviation of the location around 0.
-        rho: Mean of rho; -3 means a scale of 0.049.
+        rho: Mean of rho; -3 gives a scale of 0.049.
         rho_scale: Standard deviation of rho.
     """
 
@@ -90,23 +90,23 @@ class NormalInit(Init):
 
 @dataclass(frozen=True)
 class NetworkInit(Init):
-    r"""Locations at the network's own weights; scales are equal, or proportional to the prior or the weight.
+    r"""Starts at the network's own weights, with equal scales or with scales proportional to the prior or the weight.
 
-    With a `weight_fraction` :math:`\delta` the first standard deviation of a weight w is :math:`\max(\delta |w|,
-    \texttt{smallest})`, the start of MOPED. A weight of zero, as in a fresh bias or in a pruned network, starts at
-    `smallest`. A latent variable that is not a weight starts at its prior's median, estimated from a few draws.
+    With a `weight_fraction` :math:`\delta`, as in MOPED, the first standard deviation of a weight w is
+    :math:`\max(\delta |w|, \texttt{smallest})`. A weight of zero, as in a fresh bias or in a pruned network, gets the
+    scale `smallest`. A latent variable that is not a weight starts at its prior's median, estimated from draws.
 
     Args:
-        scale: First standard deviation of every weight, above 0.
-        prior_fraction: Ratio, above 0, of the first standard deviation to that of the prior; it replaces `scale` where
-            the prior's standard deviation is finite. None uses `scale` everywhere.
-        weight_fraction: Ratio, above 0, of the first standard deviation to the magnitude of the weight; it replaces
-            `scale` for real variables. MOPED uses 0.05 to 0.2. None uses `scale` everywhere.
-        smallest: Smallest standard deviation that `weight_fraction` gives, above 0; a heuristic, one hundredth of the
-            default `scale`.
+        scale: First standard deviation of every variable, above 0.
+        prior_fraction: Ratio, above 0, of the first standard deviation to that of the prior. It replaces `scale` for
+            unconstrained variables whose prior has a finite standard deviation. None uses `scale`.
+        weight_fraction: Ratio, above 0, of the first standard deviation to the magnitude of the weight. It replaces
+            `scale` for unconstrained variables. MOPED uses 0.05 to 0.2. None uses `scale`.
+        smallest: Smallest standard deviation that `weight_fraction` gives, above 0. The default is a heuristic: one
+            hundredth of the default `scale`.
 
     Raises:
-        ValueError: If a number is not above 0, or both fractions are given.
+        ValueError: If a number is not above 0, or if both fractions are given.
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
@@ -134,8 +134,8 @@ class NetworkInit(Init):
                 _checks.positive(name, value)
         if self.prior_fraction is not None and self.weight_fraction is not None:
             raise ValueError(
-                "scales start at a fraction of the prior's or of the weight's, got `prior_fraction` "
-                f"{self.prior_fraction} and `weight_fraction` {self.weight_fraction}; leave one of them out."
+                f"only one fraction can set the scales, got `prior_fraction` {self.prior_fraction} and "
+                f"`weight_fraction` {self.weight_fraction}; leave one of them out."
             )
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:

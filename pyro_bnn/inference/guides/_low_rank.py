@@ -1,4 +1,4 @@
-"""The Gaussian guide whose covariance is a low-rank matrix plus a diagonal one."""
+"""The Gaussian guide whose covariance is a low-rank matrix plus a diagonal matrix."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -18,26 +18,26 @@ from ._init import Init, require_model
 from ._state import FlatState, Noise, ParameterVector, lent, scratch_for
 
 LATENT = "_low_rank_latent"
-"""Name of the auxiliary site: the flat vector of all latent variables."""
+"""Name of the auxiliary site, which is the flat vector of all latent variables."""
 
 
 class LowRankGuide(GaussianGuide):
-    r"""A Gaussian over all latent variables together whose correlations have `rank` directions.
+    r"""A Gaussian over all latent variables whose covariance is a diagonal matrix plus a matrix of low rank.
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
     A draw is :math:`w = \mu + \sigma \circ (F^\top a + \epsilon)` with r standard normal numbers a and P standard
-    normal numbers :math:`\epsilon`. Pyro's `AutoLowRankMultivariateNormal` is the same distribution; this guide has all
-    its parameters from the start. Under `TraceMeanField_ELBO` its divergence has a closed form for every prior with a
-    closed-form divergence from Gaussians.
+    normal numbers :math:`\epsilon`. Pyro's `AutoLowRankMultivariateNormal` is the same family of distributions, but
+    does not have its parameters from the start. `TraceMeanField_ELBO` uses a closed form of the divergence wherever
+    the divergence of a Gaussian from the prior has one.
 
-    The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of the
-    same shape. The first marginal standard deviations are exactly those of `init`. Constrained variables are part of
-    the vector, in unconstrained space.
+    The factor F starts at random numbers, since zero would be a saddle point. They are the same for every guide of the
+    same shape. The first marginal standard deviations are exactly those of `init`. The vector contains constrained
+    variables in unconstrained space.
 
     Args:
         model: The model to guide.
-        rank: Number of directions r, from 1 to P.
+        rank: Rank r of the second matrix, from 1 to P.
         init: First locations and marginal scales; by default centred on the network's own weights.
         scale_map: Map from the free parameters to the scales :math:`\sigma`; it also names the parameters.
 
@@ -64,7 +64,7 @@ class LowRankGuide(GaussianGuide):
         self.factor = nn.Parameter(factor)
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable; takes the model's arguments and ignores them."""
+        """Draw every latent variable; the arguments are ignored."""
         loc, free = (
             self._layout.pack({site.name: self.stated(kind, site.name) for site in self.sites})
             for kind in ("loc", self.scale_map.name)
@@ -80,7 +80,7 @@ class LowRankGuide(GaussianGuide):
         return [f"correlations in {self.rank} directions"]
 
     def _unshared_scales(self) -> dict[str, Tensor]:
-        """Standard deviations of the independent part, by site."""
+        r"""The scales :math:`\sigma` by site."""
         return {name: self.scale_map(free) for name, free in self.values(self.scale_map.name).items()}
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
@@ -92,7 +92,6 @@ class LowRankGuide(GaussianGuide):
             yield self.constrained({n: torch.addcmul(loc[n], scale[n], v) for n, v in directions.items()})
 
     def scales(self) -> dict[str, Tensor]:
-        """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
         scale, stretch = self._unshared_scales(), self._layout.views(_stretch(self.factor.detach()))
         return {name: scale[name] * stretch[name] for name in scale}
 
@@ -109,7 +108,7 @@ class LowRankGuide(GaussianGuide):
 
 
 def checked_rank(rank: int, num_latents: int) -> int:
-    """The rank; raises if it exceeds the number of latent numbers."""
+    """The rank as an integer; raises unless it lies between 1 and the number of latent numbers."""
     rank = _checks.at_least("rank", rank, 1)
     if rank > num_latents:
         raise ValueError(
@@ -120,7 +119,7 @@ def checked_rank(rank: int, num_latents: int) -> int:
 
 
 def _stretch(factor: Tensor) -> Tensor:
-    """Factor by which the columns of F widen the marginals, shape (P,)."""
+    """Ratio of the marginal standard deviations to the scales, shape (P,)."""
     return (1 + factor.square().sum(0)).sqrt()
 
 
@@ -136,12 +135,13 @@ class LowRankState(FlatState):
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g v - \lambda / \sigma, \qquad
               \nabla_F = a (g \sigma)^\top + \lambda \left((b - a) u^\top - C^{-1} F\right).
 
-    In closed form the divergence is that of the marginals, whose standard deviations are :math:`m_i = \sigma_i r_i`
-    with :math:`r_i^2 = 1 + \lVert F_i \rVert^2`, plus the mutual dependence of the latent numbers,
+    In closed form the divergence is the sum of the divergences of the marginals, plus the mutual dependence of the
+    latent numbers. The marginals have standard deviations :math:`m_i = \sigma_i r_i` with :math:`r_i^2 = 1 +
+    \lVert F_i \rVert^2`, and
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
-    The rows, shape (2 + r, P), hold v, the gradient in v, and F, so that one matrix product uses them all.
+    `rows`, of shape (2 + r, P), holds v, the gradient in v, and F, so that one matrix product uses all three.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class LowRankState(FlatState):
         self._scale = torch.empty_like(self._loc)
         self.value, self.value_grad = torch.empty_like(self._loc), torch.zeros_like(self._loc)
         self._scale_grad, self._factor_grad = torch.zeros_like(self._loc), torch.zeros_like(self._factor)
-        # The stretch r, its part of the gradient with respect to F, and m; only closed forms need them.
+        # The stretch r, its factor in the gradient with respect to F, and m; only closed forms need them.
         self._stretch, self._stretch_slopes, self._marginal = self._loc.new_empty(3, len(self._loc) * closed_form)
         self._scratch = scratch_for(self._pieces, self._loc)
         self._noise = self._loc.new_empty(len(self._factor))
@@ -219,7 +219,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute one piece's gradients in locations, scales, v and the stretch r; returns its divergence."""
+        """Compute the gradients of one piece in locations, scales, v and the stretch r; returns its divergence."""
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]
@@ -246,5 +246,4 @@ class LowRankState(FlatState):
         return divergence
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether any scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())

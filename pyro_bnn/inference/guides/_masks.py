@@ -1,4 +1,4 @@
-"""Gaussians with removed elements, whose value is exactly zero: as a Pyro distribution, and in flat vectors."""
+"""Gaussians with removed elements, which are exactly zero: a Pyro distribution, and masks of flat vectors."""
 
 from collections.abc import Mapping
 
@@ -13,11 +13,10 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 
 
 class PrunedNormal(TorchDistribution):
-    """Independent Gaussians, but exactly 0 where an element was removed.
+    """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    A removed weight is no longer a random variable and has no divergence: its density is defined as the prior's at
-    zero, so the two cancel, and the ELBO is that of a network without the weight. Its parameters get no gradient. The
-    elements of the mask `keep` stay random.
+    The density of a removed element is defined as the prior's density at zero. The two cancel in the divergence, so the
+    ELBO is that of a network without the element. The parameters of a removed element get no gradient.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -43,7 +42,7 @@ class PrunedNormal(TorchDistribution):
         return self.or_zero(self.normal.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density in nats; for removed elements the prior's at zero."""
+        """Log-density in nats; for a removed element, the log-density of the prior at zero."""
         at_zero = self.prior.log_prob(torch.zeros_like(value))
         return torch.where(self.keep, self.normal.log_prob(value), at_zero)
 
@@ -58,23 +57,24 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 
 
 def masks_of(guide: nn.Module) -> dict[str, Tensor]:
-    """Mask of the elements of a guide that are random, boolean, for each site with removed elements."""
+    """For each site of a guide with removed elements, a boolean mask of the elements that are random."""
     keep = guide._modules.get("keep")
     return {} if keep is None else dict(keep.named_buffers())
 
 
 class FlatMask:
-    """Removed weights in the flat vectors of a step.
+    """Mask of the removed weights in the flat vectors of a step.
 
     A removed weight gets location 0, noise 0 and the scale of its prior. Its value is then 0, and its term in the ELBO
-    is a known constant. The scale keeps that constant small, so that sums over all weights lose few digits.
+    is a known constant, which is subtracted again. With the prior's scale this constant is small, so sums over all
+    weights lose few digits.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:
         self._guide = guide
         keep = self._keep = masks_of(guide)
         self.is_any = bool(keep)
-        """Whether any weight is removed; if none is, nothing needs to be written."""
+        """Whether any weight is removed."""
         self._removed: Tensor | None = None
         self.constant = 0.0
         if keep:
@@ -97,35 +97,35 @@ class FlatMask:
             return
         if set(now) != set(before) or not all(torch.equal(now[name], mask) for name, mask in before.items()):
             raise ValueError(
-                "weights of the guide were removed, or put back, in the context of a step; leave the context first, "
-                "and open a new one."
+                "weights of the guide were removed or restored in the context of a step; leave the context first, and "
+                "open a new one."
             )
-        self._keep = now  # equal masks, loaded again
+        self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Write a value in place of removed weights into a vector that covers `part` of all weights."""
+        """Set the removed weights to a value in a vector that covers the slice `part` of all weights."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 
     def fill_precisions(self, precision: Tensor) -> None:
-        """Write the prior's precision in place of the precisions of removed weights."""
+        """Replace the precisions of removed weights by those of the prior."""
         if self._removed is not None:
             torch.where(self._removed, self._scales**-2, precision, out=precision)
 
     def fill_scales(self, scale: Tensor) -> None:
-        """Write the prior's scale in place of the scales of removed weights."""
+        """Replace the scales of removed weights by those of the prior."""
         if self._removed is not None:
             torch.where(self._removed, self._scales, scale, out=scale)
 
 
 def _scale_of_removed(site: Site) -> Tensor:
-    """The scale given to removed weights of a site: the prior's if it is finite, else 1."""
+    """The scale of removed weights of a site: that of the prior if it is finite, else 1."""
     scale = elementwise(site.name, site.prior, site.start.shape).stddev
     return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
 
 
 def _divergence_of_removed(site: Site, removed: Tensor, is_closed: bool) -> float:
-    """The removed weights' constant in a step, which is subtracted again: they have no divergence."""
+    """The term of removed weights in the divergence of a step."""
     prior = elementwise(site.name, site.prior, site.start.shape)
     zero = torch.zeros_like(site.start, dtype=torch.float64)
     scale = _scale_of_removed(site).to(site.start).double() + zero

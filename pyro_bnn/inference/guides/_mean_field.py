@@ -27,26 +27,26 @@ class MeanFieldGuide(GaussianGuide):
 
     .. math:: q(w) = \prod_i N(w_i; \mu_i, \sigma_i^2), \qquad \sigma_i = \log(1 + e^{\rho_i}).
 
-    Each `scale_map` gives the same family of distributions; only an optimizer's steps differ.
+    The choice of `scale_map` changes the steps of an optimizer, but not the family of distributions.
 
-    A latent variable with constrained support, such as a noise scale, is a Gaussian pushed through Pyro's bijection
-    to that support. Every site is sampled from its real distribution, so `Trace_ELBO` and `TraceMeanField_ELBO` agree;
-    the latter uses closed-form divergences where the prior has them.
+    A latent variable with constrained support, such as a noise scale, is a Gaussian transformed by Pyro's bijection
+    to that support. `Trace_ELBO` and `TraceMeanField_ELBO` both work; the latter uses closed-form divergences where the
+    prior has them.
 
-    All parameters exist from the start and are never in Pyro's global store: a state dict can be loaded at once, and
-    two guides share no parameter.
+    All parameters exist from the start and are never in Pyro's global store, so a state dict can be loaded before the
+    first call, and two guides share no parameter.
 
     Args:
-        model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model together with the arguments it is called with.
-        *args: Example arguments for any other Pyro model; they must include the targets, or the observed site counts as
-            latent.
+        model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
+        *args: Example arguments for any other Pyro model. They must include the targets, since otherwise the observed
+            site counts as latent.
         init: First locations and scales; by default centred on the network's own weights.
         scale_map: Map from the free parameters to standard deviations; it also names the parameters: ``rho.*`` for
             :class:`~pyro_bnn.scale_maps.Softplus`, the default. With :class:`~pyro_bnn.scale_maps.Capped` no scale
             exceeds a cap.
-        learn_locations: Whether the locations are learned; if not, they stay as `init` set them, as parameters with
-            ``requires_grad=False``, and only the scales are learned.
-        **kwargs: Example keyword arguments.
+        learn_locations: Whether the locations are learned. If not, they stay at the values of `init`, as parameters
+            with ``requires_grad=False``, and only the scales are learned.
+        **kwargs: Example keyword arguments for any other Pyro model.
 
     Raises:
         ValueError: If the model has no latent variable, a discrete one, or one inside a subsampled plate.
@@ -81,7 +81,7 @@ class MeanFieldGuide(GaussianGuide):
         self.loc.requires_grad_(_checks.flag("learn_locations", learn_locations))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable, ``{site: value}``; takes the model's arguments and ignores them."""
+        """Draw every latent variable, ``{site: value}``; the arguments are ignored."""
         draws: dict[str, Tensor] = {}
         plates: dict[str, object] = {}
         for site in self.sites:
@@ -90,7 +90,6 @@ class MeanFieldGuide(GaussianGuide):
         return draws
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """Draws from the distribution of a call, without effect handlers; computes the scales once."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         locations, scales = self.locations(), self.scales()
         for _ in range(num_samples):
@@ -108,16 +107,16 @@ class MeanFieldGuide(GaussianGuide):
     def natural(
         self, joint: Joint, *, initial_hessian: float | None, adds_up: bool
     ) -> AbstractContextManager[NaturalState]:
-        """A context for natural-gradient steps on the parameters; for arguments see :class:`NaturalState`."""
+        """A context that yields the state for natural-gradient steps; for arguments see :class:`NaturalState`."""
         if not isinstance(self.scale_map, Precision):
             raise ValueError(
-                "natural-gradient inference updates the precisions of a guide, got a guide with the scale map "
+                "natural-gradient inference needs a guide with precisions, got a guide with the scale map "
                 f"{type(self.scale_map).__name__}; make it with `scale_map=scale_maps.Precision()`."
             )
         if not all(parameter.requires_grad for parameter in self.parameters()):
             raise ValueError(
-                "natural-gradient inference updates all parameters of a guide, got a guide with frozen ones; fit it by "
-                "Adam with another scale map, or call `guide.requires_grad_(True)`."
+                "natural-gradient inference updates all parameters of a guide, got a guide with frozen ones; fit it "
+                "with Adam and another scale map, or call `guide.requires_grad_(True)`."
             )
         is_closed = {name: isinstance(density, NormalDensity) for name, density in joint.densities.items()}
         mask = FlatMask(joint, self, is_closed)
@@ -145,8 +144,8 @@ class MeanFieldGuide(GaussianGuide):
         if self._choice is not None:
             if self.masks:
                 raise ValueError(
-                    "weights of the guide were removed, and an estimator in a loop of your own does not work then; "
-                    "train it on with `fit_svi(..., estimator=...)`, or without an estimator."
+                    "an estimator in your own loop does not work with a guide whose weights were removed; continue "
+                    "training with `fit_svi(..., estimator=...)`, or without an estimator."
                 )
             normal = self._choice(site, normal)
         elif site.name in self.masks:
@@ -157,7 +156,7 @@ class MeanFieldGuide(GaussianGuide):
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """Mask of the elements that are random, boolean, for each site with removed elements."""
+        """For each site with removed elements, a boolean mask of the elements that are random."""
         return masks_of(self)
 
     def remarks(self) -> list[str]:
@@ -168,9 +167,9 @@ class MeanFieldGuide(GaussianGuide):
         return [*remarks, f"{counted(frozen, 'location')} frozen"] if frozen else remarks
 
     def kept(self, site: str) -> Tensor:
-        """Mask of the elements of a site that are random, boolean, of the site's shape; the others were removed.
+        """Boolean mask, of the site's shape, of the elements that are random.
 
-        See :func:`pyro_bnn.pruning.prune`.
+        The others were removed, as by :func:`pyro_bnn.pruning.prune`.
         """
         names = [own.name for own in self.sites]
         if site not in names:
@@ -180,10 +179,10 @@ class MeanFieldGuide(GaussianGuide):
 
     @torch.no_grad()
     def keep_only(self, masks: Mapping[str, Tensor]) -> None:
-        """Remove all elements outside these masks, ``{site: shape (*event)}``; sites without a mask keep all.
+        """Remove all elements outside of masks, ``{site: shape (*event)}``; a site without a mask keeps all elements.
 
         Raises:
-            ValueError: If a name is not that of a site, or a mask is not a Boolean tensor of the site's shape.
+            ValueError: If a site does not exist, or a mask is not a boolean tensor of the site's shape.
         """
         _checks.kind("masks", masks, Mapping, "a dict of masks, each from `guide.kept(site)`")
         for name, mask in masks.items():
@@ -199,7 +198,7 @@ class MeanFieldGuide(GaussianGuide):
                 self.tree(kind).get_parameter(name)[~mask] = value
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state as any module does; if the state does not fit, the guide stays unchanged."""
+        """Load a state; if it does not fit, the guide stays unchanged."""
         before = {name: value.clone() for name, value in self.state_dict().items()}
         try:
             return super().load_state_dict(state_dict, strict, assign)
@@ -208,7 +207,7 @@ class MeanFieldGuide(GaussianGuide):
             raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state with its masks: each site's mask in the state replaces the guide's."""
+        """Load a state; masks in the state replace those of the guide."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
             loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
@@ -220,11 +219,11 @@ class MeanFieldGuide(GaussianGuide):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def locations(self) -> dict[str, Tensor]:
-        """Means of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
+        """Means of the Gaussians in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
         return self._or_zero(self.values("loc"))
 
     def scales(self) -> dict[str, Tensor]:
-        """Standard deviations of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 if removed."""
+        """Standard deviations in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
         return self._or_zero({n: self.scale_map(free) for n, free in self.values(self.scale_map.name).items()})
 
     def _or_zero(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -234,19 +233,19 @@ class MeanFieldGuide(GaussianGuide):
 class MeanFieldState(FlatState):
     r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes gradients in :math:`\mu` and the parameter :math:`\rho`.
 
-    The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, with L minus the log-likelihood and :math:`\lambda` the
+    The loss is :math:`L + \lambda (\log q(w) - \log p(w))`. Here L is minus the log-likelihood, and :math:`\lambda` the
     weight of the divergence. As a function of the parameters, :math:`\log q(w)` is :math:`-\tfrac12\epsilon^2 -
     \log\sigma` plus a constant. So with :math:`g = \nabla_w (L - \lambda \log p)`
 
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
               \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho}.
 
-    Where the divergence has a closed form, :math:`g = \nabla_w L`, and :math:`\lambda` times the gradients of the
-    closed form are added to :math:`\nabla_\mu, \nabla_\sigma`.
+    If the divergence has a closed form, :math:`g = \nabla_w L`, and :math:`\lambda` times the gradients of the closed
+    form are added to :math:`\nabla_\mu, \nabla_\sigma`.
 
     With an estimator, the network gets :math:`\mu` and the noise instead of w, and autograd computes
-    :math:`\nabla_\mu L`. If the noise is the deviation :math:`\delta = \sigma\epsilon`, then :math:`\nabla_\sigma L =
-    \nabla_\delta L\,\epsilon`; if it is the variance v, then :math:`\nabla_\sigma L = 2\sigma\nabla_v L`.
+    :math:`\nabla_\mu L`. With the deviation :math:`\delta = \sigma\epsilon` as noise, :math:`\nabla_\sigma L =
+    \nabla_\delta L\,\epsilon`. With the variance v as noise, :math:`\nabla_\sigma L = 2\sigma\nabla_v L`.
     """
 
     def __init__(
@@ -261,27 +260,23 @@ class MeanFieldState(FlatState):
     ) -> None:
         super().__init__(joint, {"loc": loc, "free": free})
         self._loc, self._free, self._scale_map, self._mask = loc.value, free.value, scale_map, mask
-        self._noise_kind, self._is_closed = noise, is_closed
-        self._estimated = {site.name for site in joint.sites if noise is not None and self._is_layer(site)}
-        self._drawn = [site.name for site in joint.sites if self._is_drawn(site.name)]
+        self._noise_kind = noise
+        layers = {site.name for site in joint.sites if site.transform is None} & {*joint.model.site_names}
+        self._estimated = set() if noise is None else layers
+        undrawn = {name for name in self._estimated if noise is Noise.VARIANCE and is_closed[name]}
+        self._drawn = [site.name for site in joint.sites if site.name not in undrawn]
         self._pieces = joint.pieces(lambda site: (is_closed[site.name], site.name in self._estimated))
         self._scale, self._noise = torch.empty_like(self._free), torch.zeros_like(self._free)
         self._noises = joint.layout.views(self._noise)
         self.value = torch.empty_like(self._loc) if self._drawn else self._loc
         self.value_grad = torch.zeros_like(self._loc)
         self._asked = torch.empty_like(self._free) if noise is not None else None  # deviations or variances
-        # Without an estimator, the gradient in the scale is the gradient in the weight times the noise. The noise is
-        # not needed afterwards, so the product overwrites its memory.
+        # Without an estimator, the gradient in the scale is the gradient in the weight times the noise, and this
+        # product can overwrite the noise.
         self._scale_grad = self._noise if noise is None else torch.zeros_like(self._free)
         self._scratch = scratch_for(self._pieces, self._loc)
         loc.set_gradient(self.value_grad)
         free.set_gradient(self._scale_grad)
-
-    def _is_layer(self, site: Site) -> bool:
-        return site.transform is None and site.name in self.joint.model.site_names
-
-    def _is_drawn(self, name: str) -> bool:
-        return self._noise_kind is not Noise.VARIANCE or name not in self._estimated or not self._is_closed[name]
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -341,7 +336,7 @@ class MeanFieldState(FlatState):
         else:
             log_scales = torch.log(scale, out=scale_slope).sum().double()
             log_q = -0.5 * torch.dot(noise, noise).double() - log_scales - len(loc) * LOG_ROOT_TAU
-            if is_estimated:  # already holds the network's gradient in the scale
+            if is_estimated:  # `scale_grad` already holds the network's gradient
                 log_p = density.log_prob(self.value[part], slope, scratch)
                 self._chain(scale_grad, loc_grad, scale, noise, is_estimated)
                 scale_grad.addcmul_(slope, noise, value=-weight)
@@ -358,7 +353,7 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the gradient in the scale from the gradient in the draw or the noise; may overwrite the noise."""
+        """Compute the gradient in the scale from that in the draw or the noise; may overwrite the noise."""
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:
@@ -367,5 +362,4 @@ class MeanFieldState(FlatState):
             scale_grad.mul_(scale).mul_(2)
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether any scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())

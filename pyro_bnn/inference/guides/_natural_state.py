@@ -14,45 +14,42 @@ LONGEST = 2**16
 """Heuristic: length of a piece on a CPU per thread, so that its part of every vector fits in a core's cache."""
 
 LARGE_ON_GPU = 2**22
-"""Heuristic: smallest size of a site at which operations on it take longer than starting them."""
+"""Heuristic: smallest size of a site on which a GPU operation takes longer than its launch."""
 
 SMALLEST_WEIGHT = 1e-12
 """Heuristic: smallest weight of the divergence. Precisions grow with its inverse, and single precision ends at 3e38."""
 
 SMALLEST_RISE = 1.001
-"""Heuristic: precisions below this multiple of the prior's count as the prior's own, up to the rounding of scales."""
-
+"""Heuristic: precisions below this multiple of the prior's count as equal to the prior's, given rounding."""
 
 MOST_NUMBERS = 16
-"""Heuristic: largest size of a latent variable for which second derivatives are computed, with one pass for each
-number."""
+"""Heuristic: most elements of a latent variable with second derivatives, since each element takes one pass."""
 
 
 class NaturalState(FlatState):
-    r"""Draws w from :math:`N(m, 1/S)`, and updates means m and precisions S as :func:`natural_gradient` says.
+    r"""Draws w from :math:`N(m, 1/S)`, and updates means m and precisions S; :func:`natural_gradient` has the formulas.
 
-    With L minus the log-likelihood of the whole data set and g its gradient in w, the optimum for a Gaussian prior with
-    precision P around :math:`m_0` has :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda +
-    P`. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. The factor of S in a step is never below 1/2, so
-    precisions stay positive. With another prior p, the gradient g is that of :math:`L - \lambda \log p`, and P = 0.
-    Several draws, and several processes, average g and :math:`g\,(w - m)`. If :math:`\lambda` changes, the part of S
-    that comes from the data is divided by its ratio.
+    Let L be minus the log-likelihood of the whole data set, and g its gradient in w. For a Gaussian prior with
+    precision P around :math:`m_0`, the optimum has :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L]
+    / \lambda + P`. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2,
+    so precisions stay positive. With another prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0.
+    Several draws, and several processes, average g and :math:`g\,(w - m)`. If :math:`\lambda` changes by a factor, the
+    part of S that comes from the data is divided by this factor.
 
-    The variance of g enters :math:`u^2`, so that S ends above its optimum by about :math:`\rho\,\mathrm{Var}(g) /
+    Through :math:`u^2` the variance of g raises S above its optimum, by about :math:`\rho\,\mathrm{Var}(g) /
     (2 \lambda^2)`. For a noise scale, whose g depends on all weights together, this excess is many times the precision.
-    So for latent variables of the likelihood, the second derivative of L itself replaces :math:`g\,(w - m)\,S`. The
-    outputs do not depend on these variables, so this takes no pass through the network.
+    So for latent variables of the likelihood, the second derivative of L replaces :math:`g\,(w - m)\,S`. This takes no
+    pass through the network, whose outputs do not depend on these variables.
 
-    With S = N (h + P/N) this is the method of Shen et al. (2024), with h the Hessian of the mean loss of N rows.
+    With S = N (h + P/N) this is the method of Shen et al. (2024), where h is the Hessian of the mean loss of N rows.
 
     Args:
         joint: The joint density.
         loc: The means, P numbers.
         precision: The precisions, P numbers.
         mask: The removed weights.
-        initial_hessian: First Hessian of the loss of one row, from which the first step computes S; None leaves S.
-        adds_up: Whether a step sums over several draws or processes, in which case :math:`g (w - m)` needs its own
-            vector.
+        initial_hessian: First Hessian of the loss of one row, from which the first step computes S; None keeps S.
+        adds_up: Whether a step sums over several draws or processes; :math:`g (w - m)` then needs its own vector.
 
     References:
         Shen et al. (2024), https://arxiv.org/abs/2402.17641; Lin et al. (2020), https://arxiv.org/abs/2002.10060 (the
@@ -81,10 +78,10 @@ class NaturalState(FlatState):
         self.momentum = torch.zeros_like(self._loc)
         """Moving average M of the gradients, shape (P,)."""
         self.num_updates = 0
-        """Number t of updates made."""
+        """Number t of finished updates."""
         self.weight: float | None = None
         """Weight of the divergence in the last step; None before the first."""
-        if self._product is not None:  # stored where a gradient was, for processes to average
+        if self._product is not None:  # stored as a gradient, so that processes average it
             precision.set_gradient(self._product)
 
     @property
@@ -95,8 +92,8 @@ class NaturalState(FlatState):
     def begin(self, weight: float) -> None:
         if weight < SMALLEST_WEIGHT:
             raise ValueError(
-                f"`kl_weight` must be at least {SMALLEST_WEIGHT:g} for natural-gradient inference, got {weight:g}, at "
-                "which the best guide is a point; use Adam with such weights."
+                f"`kl_weight` must be at least {SMALLEST_WEIGHT:g} for natural-gradient inference, got {weight:g}; use "
+                "Adam for smaller weights, at which the best guide is nearly a point."
             )
         super().begin(weight)
         with torch.no_grad():
@@ -115,7 +112,7 @@ class NaturalState(FlatState):
             self._mask.fill(self._loc, 0)
 
     def _warn_of_flat_start(self) -> None:
-        """Warn if a site starts with the prior's own precisions, which imply that the data have no curvature."""
+        """Warn if all precisions of a site start at the prior's, which implies that the data have no curvature."""
         priors = torch.zeros_like(self._precision)
         for piece in self._pieces:
             priors[piece.part] = _prior_precision(piece)
@@ -124,8 +121,8 @@ class NaturalState(FlatState):
         if flat:
             named = ", ".join(f"`{site}`" for site in flat)
             warnings.warn(
-                f"the guide starts with the scales of the prior at {named}, which says that the data have no curvature "
-                "there: the first steps of natural gradients are too long, and may lose what the prior remembers. Pass "
+                f"the guide starts with the scales of the prior at {named}, as if the data had no curvature there: the "
+                "first natural-gradient steps are too long, and may move the weights far from the prior. Pass "
                 "`natural_gradient(initial_hessian=0.03, num_warmup=100)`, or start with smaller scales.",
                 stacklevel=2,
             )
@@ -135,13 +132,13 @@ class NaturalState(FlatState):
         if of_data > torch.finfo(self._precision.dtype).max:
             raise ValueError(
                 f"`initial_hessian` {self._initial_hessian} gives precisions of {of_data:g}, too large for "
-                f"{self._precision.dtype}; the Hessian of the loss of one row is mostly below 1."
+                f"{self._precision.dtype}; for most losses it should be below 1."
             )
         for piece in self._pieces:
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's contribution to the precisions by a factor; a negative contribution does not grow."""
+        """Multiply the data's contribution to the precisions; a negative contribution does not grow in magnitude."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -207,7 +204,7 @@ class NaturalState(FlatState):
     ) -> None:
         """Make the update, piece by piece; for the settings see :func:`natural_gradient`.
 
-        If the flag `is_bad`, on the device, is above 0, the update must do nothing.
+        If the flag `is_bad`, on the device, is true, nothing changes.
         """
         self.num_updates += 1
         for piece in self._pieces:
@@ -233,7 +230,6 @@ class NaturalState(FlatState):
         precision.mul_(factor)
 
     def _correct(self, products: Tensor, part: slice) -> None:
-        """Replace Stein's estimates by second derivatives where these are known."""
         for hessian in self._hessians:
             hessian.add_to(products, part)
 
@@ -265,17 +261,16 @@ class NaturalState(FlatState):
 
     def close(self) -> None:
         for parameter in self.parameters:
-            parameter.grad = None  # the product in one draw
+            parameter.grad = None  # the memory of a gradient may hold products
         super().close()
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:
-    """Precision of a Gaussian prior; 0 for other priors, whose slope is part of the gradient."""
+    """Precision of a Gaussian prior; 0 for other priors, which contribute to the gradient instead."""
     return piece.density.precision if isinstance(piece.density, NormalDensity) else 0.0
 
 
 def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: float = 1.0) -> None:
-    """Add `weight` times `factor` times `value`, in place."""
     if isinstance(factor, Tensor):
         target.addcmul_(value, factor, value=weight)
     else:
@@ -283,7 +278,7 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
 
 
 class DiagonalHessian:
-    """Second derivatives of the loss in each number of one latent variable, while the network's outputs are fixed."""
+    """Second derivatives of the loss in each element of one latent variable on which no network output depends."""
 
     def __init__(self, name: str, part: slice) -> None:
         self.name, self.part = name, part
@@ -291,12 +286,12 @@ class DiagonalHessian:
         self._sum = self._excess = torch.empty(0)
 
     def begin(self, leaves: Mapping[str, Tensor]) -> None:
-        """Begin a draw with these unconstrained values of all sites, from which the loss will be computed."""
+        """Begin a draw; the loss will be computed from these unconstrained values of all sites."""
         self._leaf = leaves[self.name]
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
     def add(self, loss: Tensor) -> None:
-        """Add the second derivatives of a loss, whose graph is kept for the backward pass."""
+        """Add the second derivatives of a loss, and keep its graph for the backward pass."""
         assert self._leaf is not None
         (slopes,) = torch.autograd.grad(loss, self._leaf, create_graph=True, allow_unused=True)
         if slopes is None or not slopes.requires_grad:
@@ -307,7 +302,7 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, deviations: Tensor, gradients: Tensor, precisions: Tensor) -> None:
-        """End a draw, given its deviations from the means, the loss gradients and the guide's precisions S."""
+        """End a draw, given its deviations from the means, its gradients, and the guide's precisions S."""
         self._leaf = None
         self._excess = self._sum / precisions - deviations * gradients
 
@@ -320,7 +315,7 @@ class DiagonalHessian:
 
 
 def diagonal_hessians(joint: Joint) -> list[DiagonalHessian]:
-    """One such object for each small latent variable outside the network."""
+    """A :class:`DiagonalHessian` for each small latent variable outside the network."""
     of_network, shapes = {*joint.model.site_names}, joint.layout.shapes
     return [
         DiagonalHessian(name, part)

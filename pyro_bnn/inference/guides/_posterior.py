@@ -1,4 +1,4 @@
-"""Any guide as a posterior."""
+"""The posterior that draws from a guide."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -24,12 +24,12 @@ from ._saved import FittedGuide, checked_state, made_from, record_of
 class GuidePosterior(Posterior):
     """Draws from a guide: one of this package, one of Pyro's, or a function.
 
-    A guide that is a module uses its own parameters, even if Pyro's global store holds others under the same names. So
-    after ``pyro.get_param_store().load(...)`` call such a guide once, which copies the parameters from the store.
+    A guide that is a module uses its own parameters, even if Pyro's global store has others under the same names. So
+    after ``pyro.get_param_store().load(...)`` call such a guide once, to copy the parameters from the store.
 
     Args:
         guide: Function of the model's arguments that samples every latent variable. A fit changes it in place.
-        status: How its fit ended; by default a note that the guide was given as it is.
+        status: How its fit ended; by default a note that no fit is known.
         history: Record of its fit; empty by default.
     """
 
@@ -43,19 +43,20 @@ class GuidePosterior(Posterior):
                 "a model, which draws from its prior" if isinstance(guide, BayesianModel) else _checks.described(guide)
             )
             raise ValueError(
-                f"a posterior must have a guide, a module or function that samples, got {got}; make one by `fit_svi`."
+                f"the guide of a posterior must be a module or function that samples, got {got}; make a posterior by "
+                "`fit_svi`."
             )
         if status is not None:
             _checks.kind("status", status, Status, "a Status")
         if history is not None:
             _checks.kind("history", history, History, "a History")
         self.guide = guide
-        self.status = status if status is not None else Status(True, "a guide as it was given.")
+        self.status = status if status is not None else Status(True, "a guide without a known fit.")
         self.history = history if history is not None else History()
 
     @property
     def method(self) -> str:
-        """SVI and the kind of guide; without a known fit, only the kind of guide."""
+        """SVI with the kind of guide; without a known fit, only the kind of guide."""
         guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
         return f"SVI with {guide}" if self.history.epochs else guide
 
@@ -74,7 +75,7 @@ class GuidePosterior(Posterior):
 
     @property
     def _plain(self) -> FlatGuide | None:
-        """The guide, if it can be used without effect handlers."""
+        """The guide if it can be used without effect handlers, else None."""
         return self.guide if isinstance(self.guide, FlatGuide) and self.guide.changes is None else None
 
     @torch.no_grad()
@@ -85,7 +86,6 @@ class GuidePosterior(Posterior):
             yield from guide.draws(num_samples)
             return
         for _ in range(num_samples):
-            # other threads wait, because the handlers are global
             with short_errors(), own_parameters(self.guide), poutine.block():
                 trace = poutine.trace(self.guide).get_trace(*args)
             nodes: dict[str, Any] = dict(trace.iter_stochastic_nodes())
@@ -104,7 +104,6 @@ class GuidePosterior(Posterior):
             return {name: value.detach() for name, value in self.guide.median().items()}
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Marginals of a Gaussian guide, for unconstrained variables; see :meth:`Posterior.marginals`."""
         if not isinstance(self.guide, GaussianGuide):
             return {}
         names = [site.name for site in self.guide.sites if site.transform is None]
@@ -112,19 +111,19 @@ class GuidePosterior(Posterior):
         return {name: (locations[name].detach().clone(), scales[name].detach().clone()) for name in names}
 
     def diagnose(self, model: BayesianModel | None = None, *, num_samples: int = 30) -> Diagnosis:
-        """What the posterior learned, site by site: its distance from the prior, its width, and problems.
+        """Diagnose each site: its distance from the prior, its width, and problems.
 
-        It looks at the marginals of a Gaussian guide and needs no data. :func:`~pyro_bnn.gradient_noise` measures how
-        noisy the gradients of a fit are. For a posterior of Laplace's method read its `status`; for an ensemble
-        diagnose the members.
+        The diagnosis uses the marginals of a Gaussian guide and needs no data. :func:`~pyro_bnn.gradient_noise`
+        measures how noisy the gradients of a fit are. For Laplace's method, read the `status` of the posterior; for an
+        ensemble, diagnose the members.
 
         Args:
-            model: The model. It may be left out for this package's guides with fixed priors, after a fit.
+            model: The model. It may be left out after a fit of one of this package's guides, if the priors are fixed.
             num_samples: Number of draws per weight where the divergence from the prior has no closed form. The sum over
                 a site is much more precise than the divergence of one weight.
 
         Returns:
-            A table to print, with `sites`, and `warnings` that each name a remedy.
+            A diagnosis that prints as a table. It has `sites`, and `warnings` that each name a remedy.
 
         Raises:
             ValueError: If the guide has no Gaussian marginals or no weights, or if the model is needed but missing.
@@ -153,7 +152,6 @@ class GuidePosterior(Posterior):
 
     @property
     def pruned_sites(self) -> frozenset[str]:
-        """Sites in which the guide has some weights removed."""
         return frozenset(self.guide.masks) if isinstance(self.guide, MeanFieldGuide) else frozenset()
 
     def to_record(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Record of a guide in a file: its family and its parameters. A removed weight takes one bit."""
+"""The record of a guide in a file: its class and its parameters. A removed weight takes one bit."""
 
 import inspect
 import math
@@ -32,10 +32,10 @@ SCALE_MAPS: dict[str, type[ScaleMap]] = {
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """A guide: its class and, if it has them, its rank and its scale map, by name and settings (such as a cap).
+    """A guide: its class, its rank, and its scale map by name and settings (such as a cap).
 
-    If elements of a parameter were removed, `state` holds the remaining ones, and `removed` the shape, by site.
-    `frozen` lists the parameters that are not learned.
+    If elements of a site were removed, `state` has the remaining ones, and `removed` the shape of the site. `frozen`
+    lists the parameters that are not learned.
     """
 
     family: str
@@ -49,7 +49,7 @@ class GuideRecord:
     def map_of_scales(self) -> ScaleMap:
         """The scale map, which must be one of this package."""
         if self.scale_map not in SCALE_MAPS:
-            raise ValueError(f"its scale map {self.scale_map!r} is none of this package; pass `guide`, made with it.")
+            raise ValueError(f"its scale map {self.scale_map!r} is not of this package; pass a `guide` made with it.")
         try:
             return SCALE_MAPS[self.scale_map](**self.settings)
         except TypeError:
@@ -80,8 +80,8 @@ def record_of(guide: object) -> GuideRecord:
     """The record of a guide's present state; the guide must be a module."""
     if not isinstance(guide, nn.Module):
         raise ValueError(
-            f"the guide must be a module to be saved, got {type(guide).__name__}: the parameters of a function are in "
-            "Pyro's global store; save them with `pyro.get_param_store().save(...)`."
+            f"the guide must be a module to be saved, got {type(guide).__name__}; save the parameters of a function, "
+            "which are in Pyro's global store, with `pyro.get_param_store().save(...)`."
         )
     scale_map = guide.scale_map if isinstance(guide, GaussianGuide) else None
     masks = _masks(guide)
@@ -97,12 +97,12 @@ def record_of(guide: object) -> GuideRecord:
 
 
 def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
-    """A new guide for a model, of the family in a record."""
+    """A new guide for a model, of the class in a record."""
     found = [make for kind, make in FAMILIES.items() if kind.__name__ == record.family]
     if not found or model is None:
         raise ValueError(
-            f"a guide of type {record.family} cannot be made from the file alone; build it as it was, and pass it as "
-            "`guide`."
+            f"a guide of type {record.family} cannot be made from the file alone; build one like the saved guide, and "
+            "pass it as `guide`."
         )
     guide = found[0](model, record)
     parameters = dict(guide.named_parameters())
@@ -115,21 +115,21 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
-    """The complete and checked state in a file, for a guide; the guide is not changed.
+    """The state in a file, complete and checked, for a guide; the guide is not changed.
 
-    `sites` are the sites of the model that receives the state; None unless it is a :class:`BayesianModel`.
+    `sites` are those of the model that receives the state; None unless it is a :class:`BayesianModel`.
     """
     if type(guide).__name__ != record.family:
-        raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another one.")
+        raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")
     if isinstance(guide, FlatGuide) and sites is not None:
         own, expected_sites = ({site.name: tuple(site.start.shape) for site in s} for s in (guide.sites, sites))
         if own != expected_sites:
-            raise ValueError(f"the guide has the sites {own}, which are not those of the model; pass its own model.")
+            raise ValueError(f"the guide has the sites {own}, but the model has others; pass the guide's own model.")
     present = require_tensors("the guide", guide.state_dict())
     if isinstance(guide, AutoGuide) and not present:
         raise ValueError(
-            "the guide has no parameters yet; call it once with the model's arguments, targets included, or make it "
-            "with `auto_normal` and the like."
+            "the guide has no parameters yet; call it once with the model's arguments, including the targets, or make "
+            "it with a function such as `auto_normal`."
         )
     expected = {name: value for name, value in present.items() if name.partition(".")[0] != "keep" or not _masks(guide)}
     state = _unpacked(record, expected)
@@ -146,10 +146,10 @@ def _masks(guide: nn.Module) -> Mapping[str, Tensor]:
 
 def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: GuideRecord) -> None:
     if record.scale_map != guide.scale_map.name:
-        raise ValueError(f"its scale map is {record.scale_map}, that of `guide` {guide.scale_map.name}; pass another.")
+        raise ValueError(f"its scale map is {record.scale_map}, but `guide` has {guide.scale_map.name}; pass another.")
     if record.scale_map in SCALE_MAPS and record.map_of_scales() != guide.scale_map:
         found = record.map_of_scales()
-        raise ValueError(f"its scale map is {found}, that of `guide` {guide.scale_map}; pass a guide with the same.")
+        raise ValueError(f"its scale map is {found}, but `guide` has {guide.scale_map}; pass a guide with the same.")
     for site in guide.sites:
         name = f"{guide.scale_map.name}.{site.name}"
         scale = guide.scale_map(state[name])
@@ -162,7 +162,7 @@ def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: Gui
 
 
 def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A guide's state with masks packed into bits, and only the kept elements of parameters that have a mask."""
+    """A guide's state with masks packed into bits, and without the removed elements of parameters."""
     for site, keep in masks.items():
         bits = torch.from_numpy(np.packbits(keep.cpu().numpy()))
         state = state | {name: state[name][keep] for name in _named_after(site, state)} | {f"keep.{site}": bits}
@@ -175,11 +175,11 @@ def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
 
 
 def _unpacked(record: GuideRecord, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`_packed`; means of removed weights become 0, scales moderate."""
+    """The inverse of :func:`_packed`; removed weights get a mean of 0 and a moderate scale."""
     state = dict(record.state)
     for site, shape in record.removed.items():
         if f"loc.{site}" not in expected or tuple(expected[f"loc.{site}"].shape) != shape:
-            raise ValueError(f"the file has removed weights of `{site}` in shape {shape}, which the guide lacks.")
+            raise ValueError(f"the file has removed weights of `{site}` of shape {shape}, which the guide lacks.")
         count, packed = math.prod(shape), state.get(f"keep.{site}")
         if packed is None or packed.dtype != torch.uint8 or packed.shape != (-(-count // 8),):
             got = "none" if packed is None else f"{packed.dtype} of shape {_checks.shape(packed)}"
@@ -190,7 +190,7 @@ def _unpacked(record: GuideRecord, expected: Mapping[str, Tensor]) -> dict[str, 
             if kept.shape != (int(keep.sum()),):
                 raise ValueError(
                     f"`{name}` of the guide in the file must have shape {(int(keep.sum()),)}, one number for each "
-                    f"weight that is left, got {_checks.shape(kept)}."
+                    f"remaining weight, got {_checks.shape(kept)}."
                 )
             kind = SCALE_MAPS.get(name.partition(".")[0])
             state[name] = kept.new_full(shape, 0.0 if kind is None else kind.moderate).masked_scatter_(keep, kept)

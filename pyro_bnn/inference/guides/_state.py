@@ -1,4 +1,4 @@
-"""The state of a flat guide during a step: its parameters in long vectors, their gradients, and its draws."""
+"""The state of a flat guide during a step: parameters in long vectors, gradients and draws."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from ..joint import Joint, Layout, Piece, Site
 
 LARGE = 2**16
-"""Heuristic: smallest size of a site that gets its own tensor on a CPU."""
+"""Heuristic: smallest size of a site whose gradient has its own tensor on a CPU."""
 
 
 class ParameterVector:
-    """Parameters of a module tree in one vector, until :meth:`close` gives each its own memory again.
+    """Moves the parameters in nested modules into one vector, until :meth:`close` gives each its own memory again.
 
-    A step over all weights is then some fifteen operations on long vectors, and none of these allocates memory: on a
-    CPU, new memory often costs more time than the arithmetic. The vector is placed in `memory`, if given.
+    A step over all weights then needs some fifteen operations on long vectors, and no new memory. On a CPU, new memory
+    often takes more time than the arithmetic. If `memory` is given, it holds the vector.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -36,7 +36,7 @@ class ParameterVector:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The guide's present parameters."""
+        """The parameters that the modules have now."""
         found = (owner._parameters[leaf] for owner, leaf in self._owners)  # `get_parameter` takes ten times as long
         return [parameter for parameter in found if parameter is not None]
 
@@ -54,40 +54,40 @@ class ParameterVector:
                 parameter.data = view
 
     def set_gradient(self, gradient: Tensor) -> None:
-        """Set the vector, shape (P,), that holds the gradients of all parameters."""
+        """Choose the vector, shape (P,), that holds the gradients of all parameters."""
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """Set each parameter's `grad` to its part of that vector, if there is one."""
+        """Set each parameter's `grad` to its part of the vector of :meth:`set_gradient`, if there is one."""
         if self._gradients:
             self.give_once(self._gradients)
 
     def give_once(self, gradients: Iterable[Tensor]) -> None:
-        """Set each parameter's `grad` to a tensor of its shape that belongs to this step alone."""
+        """Set each parameter's `grad` to one of these tensors, in the order of the parameters."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 
     def copy_gradients(self) -> None:
-        """Give the gradients separate memory."""
+        """Give each gradient its own memory."""
         self._gradients = []
         for parameter in self.parameters:
             parameter.grad = None if parameter.grad is None else parameter.grad.clone()
 
     def close(self) -> None:
-        """Give every parameter its own memory, in its former memory format."""
+        """Give each parameter its own memory, in its former memory format."""
         for parameter, view, example in zip(self.parameters, self._views, self._formats, strict=True):
             if parameter.data_ptr() == view.data_ptr():
                 parameter.data = torch.empty_like(example, device=view.device).copy_(view)
-        self._views, self.value = [], self.value.new_empty(0)  # frees the memory for the next vector's parameters
+        self._views, self.value = [], self.value.new_empty(0)  # frees the memory before the next vector is closed
 
 
 class DrawGradients:
-    """Gradients of minus the log-likelihood in a draw: large sites have their own tensors, the others share a vector.
+    """Gradients of minus the log-likelihood in a draw. Large sites have their own tensors; the others share a vector.
 
-    If a gradient belongs to a vector, the backward pass must add to it, which takes memory for both and the time of
-    a sum. A site's own tensor is the one that the backward pass made. Small sites share a vector, since they are
-    updated together. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements have their
-    own tensor there, or none if it is None. All draws of a step are in the memory of the vector `draw`.
+    A site's own tensor is made by the backward pass. A gradient in a shared vector costs more memory and time, since
+    the backward pass must add to it. But small sites that share a vector are updated together. On a GPU each operation
+    costs time, so only sites of at least `large_on_gpu` elements have their own tensor there, or none if this is None.
+    All draws of a step use the memory of the vector `draw`.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -98,7 +98,7 @@ class DrawGradients:
         small = Layout({name: shape for name, shape in shapes.items() if name not in self._large})
         self._joined = draw.new_zeros(small.num_elements)
         self._views = small.views(self._joined) if small.shapes else {}
-        self._runs: list[tuple[int, str | None, int]] = []  # start of a run, its site if large, and start in its tensor
+        self._runs: list[tuple[int, str | None, int]] = []  # start in `draw`, site if large, start in the tensor
         for name, part in joint.layout.slices.items():
             if name in self._large:
                 self._runs.append((part.start, name, 0))
@@ -109,11 +109,11 @@ class DrawGradients:
         self._own: dict[str, Tensor] = {}
 
     def label(self, site: Site) -> str | None:
-        """Label of a site for :meth:`Joint.pieces`, so that each piece lies in one tensor."""
+        """Label of a site for :meth:`Joint.pieces`, so that the gradients of each piece are in one tensor."""
         return site.name if site.name in self._large else None
 
     def leaves(self) -> dict[str, Tensor]:
-        """New autograd leaves, one per site, that are views of the draw; all gradients start at zero."""
+        """New autograd leaves, one per site, which are views of the draw; all gradients start at zero."""
         self._own.clear()
         self._joined.zero_()
         self._leaves = {name: view.detach().requires_grad_() for name, view in self._draws.items()}
@@ -147,7 +147,7 @@ class DrawGradients:
 
 
 class Noise(Enum):
-    """Form in which an estimator gets the noise of a Gaussian weight, in addition to the mean."""
+    """Form in which an estimator gets the noise of a Gaussian parameter, in addition to the mean."""
 
     DEVIATION = "deviation"
     """A draw of the weight minus its mean."""
@@ -157,7 +157,7 @@ class Noise(Enum):
 
 @dataclass(frozen=True)
 class RandomParameter:
-    """A Gaussian parameter of a layer, in the form that an estimator needs.
+    """A Gaussian parameter of a layer, for an estimator.
 
     Args:
         name: Site name of the parameter.
@@ -178,10 +178,10 @@ class RandomParameter:
 
 
 class FlatState(ABC):
-    r"""The state of a flat guide during a step: it draws, and turns the network's gradients into the guide's.
+    r"""Draws values for a step, and computes the guide's gradients from those of the network.
 
-    A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, :meth:`observe` before the network's backward
-    pass, and :meth:`pull_back`. Last, it calls :meth:`give_gradients`.
+    A step calls :meth:`begin`. For each draw it then calls :meth:`draw`, :meth:`observe` before the network's backward
+    pass, and :meth:`pull_back`. At the end it calls :meth:`give_gradients`.
     """
 
     value: Tensor
@@ -202,36 +202,36 @@ class FlatState(ABC):
         return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
 
     def begin(self, weight: float) -> None:
-        """Start a step from the present values of the parameters, with this weight of the divergence."""
+        """Start a step from the present parameters; `weight` is the weight of the divergence."""
         for vector in self.vectors.values():
             vector.link()
         self.update()
 
     @abstractmethod
     def update(self) -> None:
-        """Compute the quantities that all draws of a step share, such as scales."""
+        """Compute quantities that all draws of a step need, such as scales."""
 
     @abstractmethod
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Draw a value for each site, the input of the network, with a gradient of zero."""
+        """Draw a value for each site, for the network, with a gradient of zero."""
 
-    def observe(self, loss: Tensor) -> None:  # noqa: B027 (nothing to do for most)
-        """Inspect the loss before its backward pass: minus the log-likelihood of all or some of the rows."""
+    def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
+        """Use the loss, minus the log-likelihood of all or some rows, before its backward pass."""
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Turn the gradients in the draw into gradients in the parameters, and add `weight` times the divergence's.
+        """Compute the gradients of the parameters from those of the draw, plus `weight` times those of the divergence.
 
         Returns the divergence in nats, in double precision.
         """
 
     def give_gradients(self) -> None:
-        """Set every parameter's `grad`."""
+        """Set the `grad` of each parameter."""
         for vector in self.vectors.values():
             vector.give_gradients()
 
     def bad_site(self) -> str | None:
-        """The first site whose value or log-density is not finite in the last draw, in words; None if there is none."""
+        """The first site with a value or log-density that is not finite in the last draw, as text, or None."""
         free = self.joint.layout.views(self.value)
         values = self.joint.constrained(free)
         for site in self.joint.sites:
@@ -244,11 +244,11 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether any scale of a site is 0 or NaN, so that the site has no density."""
+        """Whether a scale of a site is not above 0, so that the site has no density."""
         return False
 
     def close(self) -> None:
-        """Give the parameters their own memory; everything else is freed first, to keep peak memory low."""
+        """Give each parameter its own memory. All other memory is freed first, to keep the peak low."""
         vectors = self.vectors.values()
         vars(self).clear()
         for vector in vectors:
@@ -257,9 +257,9 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """New autograd leaves, one per site, that are views of `vector`; their gradients are added to `gradient`.
+        """New autograd leaves, one per site, which are views of `vector`; their gradients are added to `gradient`.
 
-        Both must be the same vectors at each call, or alternate among a few.
+        The views of both vectors are kept, so calls should use the same vectors.
         """
         leaves = {}
         for name, view, its_gradient in zip(
@@ -270,7 +270,6 @@ class FlatState(ABC):
         return leaves
 
     def _views_of(self, vector: Tensor) -> list[Tensor]:
-        """The parts of a vector, one per site."""
         if id(vector) not in self._views:
             self._views[id(vector)] = vector, list(self.joint.layout.views(vector).values())
         return self._views[id(vector)][1]

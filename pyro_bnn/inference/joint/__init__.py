@@ -1,4 +1,4 @@
-"""The joint density of data and latent variables: its sites, their prior densities, and the product."""
+"""The joint density of data and latent variables, and its parts: sites and prior densities."""
 
 from ._batched import draw_batches as draw_batches
 from ._coordinates import Coordinates as Coordinates
@@ -18,4 +18,5 @@ from ._potential import TracePotential as TracePotential
 from ._potential import network_potential as network_potential
 from ._potential import warn_of_learnable as warn_of_learnable
 from ._sites import Site as Site
+from ._sites import constrained as constrained
 from ._sites import find_sites as find_sites

@@ -1,4 +1,4 @@
-"""Runs of a model for many draws of its latent variables at once, without effect handlers."""
+"""Runs a model for many draws of its latent variables at once, without Pyro's effect handlers."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,10 +14,10 @@ from ...modelling.model import BayesianModel
 
 
 class BatchedModel:
-    """A :class:`BayesianModel` run for many draws of its latent variables at once, without Pyro's machinery.
+    """Runs a :class:`BayesianModel` for many draws of its latent variables at once.
 
-    It is built from an example of two draws, ``{site: shape (2, *event)}``, with the model in the state of later
-    evaluations.
+    `example` is two draws, ``{site: shape (2, *event)}``. The model must already be in the mode, device and dtype of
+    later runs.
     """
 
     def __init__(self, model: BayesianModel, example: Mapping[str, Tensor], x: Inputs) -> None:
@@ -29,25 +29,25 @@ class BatchedModel:
         return {path: values[name] for path, name in self._paths.items()}
 
     def observation(self, values: Mapping[str, Tensor], x: Inputs) -> Distribution:
-        """The elementwise distribution of the targets, batch shape ``(K, N, ...)``; values: shape ``(K, *event)``."""
+        """The distribution of the targets, batch shape ``(K, N, ...)``, for values of shape ``(K, *event)``."""
         output = self._network(self._weights(values), x)
         return self._model.observe(output, values)
 
 
 DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws at which batched products are efficient and memory stays small."""
+"""Heuristic: number of draws in a batch, for efficient products and little memory."""
 
 
 def draw_batches(
     model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, *, stream: Stream | None = None
 ) -> Iterator[Distribution]:
-    """The distributions of the targets at x for stored draws, in batches of draws.
+    """The distributions of the targets at x for stored draws, several draws at a time.
 
     Args:
         model: The model.
         samples: Draws of all latent variables, ``{site: shape (K, S, *event)}``; K chains of S draws.
         x: Inputs, shape (N, ...), also as arrays or lists.
-        stream: Random numbers for draws inside the network; None uses torch's generators.
+        stream: Generators for random numbers inside the network; None uses torch's generators.
 
     Yields:
         Distributions of batch shape ``(number of draws, N, ...)``, chain after chain.

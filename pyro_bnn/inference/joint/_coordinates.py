@@ -1,4 +1,4 @@
-"""Values of a model's latent variables in a flat vector, or as rows of a matrix, in unconstrained space."""
+"""Latent variables in a flat vector, or as rows of a matrix, in unconstrained space."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,13 +11,13 @@ from ..._core.copies import copied
 from ..._core.reflection import unvalidated
 from ..._core.scope import EXCLUSIVE
 from ...modelling.model import BayesianModel
-from ._sites import Site, find_sites
+from ._sites import Site, constrained, find_sites
 
 Draw = dict[str, Tensor]
 
 
 class Layout:
-    """Positions of tensors with given names and shapes, one after the other in a vector of P numbers."""
+    """Positions of named tensors in a vector of P numbers, which contains one tensor after the other."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)
@@ -30,12 +30,12 @@ class Layout:
         self.num_elements = end
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """The parts of a vector of shape (..., P), without a copy: ``{name: shape (..., *shape)}``."""
+        """The tensors in a vector of shape (..., P), as views: ``{name: shape (..., *shape)}``."""
         lead, pieces = vector.shape[:-1], vector.split(self._sizes, -1)
         return {n: piece.view(lead + shape) for (n, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
 
     def pack(self, values: Mapping[str, Tensor]) -> Tensor:
-        """A new vector of shape (..., P) from the parts: the inverse of :meth:`views`."""
+        """A new vector of shape (..., P) from the tensors: the inverse of :meth:`views`."""
         parts = []
         for name, shape in self.shapes.items():
             value = values[name]
@@ -46,7 +46,7 @@ class Layout:
 class Coordinates:
     """The map between values of all latent variables and flat vectors of real numbers.
 
-    Points are rows: z has shape (K, P), with the sites' unconstrained values one after the other.
+    Each row of z, shape (K, P), is a point: the unconstrained values of the sites, one site after the other.
     """
 
     def __init__(self, sites: list[Site]) -> None:
@@ -54,18 +54,17 @@ class Coordinates:
         starts = {site.name: site.unconstrained_start for site in sites}
         self.layout = Layout({name: start.shape for name, start in starts.items()})
         self.start = self.layout.pack(starts)
-        """First values of all sites, such as a network's own weights, unconstrained, shape (P,)."""
+        """First values of all sites, such as a network's own weights, in unconstrained space, shape (P,)."""
         self.like = self.start[:0]  # an empty tensor with the right device and dtype
 
     @property
     def num_dimensions(self) -> int:
-        """P, the length of a flat vector."""
+        """Length P of a flat vector."""
         return self.layout.num_elements
 
     def constrain(self, z: Tensor) -> Draw:
         """Values of the sites, ``{site: shape (K, *event)}``."""
-        free = self.layout.views(z)
-        return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
+        return constrained(self.sites, self.layout.views(z))
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
         """The inverse of :meth:`constrain`."""
@@ -74,7 +73,7 @@ class Coordinates:
             got = values.get(site.name)
             if got is None or got.shape[1:] != site.start.shape:
                 raise ValueError(
-                    f"the start belongs to another model: `{site.name}` must have a value of shape "
+                    f"the start is from another model: `{site.name}` must have a value of shape "
                     f"{_checks.shape(site.start)}, got {'none' if got is None else _checks.shape(got[0])}."
                 )
             value = got.to(self.like)
@@ -84,7 +83,7 @@ class Coordinates:
 
 
 def coordinates_of(model: BayesianModel, dtype: torch.dtype) -> Coordinates:
-    """The coordinates of a model's latent variables in a chosen dtype; the model is not changed."""
-    with EXCLUSIVE:  # another thread may have put its draw into the network
+    """The coordinates of a model's latent variables in a given dtype; the model is not changed."""
+    with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
         model = copied(model)
     return Coordinates(find_sites(model.to(dtype).eval(), (), {}))

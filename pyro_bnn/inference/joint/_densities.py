@@ -1,8 +1,8 @@
-"""Prior densities in one table: logarithm, slope, and the divergence of Gaussians from each.
+"""Prior densities: their logarithms and gradients, and the divergences of Gaussians from them.
 
-A density is the prior of a run of consecutive numbers in the flat vector of latent variables, in unconstrained space.
-The gradients of common densities are written out; :class:`AnyDensity` computes all others by autograd. Samplers
-evaluate many points at once, differentiably, by :meth:`Density.rows`; C code is recorded from it.
+A density is the prior of consecutive numbers in the flat vector of latent variables, in unconstrained space. Common
+densities have explicit gradients; :class:`AnyDensity` uses autograd. Samplers evaluate many points at once with
+:meth:`Density.rows`.
 """
 
 import math
@@ -23,29 +23,27 @@ from ._sites import Site
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
 LARGEST_LOG_ODDS = 80.0
-"""A little below the logarithm of the largest number in single precision."""
+"""Slightly below the logarithm of the largest number in single precision."""
 
 
 class Density(ABC):
-    """The prior density of a run of P numbers."""
+    """The prior density of P consecutive numbers."""
 
     is_closed = False
-    """Whether the divergence of Gaussians from the prior has a closed form, so that :meth:`divergence` can be
-    called."""
+    """Whether the divergence of Gaussians from the prior has a closed form. Only then :meth:`divergence` works."""
 
     key: tuple[object, ...] | None = None
-    """Neighbouring runs with equal keys are evaluated together; a run with key None is evaluated alone, in one
-    piece."""
+    """Neighbouring densities with equal keys are evaluated together. A density without a key is evaluated alone."""
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         """The log-density in nats, summed in double precision; its gradient is written into `slope`.
 
-        Vectors have shape (P,); at least two in `scratch` may be overwritten.
+        All vectors have shape (P,). `scratch` is two or more vectors that may be overwritten.
         """
 
     def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
-        """The log-density; `weight` times its gradient is added to `gradient`. It needs three vectors in `scratch`."""
+        """The log-density; `weight` times its gradient is added to `gradient`. `scratch` needs three vectors."""
         slope, *rest = scratch
         log_prob = self.log_prob(value, slope, rest)
         gradient.add_(slope, alpha=weight)
@@ -56,24 +54,27 @@ class Density(ABC):
     ) -> Tensor:
         """KL(N(loc, scale^2) || prior) in nats, summed in double precision; its gradients are written into the slopes.
 
-        Vectors have shape (P,); at least two in `scratch` may be overwritten.
+        All vectors have shape (P,). `scratch` is two or more vectors that may be overwritten.
         """
         raise NotImplementedError
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether the formulas hold for these arguments of the prior, each one number or one per weight."""
+        """Whether the formulas work for these arguments of the prior: single numbers, or one number per weight."""
         return True
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """The log-density of points of shape (K, P), shape (K,): differentiable, and without branches on values."""
+        """A differentiable function from points, shape (K, P), to log-densities, shape (K,).
+
+        It has no branches on values, so that C code can be recorded from it.
+        """
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)
 
 
 class NormalDensity(Density):
-    """Independent Gaussians; mean and scale are each one number for all weights, or one per weight, shape (P,)."""
+    """Independent Gaussians; mean and scale are single numbers or have shape (P,)."""
 
     is_closed = True
 
@@ -90,7 +91,7 @@ class NormalDensity(Density):
         return self._log_scale * (count if self._is_scalar else 1) + count * LOG_ROOT_TAU
 
     def centred(self, value: Tensor, scratch: Tensor) -> Tensor:
-        """The deviations of the values from the mean: the values themselves, or written into `scratch`."""
+        """The deviations of the values from the mean, in `scratch`; for a mean of 0 the values themselves."""
         is_zero = not isinstance(self.loc, Tensor) and self.loc == 0
         return value if is_zero else torch.sub(value, self.loc, out=scratch)
 
@@ -101,7 +102,6 @@ class NormalDensity(Density):
         return 0.5 * torch.dot(deviation, slope).double() - self._constant(len(value))
 
     def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
-        """See :meth:`Density.add_slope`; with one scale for all weights, no vector is needed for the slope."""
         if isinstance(self.precision, Tensor):
             return super().add_slope(value, gradient, weight, scratch)
         deviation = self.centred(value, scratch[0])
@@ -109,7 +109,7 @@ class NormalDensity(Density):
         if abs(factor) > torch.finfo(gradient.dtype).max:
             raise ValueError(
                 f"`kl_weight` {abs(weight):g} times the prior's precision {self.precision:g} is too large for "
-                f"{gradient.dtype}; take a smaller weight, a wider prior, or a model in float64."
+                f"{gradient.dtype}; use a smaller weight, a wider prior, or a model in float64."
             )
         gradient.add_(deviation, alpha=-factor)
         return -0.5 * self.precision * torch.dot(deviation, deviation).double() - self._constant(len(value))
@@ -119,7 +119,7 @@ class NormalDensity(Density):
     ) -> Tensor:
         r"""Half the sum of :math:`r - 1 - \log r + (d / s)^2`, with :math:`r = (\sigma / s)^2` and d = loc - m.
 
-        No term is negative, so no digits cancel where guide and prior are close.
+        No term is negative, so no digits are lost if guide and prior are nearly equal.
         """
         deviation = self.centred(loc, scratch[0])
         torch.mul(deviation, self.precision, out=loc_slope)
@@ -132,7 +132,7 @@ class NormalDensity(Density):
     def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         r"""Half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
 
-        It is minus the expected log-density, without the constant :math:`\tfrac12 \log 2\pi` of each number.
+        This is minus the expected log-density, without the constant :math:`\tfrac12 \log 2\pi` of each number.
         """
         variance = torch.reciprocal(precision, out=scratch[0])
         deviation = self.centred(loc, scratch[1])
@@ -144,7 +144,7 @@ class NormalDensity(Density):
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """See :meth:`Density.rows`; as one weighted sum of squares."""
+        """See :meth:`Density.rows`; the log-density is one weighted sum of squares."""
         loc, scale = arguments
         is_centred, root_precision = not bool(loc.any()), scale.reciprocal()
         log_constant = scale.log() + LOG_ROOT_TAU
@@ -157,16 +157,16 @@ class NormalDensity(Density):
 
 
 class ScaleMixtureDensity(Density):
-    r"""The mixture of :class:`~pyro_bnn.distributions.ScaleMixtureNormal`, in the same notation.
+    r"""The density of :class:`~pyro_bnn.distributions.ScaleMixtureNormal`, in the same notation.
 
     .. math:: \frac{d \log p}{dw} = -w \left(\sigma_a^{-2} + s(z) (\sigma_b^{-2} - \sigma_a^{-2})\right),
 
-    with s the logistic function; softplus and its slope are computed from the same :math:`e^z`.
+    where s is the logistic function. Softplus and its slope are computed from the same :math:`e^z`.
     """
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether all arguments are single numbers, with odds at zero far from the limits of single precision."""
+        """Whether all arguments are single numbers, and the odds at zero do not overflow in single precision."""
         if any(isinstance(number, Tensor) for number in numbers):
             return False
         return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ class ScaleMixtureDensity(Density):
         self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """The log-density of the wider component plus the softplus of the log-odds, and the slope of the sum."""
+        """See :meth:`Density.log_prob`: the log-density of the wider component plus the softplus of the log-odds."""
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
@@ -193,10 +193,10 @@ class ScaleMixtureDensity(Density):
 
 
 class AnyDensity(Density):
-    """Any other prior; its gradients come from autograd.
+    """Any other prior, with gradients from autograd.
 
-    The density of a constrained variable is the density of its unconstrained value. A point estimate omits the Jacobian
-    determinant of the transform, and so finds the mode in constrained space.
+    For a constrained variable this is the density of the unconstrained value. Without `jacobian` the Jacobian
+    determinant of the transform is omitted, as for a point estimate, which is the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
@@ -216,7 +216,6 @@ class AnyDensity(Density):
         return gaussian if self._transform is None else dist.TransformedDistribution(gaussian, [self._transform])
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """The log-density of the prior, plus the logarithm of the Jacobian determinant."""
         with torch.enable_grad():
             leaf = value.detach().requires_grad_()
             free = leaf.view(self._shape)
@@ -231,7 +230,6 @@ class AnyDensity(Density):
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        """The divergence in torch's closed form."""
         with torch.enable_grad():
             pair = loc.detach().requires_grad_(), scale.detach().requires_grad_()
             result = kl_divergence(self._gaussian(*pair), self._prior).sum()
@@ -245,7 +243,7 @@ FORMULAS: dict[Any, type[Density]] = {dist.Normal: NormalDensity, ScaleMixtureNo
 
 
 def density_of(site: Site, *, jacobian: bool = True) -> Density:
-    """The density of a site's unconstrained value; see :class:`AnyDensity` for `jacobian`."""
+    """The prior density of a site's unconstrained value; for `jacobian` see :class:`AnyDensity`."""
     base: Any = elementwise_prior(site)
     if formulas := FORMULAS.get(type(base)):
         numbers = [_number_or_flat(getattr(base, name), site) for name in type(base).arg_constraints]
@@ -255,14 +253,14 @@ def density_of(site: Site, *, jacobian: bool = True) -> Density:
 
 
 def elementwise_prior(site: Site) -> Distribution | None:
-    """The prior of a site's single elements; None if the site is constrained or its elements are dependent."""
+    """The prior of single elements of a site; None if the site is constrained or its elements are dependent."""
     base = unwrap(site.prior)
     return base if site.transform is None and base.event_shape == () else None
 
 
 def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
-    """One number if all weights share it, else a vector with one number per weight."""
-    argument = argument.detach()  # a learned prior gets here only to ask whether it has a closed form
+    """A single number if all elements are equal, else a vector."""
+    argument = argument.detach()  # for a learned prior, only `is_closed` of the density is used
     first = argument.reshape(-1)[0]
     if bool((argument == first).all()):
         return float(first)
@@ -272,9 +270,9 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
 def groups_of(
     sites: Sequence[Site], layout: Layout, children: Collection[str]
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
-    """Sites whose elements are independent under one kind of prior, and their density for points (K, P).
+    """Groups of sites whose elements are independent under one kind of prior, with their density at points (K, P).
 
-    Left out are sites inside plates, and sites whose priors depend on other sites.
+    Sites inside plates, and `children`, whose priors depend on other sites, belong to no group.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

@@ -1,4 +1,4 @@
-"""A check that autograd's gradients of a network are right: a fit with a wrong gradient would fail silently."""
+"""A check that autograd's gradients of a network are correct; a fit with a wrong gradient would fail silently."""
 
 import math
 from collections.abc import Mapping
@@ -16,42 +16,42 @@ from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
 MAX_ROWS = 32
-"""Heuristic: this many rows reach most paths through a network, at the cost of a few steps of a fit."""
+"""Heuristic: number of rows for the check; they run through most parts of a network and cost little time."""
 
 MAX_WEIGHTS = 10_000_000
 """Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
 
 CHECKPOINTED = (
-    "the network must keep its activations, but it uses activation checkpointing (`torch.utils.checkpoint`), which "
-    "runs layers again when the drawn weights are not in their place any more; leave checkpointing out."
+    "the network must not use activation checkpointing (`torch.utils.checkpoint`), which runs layers again in the "
+    "backward pass, when the drawn weights are no longer in the network; remove the checkpointing."
 )
-"""torch's message if a backward pass runs layers again and gets other tensors than the forward pass."""
+"""Message for torch's `CheckpointError`, raised if layers that run again get other tensors than in the first run."""
 
 STEPS = (1e-4, 1e-5)
-"""Lengths of the two steps relative to the size of a site's weights; rounding in double precision is far smaller."""
+"""Lengths of two steps, relative to the size of a site's weights; rounding in double precision is far smaller."""
 
 SUSPICIOUS = 1e-3
 """Relative disagreement of all sites together above which each site is checked alone."""
 
 WRONG = 0.1
-"""Relative disagreement above which the gradient is wrong; a kink below `SMOOTH` explains at most `SMOOTH` / 2."""
+"""Relative disagreement above which a gradient is wrong; a kink below `SMOOTH` explains at most `SMOOTH` / 2."""
 
 SMOOTH = 0.05
-"""Relative disagreement of the two steps, or of both sides of the shorter one, above which there is a kink."""
+"""Relative disagreement of the two steps, or of both sides of the shorter step, above which there is a kink."""
 
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in the weights of some sites: the movement per unit step, and autograd's derivative along it."""
+    """A direction in the weights of some sites: the change per unit step, and autograd's derivative along it."""
 
     moves: dict[str, Tensor]
     slope: float
 
 
 class _Function:
-    """The log-likelihood of a few rows as a function of the weights, in float64, always with the same random numbers.
+    """The log-likelihood of some rows as a function of the weights, in float64, always with the same random numbers.
 
-    It changes its model, which is therefore a copy.
+    The model is changed, so it must be a copy.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -62,11 +62,11 @@ class _Function:
         buffers = dict(model.named_buffers(remove_duplicate=False))
         self._originals = [(value, value.clone()) for name, value in buffers.items() if name not in weights]
         with seeded(0, self._device):
-            for name in self._names:  # a network may start at zeros or at kinks: move away from them
+            for name in self._names:  # moves away from zeros and kinks, at which a network may start
                 value = self._values[name]
                 self._values[name] = value + 0.03 * _size_of(value) * torch.randn_like(value)
-            # The network must use the given values instead of its own, even in a backward pass that recomputes
-            # activations (checkpointing) after the given ones were taken out. So its own values are set far off.
+            # A backward pass that recomputes activations (checkpointing) would use the network's own values instead of
+            # the given ones. The own values are set far from the given ones, so that the check finds this error.
             sites = [(name, model.initial_value(name)) for name in self._names]
             far = {name: value + 10 * _size_of(value) * torch.randn_like(value) for name, value in sites}
             for path, value in model.network_weights(far).items():
@@ -85,20 +85,19 @@ class _Function:
         for name, value in given.items():
             if value._version != drawn[name]:
                 raise _WrongGradientError(
-                    f"the network changes its weights in place (`max_norm`, `clamp_`), and `{name}` is then no longer "
-                    "the value that was drawn; compute the changed weights as new tensors, or leave it out of `where`."
+                    f"the network must not change its weights in place (`max_norm`, `clamp_`), since `{name}` is then "
+                    "no longer the drawn value; compute new tensors instead, or leave it out of `where`."
                 )
         for name, part, earlier in (("x", self._x, before[0]), ("y", self._y, before[1])):
             if versions(part) != earlier:
                 raise _WrongGradientError(
-                    f"the {'network' if name == 'x' else 'likelihood'} must leave `{name}` as it is, but it changes it "
-                    "in place (`inplace=True`, `add_`), so the next draw would see other data; compute the change as "
-                    "a new tensor."
+                    f"the {'network' if name == 'x' else 'likelihood'} must not change `{name}` in place "
+                    "(`inplace=True`, `add_`), since the next draw would get other data; compute a new tensor instead."
                 )
         return result, leaves
 
     def value(self, moved: Mapping[str, Tensor]) -> float:
-        """The log-likelihood in nats, with the values in `moved` for some sites."""
+        """The log-likelihood in nats; `moved` replaces the values of some sites."""
         return float(self._call(moved)[0].detach())
 
     def value_and_gradients(self) -> tuple[float, dict[str, Tensor]]:
@@ -119,7 +118,7 @@ class _Function:
 
 
 def _size_of(value: Tensor) -> float:
-    """Root mean square of the elements, or 1 if all are 0."""
+    """Root mean square of the elements; 1 if all are 0."""
     root = float(value.square().mean().sqrt()) if value.numel() else 0.0
     return root or 1.0
 
@@ -127,31 +126,32 @@ def _size_of(value: Tensor) -> float:
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     r"""Raise if autograd's gradient of the log-likelihood in the random weights is wrong.
 
-    A network can hide part of its gradient: by ``detach()``, by its own `autograd.Function`, or in a layer that returns
-    a wrong gradient. Every fit with such a network would fail silently.
+    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Every fit
+    with such a network would fail silently.
 
     The derivative along a direction d of the weights is compared with a central difference,
 
     .. math:: \nabla \ell \cdot d \overset?= \frac{\ell(w + h d) - \ell(w - h d)}{2 h},
 
-    in double precision, on a copy of the model, with the same random numbers for every evaluation, at a point near the
-    sites' starts. Two directions are tried for each site. One moves all weights whose gradient according to autograd is
-    exactly 0, which reveals a hidden gradient; the other follows the signs of the gradient. First all sites are moved
-    together; only if that shows a disagreement is each site moved alone.
+    in double precision, on a copy of the model, at a point near the sites' first values. All evaluations use the same
+    random numbers. Two directions are tried for each site. One moves all weights whose gradient is exactly 0 according
+    to autograd, which reveals a hidden gradient. The other follows the signs of the gradient. First all sites are moved
+    together. Only if this shows a disagreement, each site is moved alone.
 
-    A false alarm would be worse than a miss, so doubtful cases pass. The finite differences of two step sizes, and of
-    both sides, must agree; if they do not, the function has a kink there and the check passes. It also passes if the
-    network does not run in double precision, gives different values for the same weights and seed, or is flat where
-    autograd has a slope (a straight-through estimator). Networks with more than ten million random weights, and models
-    with an estimator applied, are not checked.
+    Doubtful cases pass, since a false alarm would be worse than a miss. If the differences of two step sizes, or of
+    both sides, disagree, the function has a kink and the check passes. It also passes if the network does not run in
+    double precision, gives different values for the same weights and seed, or is constant where autograd has a slope
+    (a straight-through estimator). Networks with more than ten million random weights, and models with an estimator
+    applied, are not checked.
 
     Args:
-        model: The model, which stays as it is; it is checked in its present mode, train or eval.
+        model: The model, which does not change. It is checked in its present mode, train or eval.
         x: Inputs, shape (N, ...); only the first 32 rows are used.
         y: Targets, shape (N, ...).
 
     Raises:
-        ValueError: If the two disagree, or if the network changes its weights in place; the message names the site.
+        ValueError: If a gradient is wrong, or if the network changes its weights or its input in place; the message
+            names the site.
     """
     if (
         model.interception.is_active
@@ -161,7 +161,7 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     x, y = map_inputs(_example, x), _example(_checks.rows("y", y))
     try:
         with torch.enable_grad():
-            with EXCLUSIVE:  # another thread may have put its draw into the network
+            with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
                 model_copy = copied(model)
             function = _Function(model_copy.double(), x, y)
             start, gradients = function.value_and_gradients()
@@ -178,7 +178,7 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
         raise
     except CheckpointError:
         raise ValueError(CHECKPOINTED) from None
-    except Exception:  # wrong data: the model's own call reports them. Or the network does not run in float64
+    except Exception:  # wrong data, which a call of the model reports, or a network that does not run in float64
         return
 
 
@@ -188,7 +188,7 @@ def _example(value: Tensor) -> Tensor:
 
 
 class _WrongGradientError(Exception):
-    """A gradient is wrong, as opposed to any other error in the check."""
+    """A finding of the check, as opposed to any other error in it."""
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
@@ -210,7 +210,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """One direction for all sites; sites with large slopes move less, so that median slopes still count."""
+    """One direction for all sites; sites with large slopes move less, so that they do not hide the others."""
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0
@@ -223,7 +223,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Largest rounding error of a difference quotient; heuristic: a thousand roundings of the sum."""
+    """Largest rounding error of a difference quotient; heuristic: a thousand times that of the log-likelihood."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 
@@ -237,7 +237,7 @@ def _looks_wrong(function: _Function, direction: _Direction, start: float) -> bo
 
 
 def _check(function: _Function, name: str, direction: _Direction, start: float) -> None:
-    """Raise if the function is smooth along a direction but its slope differs from that of autograd."""
+    """Raise if the function is smooth along a direction, but autograd's slope is wrong."""
     centred, sides = [], (0.0, 0.0)
     for step in STEPS:
         ahead, behind = function.along(direction, step), function.along(direction, -step)
@@ -251,8 +251,8 @@ def _check(function: _Function, name: str, direction: _Direction, start: float) 
     if error > WRONG * max(abs(difference), abs(direction.slope)) + 10 * _rounding(start, STEPS[-1]):
         raise _WrongGradientError(
             f"the network hides or changes the gradient of its log-likelihood in `{name}`: along one direction "
-            f"autograd says {direction.slope:.4g} nats and a finite difference {difference:.4g}. Look for `detach()`, "
+            f"autograd gives {direction.slope:.4g} nats and a finite difference {difference:.4g}. Look for `detach()`, "
             "`.data`, `torch.no_grad()` or an autograd function in the layer that owns it; correct the layer, or leave "
-            f"`{name}` out of `where`. Surrogate gradients on purpose (straight-through, gradient reversal) would not "
-            "maximise the ELBO: they are refused too, and there is no switch."
+            f"`{name}` out of `where`. Intended surrogate gradients (straight-through, gradient reversal) are not "
+            "supported either, since they do not maximise the ELBO."
         )

@@ -1,4 +1,4 @@
-"""The joint density of a model's data and latent variables; the latent variables form a flat vector."""
+"""The joint density of a model's data and latent variables, which lie in a flat vector."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
 from ._coordinates import Layout
 from ._densities import Density, density_of
-from ._sites import Site, find_sites
+from ._sites import Site, constrained, find_sites
 
 CHUNK = 2**20
-"""Heuristic: length of a chunk on a CPU, chosen so that a chunk of every vector fits in the cache."""
+"""Heuristic: length of a piece on a CPU; a piece of every vector fits in the cache."""
 
 
 @dataclass(frozen=True)
 class Piece:
     """Consecutive numbers of a flat vector that are evaluated together."""
 
-    part: slice  # start and end in the vector
+    part: slice  # of the vector
     density: Density
-    kind: Any  # a guide's label for the piece's sites; see `Joint.pieces`
+    kind: Any  # label of the sites; see `Joint.pieces`
 
 
 class Joint:
@@ -44,10 +44,10 @@ class Joint:
         self.layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
 
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
-        """The priors of the vector, in pieces: neighbours with equal label and density are joined, long runs cut.
+        """The prior of the vector in pieces: neighbours of equal label and density are joined, long pieces are cut.
 
         Args:
-            kind: Function from a site to a label; only sites with equal labels are evaluated together.
+            kind: Function from a site to its label.
             longest: Length of the longest piece on a CPU.
         """
         runs: list[Piece] = []
@@ -62,12 +62,11 @@ class Joint:
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Values of the sites from their unconstrained values, differentiable."""
-        pairs = ((site, free[site.name]) for site in self.sites)
-        return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
+        return constrained(self.sites, free)
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """Chunks of a long run; a density without a key may have one number per weight, so its run stays whole."""
+    """Cut a long piece; a density without a key may have one number per weight, so its piece stays whole."""
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

@@ -1,8 +1,4 @@
-"""The posterior as one function of a flat vector, for samplers and Laplace's method.
-
-It is evaluated many times, so points are evaluated in batches, and without effect handlers if the model is a
-:class:`BayesianModel`.
-"""
+"""Potentials: minus the log joint density as a function of a flat vector, for samplers and Laplace's method."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -33,7 +29,7 @@ class Potential(Coordinates, ABC):
 
     .. math:: U(z) = -\log p(y \mid w) - \log p(w) - \log \left| \det \frac{dw}{dz} \right|, \qquad w = w(z).
 
-    Points are rows: z has shape (K, P); see :class:`Coordinates`.
+    Each row of z, shape (K, P), is a point; see :class:`Coordinates`.
     """
 
     @abstractmethod
@@ -54,7 +50,10 @@ class Potential(Coordinates, ABC):
 
 
 class NetworkPotential(Potential):
-    """The potential of a :class:`BayesianModel` on all of its data, in the mode and dtype of the evaluation."""
+    """The potential of a :class:`BayesianModel` on all of its data, without effect handlers.
+
+    The model must already be in the mode and dtype of later evaluations.
+    """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         super().__init__(find_sites(model, (), {}))
@@ -70,17 +69,16 @@ class NetworkPotential(Potential):
         self._batched = BatchedModel(model, example, x)
 
     def value(self, z: Tensor) -> Tensor:
-        """Minus log-likelihood and log-prior."""
         values = self.constrain(z)
         return -self.log_likelihood(values) - self.log_prior(z, values)
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Log-likelihood of all data in nats, shape (K,), in one batched run; values have shape (K, *event)."""
+        """Log-likelihood of all data in nats, shape (K,), for values of shape (K, *event), in one run."""
         log_prob = self._batched.observation(values, self._x).log_prob(self._y)
         return _rowwise_sum(log_prob if self._weights is None else log_prob * self._weights)
 
     def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
-        """Log-density of z under the prior in nats, shape (K,); sites with one kind of prior are evaluated together."""
+        """Log-density of z under the prior in nats, shape (K,)."""
         total = z.new_zeros(len(z))
         for log_density in self._groups:
             total = total + log_density(z)
@@ -92,15 +90,14 @@ class NetworkPotential(Potential):
         return total
 
     def from_prior(self, num_rows: int) -> Tensor:
-        """Independent draws from the prior, unconstrained, shape (K, P); parents come before their children."""
-        draws: Draw = {}
+        draws: Draw = {}  # parents come before their children
         for site in self.sites:
             prior = self._prior_given(site, draws)
             draws[site.name] = (prior if site.name in self._children else prior.expand_by([num_rows])).sample()
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The prior of a site; for K rows of values at once if it depends on other sites."""
+        """The prior of a site; if it depends on other sites, one prior for each of the K rows of values."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))
@@ -116,12 +113,12 @@ def network_potential(
         model: The model.
         x: All inputs, shape (N, ...).
         y: All targets, shape (N, ...).
-        dtype: Type of the copy; None keeps the model's dtype.
+        dtype: Dtype of the copy; None keeps the model's dtype.
         stacklevel: Stack level of the warning about learnable parameters, as seen from the caller.
 
     Raises:
-        ValueError: If the data do not fit the model, if they are not the whole data set, if the network is random, or
-            if it hides a part of its gradient.
+        ValueError: If the data do not fit the model or are not the whole data set, if the network is random, or if it
+            hides a part of its gradient.
     """
     model.check_targets(x, y)
     for name, leaf in named_leaves("x", x):
@@ -131,7 +128,7 @@ def network_potential(
             f"the model's `num_data` is {model.num_data} but the data has {len(y)} rows; pass the whole data set."
         )
     warn_of_learnable(model, stacklevel=stacklevel + 1)
-    with EXCLUSIVE:  # another thread may have put its draw into the network
+    with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
         model = copied(model)
     model = model.to(dtype or model.dtype).eval()
 
@@ -145,39 +142,37 @@ def network_potential(
         first, again = (potential.value(potential.start[None]) for _ in range(2))
     if bool((first != again).any()) and bool(first.isfinite().all()):
         raise ValueError(
-            "the model gives different densities for the same weights, so it is random, as with dropout that stays on "
-            "or a `pyro.sample` of the network's own, but a fixed density is needed; remove what is random."
+            "the model must give the same density whenever it is called with the same weights, but it is random, as "
+            "with dropout that stays on or a `pyro.sample` in the network; remove the random part."
         )
     return potential
 
 
 def warn_of_learnable(model: BayesianModel, *, stacklevel: int) -> None:
-    """Warn if parameters that a fit would learn stay as they are."""
+    """Warn if the model has parameters that `fit_svi` would learn."""
     learnable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if learnable:
         warnings.warn(
-            f"the model's learnable parameters {learnable} stay at their present values: only variables with a prior "
-            "are inferred here.",
+            f"the model's learnable parameters {learnable} stay at their present values, since this method infers only "
+            "variables with a prior.",
             stacklevel=stacklevel + 1,
         )
 
 
 class TracePotential(Potential):
-    """The potential of any Pyro model, which is traced at each point: slow, but general."""
+    """The potential of any Pyro model. It traces the model at each point, which is slow."""
 
     def __init__(self, model: Callable[..., object], args: tuple[object, ...]) -> None:
         super().__init__(find_sites(model, args, {}))
         self._model, self._args = model, args
         with seeded(0, self.like.device), torch.no_grad():
-            self.value(self.from_prior(1))  # checks by Pyro of the model's arguments happen only once, here
+            self.value(self.from_prior(1))  # the only evaluation in which Pyro checks the model's distributions
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """U and its gradient; see :meth:`Potential.value_and_grad`. Errors in a diverging trajectory are not raised."""
-        with pyro.validation_enabled(False):
+        with pyro.validation_enabled(False):  # no errors in a diverging trajectory
             return super().value_and_grad(z)
 
     def value(self, z: Tensor) -> Tensor:
-        """Minus the log joint density of each row, with the Jacobian."""
         values = self.constrain(z)
         rows = [{name: value[index] for name, value in values.items()} for index in range(len(z))]
         density = torch.stack([self._log_joint(row) for row in rows])
@@ -187,7 +182,6 @@ class TracePotential(Potential):
         return -density
 
     def from_prior(self, num_rows: int) -> Tensor:
-        """Draws from one run of the whole model each, since its priors may depend on each other."""
         names = [site.name for site in self.sites]
         with own_parameters(self._model), torch.no_grad(), poutine.block():
             traces: list[Any] = [poutine.trace(self._model).get_trace(*self._args) for _ in range(num_rows)]

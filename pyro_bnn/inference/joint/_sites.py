@@ -1,7 +1,7 @@
-"""Latent variables of a model: what a guide or a sampler must know about each."""
+"""The latent variables of a model, with their priors and first values."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +28,7 @@ class Site:
     Args:
         name: Site name.
         prior: Distribution of the site in the model.
-        start: First value, inside the support: the network's own value where possible, else a median of the prior.
+        start: First value: the network's own value if this is inside the support, else a median of the prior.
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, as (name, size, dim).
         is_fixed: Whether the prior depends on no other variable and is not learned.
@@ -48,11 +48,11 @@ class Site:
 
     @property
     def unconstrained_event_dim(self) -> int:
-        """Event dimensions of the unconstrained value; they differ for a simplex or Cholesky factor."""
+        """Number of event axes of the unconstrained value; it may differ for a simplex or Cholesky factor."""
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """A context inside the site's plates; a plate is made on first use and kept in `plates` for other sites."""
+        """A context inside the site's plates; a plate is created on first use and kept in `plates` for other sites."""
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -61,12 +61,18 @@ class Site:
         return stack
 
 
+def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Values of sites from their unconstrained values, differentiable."""
+    pairs = ((site, free[site.name]) for site in sites)
+    return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
+
+
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """The latent variables of a model, in the order in which it draws them.
 
     Each variable gets a first value: the network's own weights, or a median of the prior. The priors of later variables
-    are conditioned on these values instead of draws: given one draw of heavy-tailed parents, the first values of their
-    children would lie far outside the bulk of their density.
+    are conditioned on these values. They are not conditioned on draws, since after an extreme draw of a heavy-tailed
+    parent the first values of its children would be extreme as well.
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
@@ -81,7 +87,6 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
 
 
 def _require_arguments(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    """Raise unless a user's Pyro model can be called with these arguments."""
     if isinstance(model, BayesianModel):
         return
     try:
@@ -89,8 +94,8 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
     except (TypeError, ValueError) as error:  # a class or function without a signature
         name = getattr(model, "__name__", type(model).__name__)
         raise ValueError(
-            f"a Pyro model of your own must be given with the arguments of a call, as `MeanFieldGuide({name}, x, y)`, "
-            f"got some with which it cannot be called: {error}."
+            f"a Pyro model must be passed with the arguments of a call, as in `MeanFieldGuide({name}, x, y)`, got "
+            f"arguments with which it cannot be called: {error}."
         ) from None
 
 
@@ -100,7 +105,7 @@ def _plain_sites(model: BayesianModel) -> list[Site] | None:
         return None
     sites: list[Site] = []
     values: dict[str, Tensor] = {}
-    with torch.no_grad(), seeded(0):  # the same starts at every call
+    with torch.no_grad(), seeded(0):  # the same first values in every call
         for name in model.latent_names:
             prior = model.plain_prior(name, values)
             if prior is None:
@@ -113,34 +118,33 @@ def _plain_sites(model: BayesianModel) -> list[Site] | None:
 def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     latents = model.sample_latents if isinstance(model, BayesianModel) else model
     with short_errors(), own_parameters(model), torch.no_grad(), poutine.block():
-        with seeded(0):  # the same starts at every call
+        with seeded(0):  # the same first values in every call
             started = _AtStart(model)(latents)
             trace = prune_subsample_sites(poutine.trace(started).get_trace(*args, **kwargs))
             sites = [_site(name, node) for name, node in trace.iter_stochastic_nodes()]
         if not isinstance(model, BayesianModel):
-            with seeded(1):  # a prior that depends on other variables would differ in another draw
+            with seeded(1):  # in another draw, a prior that depends on other variables differs
                 again = poutine.trace(latents).get_trace(*args, **kwargs)
             return [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
     return _with_fixed_priors(sites, model)
 
 
 def _with_fixed_priors(sites: list[Site], model: BayesianModel) -> list[Site]:
-    """The sites of a BayesianModel, if it knows whether its priors depend on other variables."""
     return sites if model.has_fixed_priors else [replace(site, is_fixed=False) for site in sites]
 
 
 def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
-    """A first value: the network's own weights if they are inside the support, else a median of the prior."""
+    """The first value of a site; see :class:`Site`."""
     if isinstance(model, BayesianModel) and name in model.site_names:
         value = model.initial_value(name)
         if bool(prior.support.check(value).all()):
             return value
-    median: Tensor = init_to_median({"name": name, "fn": prior})  # of draws: too slow for all weights
+    median: Tensor = init_to_median({"name": name, "fn": prior})  # the median of draws, which is too slow for weights
     return median
 
 
 class _AtStart(Messenger):
-    """Replaces the draw of each latent variable by its first value, so that later priors are conditioned on it."""
+    """Replaces each latent variable by its first value, so that later priors are conditioned on this value."""
 
     def __init__(self, model: object) -> None:
         super().__init__()
@@ -158,8 +162,7 @@ def _site(name: str, node: Any) -> Site:
     support = prior.support
     if support.is_discrete:
         raise ValueError(
-            f"a Gaussian guide needs continuous latent variables, but `{name}` is {prior} on {support}; sum it "
-            "out of the model."
+            f"latent variables must be continuous, but `{name}` is {prior} on {support}; sum it out of the model."
         )
     frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
     for frame in frames:
@@ -175,7 +178,6 @@ def _site(name: str, node: Any) -> Site:
 
 
 def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:
-    """Whether the node of another trace has the same prior."""
     if node is None:
         return False
     first, second = (list(tensors_of(distribution)) for distribution in (prior, node["fn"]))

@@ -1,8 +1,9 @@
-r"""Weights of the KL term relative to the ELBO, and divergences between distributions.
+r"""Weights of the KL term in a fit, and divergences between distributions.
 
-The objective of a batch b is :math:`N \cdot \mathrm{NLL}_b + \lambda\, \mathrm{KL}`, where the NLL is a mean per data
-point. The weight :math:`\lambda = 1` gives the ELBO; another constant is a temperature. Texts that sum the likelihood
-over a batch only, such as Graves (2011), use the weight 1/M for M batches; in this package that weight is 1.
+The loss of a batch b is :math:`N \cdot \mathrm{NLL}_b + \lambda\, \mathrm{KL}`. Here N is the number of rows in the
+data set, and the NLL is a mean over the rows of the batch. The weight :math:`\lambda = 1` gives the ELBO; another
+constant is a temperature. Papers such as Graves (2011), which sum the likelihood over a batch, use the weight 1/M for M
+batches; this corresponds to the weight 1 here.
 """
 
 from ._divergence import Divergence as Divergence

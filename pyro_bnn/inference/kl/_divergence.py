@@ -13,7 +13,7 @@ from ..._core import checks as _checks
 from ..._core.scope import seeded
 
 CHUNK_NUMBERS = 2**22
-"""Heuristic: how many numbers a Monte Carlo estimate draws at once; in float64 they take 32 MB."""
+"""Heuristic: number of values that a Monte Carlo estimate draws at once; in float64 they take 32 MB."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,7 @@ class Divergence:
     """A Kullback-Leibler divergence, in nats.
 
     Args:
-        value: The divergence, of the batch shape. A Monte Carlo estimate of a small divergence can be below 0 because
-            of its error.
+        value: The divergence, of the batch shape. A Monte Carlo estimate of a small divergence can be below 0.
         standard_error: Standard error of the value, of the same shape; 0 for a closed form or an infinite value.
         num_samples: Number of draws of the estimate; 0 for a closed form.
     """
@@ -40,24 +39,24 @@ def divergence(
     num_samples: int = 10_000,
     seed: int | None = None,
 ) -> Divergence:
-    r"""KL(p || q), the divergence of p from its approximation q; not symmetric.
+    r"""The Kullback-Leibler divergence KL(p || q), which is not symmetric.
 
     .. math:: \mathrm{KL}(p \,\|\, q) = E_{w \sim p}[\log p(w) - \log q(w)] \ge 0, \quad 0 \text{ iff } p = q.
 
-    For a target t and its approximation a, ``divergence(t, a)`` is the *forward* KL; an approximation that minimises it
-    covers all of the target. ``divergence(a, t)`` is the *reverse* KL, that of variational inference; an approximation
-    that minimises it stays close to one mode.
+    Let a approximate a target t. ``divergence(t, a)`` is the *forward* KL; if a minimises it, a covers all of the
+    target. ``divergence(a, t)`` is the *reverse* KL of variational inference; if a minimises it, a stays close to one
+    mode.
 
-    The value has a closed form if torch or Pyro has one, also under ``to_event``; otherwise it is a mean over draws
-    from p. It is differentiable; an estimate only if p has reparameterised draws.
+    The closed form of torch or Pyro is used if there is one, also under ``to_event``; otherwise the value is a mean
+    over draws from p. A closed form is differentiable. An estimate is differentiable if p has reparameterised draws.
 
     Args:
         p: The distribution over which the mean is taken.
         q: The distribution with which p is compared, of the same batch and event shape.
         closed_form: Whether to use a closed form if there is one; if false, the value is always estimated.
         num_samples: Number S of draws of a Monte Carlo estimate. The draws are made in chunks, so memory grows with S
-            only if gradients must be kept.
-        seed: Seed of the draws, which makes the estimate repeatable; torch's generators are left as they were.
+            only if gradients are needed.
+        seed: Seed that makes the estimate repeatable, without a change of torch's generators; None draws from them.
 
     Returns:
         One value per element of the batch shape; it is infinite if p has draws outside the support of q.
@@ -87,7 +86,7 @@ def divergence(
             f"{tuple(q.event_shape)}; use `.expand(batch_shape)` and `.to_event(num_dims)`."
         )
     if isinstance(_unwrap(p)[0], (Delta, MaskedDistribution)) or isinstance(_unwrap(q)[0], (Delta, MaskedDistribution)):
-        raise ValueError("`p` and `q` must have densities, got a Delta, which has none, or a masked distribution.")
+        raise ValueError("`p` and `q` must have densities, got a Delta or a masked distribution.")
     if closed_form:
         with suppress(NotImplementedError):
             value = _closed_form(p, q)
@@ -114,7 +113,7 @@ def _unwrap(distribution: Distribution) -> tuple[Distribution, int]:
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
-    """Mean and variance, merged chunk by chunk as in Chan et al. (1979), without cancellation."""
+    """Mean and variance over chunks of draws, combined by the stable formula of Chan et al. (1979)."""
     chunk = max(1, CHUNK_NUMBERS // max(1, (p.batch_shape + p.event_shape).numel()))
     count = 0
     mean: Tensor | float = 0.0
@@ -142,5 +141,5 @@ def _log_ratio(p: Distribution, q: Distribution, size: int) -> Tensor:
     if bool(inside.all()):
         return log_p - q.log_prob(draws)
     mask = inside.reshape(inside.shape + (1,) * (draws.dim() - inside.dim()))
-    log_q = q.log_prob(torch.where(mask, draws, q.sample((size,))))  # any value in the support; it is not used
+    log_q = q.log_prob(torch.where(mask, draws, q.sample((size,))))  # values outside are replaced by any inside
     return log_p - log_q.masked_fill(~inside, -math.inf)

@@ -15,8 +15,6 @@ LARGEST_WEIGHT = 1e30
 
 @dataclass(frozen=True)
 class _Constant:
-    """See :func:`constant`."""
-
     weight: float
 
     def __call__(self, epoch: int, batch: int, num_batches: int) -> float:
@@ -25,16 +23,12 @@ class _Constant:
 
 @dataclass(frozen=True)
 class _Halving:
-    """See :func:`blundell`."""
-
     def __call__(self, epoch: int, batch: int, num_batches: int) -> float:
         return num_batches * 2.0 ** -(batch + 1) / (1 - 2.0**-num_batches)
 
 
 @dataclass(frozen=True)
 class _Warmup:
-    """See :func:`linear_warmup`."""
-
     num_epochs: int
     weight: float
 
@@ -43,7 +37,7 @@ class _Warmup:
 
 
 def constant(weight: float) -> KLWeight:
-    """The same weight at every step: 1 is the ELBO, below 1 a cold posterior, 0 ignores the prior.
+    """The same weight at every step: 1 gives the ELBO, less than 1 a cold posterior, 0 ignores the prior.
 
     Example:
         >>> constant(0.1)(0, 3, 100)
@@ -56,7 +50,7 @@ def as_function(weight: float | KLWeight) -> KLWeight:
     """A weight as a function of the step: a number becomes :func:`constant`, a function is returned unchanged."""
     if callable(weight) and not isinstance(weight, type):
         return weight
-    return constant(cast("float", weight))  # which refuses anything but numbers
+    return constant(cast("float", weight))  # raises for anything but a number
 
 
 def check_weight(weight: float) -> float:
@@ -85,12 +79,12 @@ def blundell() -> KLWeight:
 
 
 def per_weight(num_weights: int) -> KLWeight:
-    """The constant weight one over the number of weights: a very cold posterior, which other libraries use."""
+    """The constant weight 1 / `num_weights`, as in some other libraries; it gives a very cold posterior."""
     return constant(1 / _checks.at_least("num_weights", num_weights, 1))
 
 
 def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
-    """A weight that grows in equal steps from almost 0 to `weight` over the first `num_epochs` epochs, then stays.
+    """A weight that grows in equal steps from near 0 to `weight` during `num_epochs` epochs, and then stays there.
 
     Example:
         >>> [linear_warmup(2)(0, batch, 2) for batch in range(2)], linear_warmup(2)(5, 0, 2)

@@ -1,4 +1,4 @@
-"""Posteriors, the results of inference: draws of the latent variables, and a status that says what to do next."""
+"""Posteriors, the results of inference: draws of the latent variables, and a status."""
 
 from ._destination import Destination as Destination
 from ._draws import Draw as Draw

@@ -1,4 +1,4 @@
-"""Destinations into which posteriors are loaded."""
+"""The model and guides into which a posterior is loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from ..joint import Site, find_sites
 
 @dataclass
 class Destination:
-    """Where a posterior is loaded into; `model` is None if there is none or if it is not a :class:`BayesianModel`."""
+    """The model and guides into which a posterior is loaded; `model` is None for posteriors of other Pyro models."""
 
     model: BayesianModel | None
     guides: Sequence[nn.Module] | None = None
-    """Guides to load into, one for each in the posterior; None makes them from the file."""
+    """Guides that receive the saved states, in order; None makes guides from the file."""
     pending: list[tuple[nn.Module, dict[str, Tensor]]] = field(default_factory=list)
-    """Modules that change if all checks pass, with their new states."""
+    """Modules that will change if all checks pass, with their new states."""
 
     @property
     def sites(self) -> list[Site] | None:
@@ -36,15 +36,15 @@ class Destination:
         return None if self.model is None else self.model.dtype
 
     def model_for(self, what: str) -> BayesianModel:
-        """The model; raises if there is none although the posterior needs it."""
+        """The model; raises if there is none."""
         if self.model is None:
             raise ValueError(f"{what} needs its model; pass `model`.")
         return self.model
 
     def next_guide(self) -> nn.Module | None:
-        """The next of the guides that were passed; None if guides are made from the file."""
+        """The guide that receives the next state; None if guides are made from the file."""
         if self.guides is None:
             return None
         if len(self.pending) == len(self.guides):
-            raise ValueError(f"it holds more guides than the {len(self.guides)} of `guide`; pass one for each.")
+            raise ValueError(f"it holds more guides than `guide`, which has {len(self.guides)}; pass one for each.")
         return self.guides[len(self.pending)]

@@ -1,4 +1,4 @@
-"""Stored draws: which of them are used, and whether the draws in a file fit a model."""
+"""Selects stored draws, and checks whether the draws in a file fit a model."""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,18 +20,18 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Supports that a value cannot leave by rounding to another dtype, as it could leave a simplex."""
+"""Supports that are checked. A value can leave other supports, such as a simplex, by rounding to another dtype."""
 
 
 def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
     """Evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each at most once.
 
-    `remedy` says what to do if more draws are requested than stored.
+    `remedy` is advice for the error that more draws are requested than stored.
     """
     num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
     if num_samples > stored:
         raise ValueError(
-            f"`num_samples` is {num_samples} but only {stored} draws are stored; ask for at most that, or {remedy}."
+            f"`num_samples` is {num_samples} but only {stored} draws are stored; request at most {stored}, or {remedy}."
         )
     for index in range(num_samples):
         row = (2 * index + 1) * stored // (2 * num_samples)
@@ -39,9 +39,9 @@ def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> I
 
 
 def check_samples(samples: Mapping[str, Tensor], sites: list[Site] | None, dtype: torch.dtype | None) -> torch.Size:
-    """The leading axes (K, S) of draws, ``{site: shape (K, S, *event)}``, after checks against the model.
+    """The leading axes (K, S) of draws, ``{site: shape (K, S, *event)}``, after checks.
 
-    Both are None unless the model is a :class:`BayesianModel`.
+    `sites` and `dtype` are those of the model; None unless it is a :class:`BayesianModel`.
     """
     if not samples:
         raise ValueError("the chains in the file must have at least one latent variable, got none.")
@@ -59,7 +59,7 @@ def check_samples(samples: Mapping[str, Tensor], sites: list[Site] | None, dtype
         require_no_more("the model", samples, [site.name for site in sites])
         for site in sites:
             if site.name not in samples:
-                raise ValueError(f"the chains lack the latent variable `{site.name}` of the model; pass their own.")
+                raise ValueError(f"the chains lack the latent variable `{site.name}`; pass the model of the chains.")
             value = samples[site.name]
             check_tensor(f"{site.name}` of the chains", value, (*lead, *site.start.shape), value.dtype)
             support = site.prior.support

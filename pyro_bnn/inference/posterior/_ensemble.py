@@ -1,4 +1,4 @@
-"""Several posteriors as one."""
+"""The mixture of several posteriors."""
 
 import math
 import warnings
@@ -31,22 +31,21 @@ class EnsemblePosterior(Posterior):
 
     .. math:: q(w) = \tfrac1M \sum_m q_m(w).
 
-    Fits of :func:`~pyro_bnn.auto_delta` from different starts make a deep ensemble; other guides work too. Draws use
-    the members in turn, so if the number of draws is a multiple of M, all members have exactly the same weight;
-    otherwise some have one draw more.
+    Several fits of :func:`~pyro_bnn.auto_delta` from different starts make a deep ensemble; other guides work too.
+    Draws use the members in turn. If the number of draws is a multiple of M, all members have exactly the same weight;
+    otherwise some members have one draw more than others.
 
-    The members must come from models of one architecture. A draw holds latent variables only; learned parameters and
-    buffers are taken from the model given to `predict`. So for networks with batch normalisation, or with parameters
-    that are not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. A learned
-    noise
-    scale is always taken from the model: noise should be fixed, latent, or an output of the network
+    All members must come from models of the same architecture. A draw contains only latent variables; `predict` takes
+    learned parameters and buffers from its model. So for networks with batch normalisation, or with parameters that are
+    not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. `predict` always takes
+    a learned noise scale from its model. So the noise should be fixed, latent, or an output of the network
     (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
     Args:
         members: M posteriors over the same sites.
 
     Raises:
-        ValueError: If there is no member or one is not a posterior; in :meth:`draws`, if their sites or shapes differ.
+        ValueError: If there is no member, or one is not a posterior; in :meth:`draws`, if sites or shapes differ.
 
     References:
         Lakshminarayanan, Pritzel and Blundell (2017), Deep Ensembles, https://arxiv.org/abs/1612.01474.
@@ -55,7 +54,7 @@ class EnsemblePosterior(Posterior):
     def __init__(self, members: Sequence[Posterior]) -> None:
         self.members: tuple[Posterior, ...] = tuple(_checks.items("members", members, "a list of posteriors"))
         if not self.members:
-            raise ValueError("`members` must name at least one posterior, got none.")
+            raise ValueError("`members` must contain at least one posterior, got none.")
         for member in self.members:
             _checks.kind("members", member, Posterior, "posteriors; wrap a guide in `GuidePosterior`")
         self.status = _combined([member.status for member in self.members])
@@ -67,43 +66,38 @@ class EnsemblePosterior(Posterior):
 
     @property
     def shapes(self) -> dict[str, torch.Size] | None:
-        """Shapes of the first member's latent variables; see :attr:`Posterior.shapes`."""
         return self.members[0].shapes
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """See :attr:`Posterior.carried`; all members must carry values of the same names."""
         return self.members[0].carried
 
     @property
     def num_stored(self) -> int | None:
-        """M times the fewest draws stored by a member, since members take turns; None without stored draws."""
+        """M times the smallest number of draws that a member stores; None without stored draws."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
         return len(self.members) * min(stored) if stored else None
 
     @property
     def seconds(self) -> float | None:
-        """Wall time of the inference of all members together; None if any is unknown."""
+        """Sum of the wall times of all members; None if one is unknown."""
         seconds = [member.seconds for member in self.members if member.seconds is not None]
         return sum(seconds) if len(seconds) == len(self.members) else None
 
     @property
     def is_linearised(self) -> bool:
-        """Whether any member's predictions are linearised; see :attr:`Posterior.is_linearised`."""
         return any(member.is_linearised for member in self.members)
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """The members' centers, in the order in which members are used for draws; see :meth:`Posterior.centers`."""
         each = [member.centers(everywhere=everywhere) for member in self.members]
         rounds = math.lcm(*(len(centers) for centers in each))
         return [centers[turn % len(centers)] for turn in range(rounds) for centers in each]
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Draws from each member in turn; see :meth:`Posterior.draws`."""
         num_members, num_samples = len(self.members), _checks.at_least("num_samples", num_samples, 1)
         if num_samples < num_members:
             warnings.warn(
-                f"{num_samples} draws leave out {num_members - num_samples} of the ensemble's {num_members} members; "
+                f"{num_samples} draws do not use {num_members - num_samples} of the ensemble's {num_members} members; "
                 f"draw a multiple of {num_members}.",
                 stacklevel=outer_stacklevel(),
             )
@@ -126,7 +120,6 @@ class EnsemblePosterior(Posterior):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """See :attr:`Posterior.guides`."""
         return tuple(guide for member in self.members for guide in member.guides)
 
     @property
@@ -135,12 +128,10 @@ class EnsemblePosterior(Posterior):
         return frozenset.intersection(*(member.pruned_sites for member in self.members))
 
     def to_record(self) -> dict[str, Any]:
-        """The members; see :meth:`Posterior.to_record`."""
         return plain(EnsembleRecord([saved(member) for member in self.members]))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "EnsemblePosterior":
-        """See :meth:`Posterior.from_record`."""
         members = record(EnsembleRecord, values, "posterior").members
         return cls([restored(member, destination) for member in members])
 

@@ -1,4 +1,4 @@
-"""The interface of all posteriors."""
+"""The base class of all posteriors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from ._draws import Draw
 from ._status import Status
 
 MOST_DRAWS = 1000
-"""Default number of draws for ArviZ and for moments; the error of moments is then some 3 % of their scale."""
+"""Default number of draws for ArviZ and for moments; a mean then has an error of 3 % of the standard deviation."""
 
 
 class Moments(NamedTuple):
@@ -34,12 +34,12 @@ class Moments(NamedTuple):
 class Posterior(Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
-    All posteriors share this interface; the page "What a posterior can answer" has a table. A subclass sets `status`,
-    implements :meth:`draws`, and overrides other members if its method allows.
+    The page "What a posterior can answer" shows which methods support which members. A subclass sets `status`,
+    implements :meth:`draws`, and overrides the other members that it supports.
     """
 
     status: Status
-    """How the inference ended, and what to try if it did not end well."""
+    """How the inference ended, and what to try if it ended badly."""
 
     history: History | None = None
     """Record of the fit, epoch by epoch; None for a method without epochs."""
@@ -54,7 +54,7 @@ class Posterior(Shown, ABC):
 
     @property
     def shapes(self) -> dict[str, torch.Size] | None:
-        """Shape of each latent variable, ``{site: event shape}``; None if it is known only after drawing."""
+        """Shape of each latent variable, ``{site: event shape}``; None if only draws can show it."""
         return None
 
     def _summary(self) -> Summary:
@@ -70,12 +70,12 @@ class Posterior(Shown, ABC):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """Learned parameters and buffers of the network, ``net.PATH``, for which draws hold their own values."""
+        """Names ``net.PATH`` of the network's learned parameters and buffers that each draw has its own values of."""
         return ()
 
     @property
     def num_stored(self) -> int | None:
-        """Number of stored draws; None for a posterior that can make any number of them."""
+        """Number of stored draws; None for a posterior that can make any number of draws."""
         return None
 
     @property
@@ -85,29 +85,29 @@ class Posterior(Shown, ABC):
 
     @property
     def constants(self) -> Draw:
-        """Weights that are the same in all draws, ``{site: value}``; :func:`~pyro_bnn.predict` uses them only once."""
+        """Weights that are the same in all draws, ``{site: value}``, which saves time in :func:`~pyro_bnn.predict`."""
         return {}
 
     @property
     def is_linearised(self) -> bool:
-        """Whether :func:`~pyro_bnn.predict` linearises the network in its weights unless told otherwise."""
+        """Whether :func:`~pyro_bnn.predict` linearises the network in its weights by default."""
         return False
 
     def median(self) -> Draw:
         """The median of every latent variable, ``{site: shape (*event)}``; for a Gaussian the mean.
 
         Raises:
-            ValueError: If the posterior has no closed-form median, such as a set of draws or an ensemble.
+            ValueError: If the posterior has no closed-form median, like a set of draws or an ensemble.
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Points around which predictions linearise the network: one for each draw, in turn.
+        """Points around which predictions linearise the network; the draws use these points in turn.
 
-        Where a point is None, the network itself predicts that draw, without linearisation.
+        None in place of a point means that the network itself predicts the draw, without linearisation.
 
         Args:
-            everywhere: Whether to return a point for every draw, even where :attr:`is_linearised` is false.
+            everywhere: Whether to return points even if :attr:`is_linearised` is false.
 
         Raises:
             ValueError: If the posterior has no median, and therefore no such point.
@@ -116,9 +116,9 @@ class Posterior(Shown, ABC):
 
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Draws one after the other, each ``{site: value of shape (*event)}``, from torch's global generator.
+        """Draws, one at a time, ``{site: value of shape (*event)}``, from torch's global generator.
 
-        Each draw has its own tensors, since earlier draws may still be in use.
+        Each draw must have its own tensors, since earlier draws may still be in use.
 
         Args:
             num_samples: Number of draws.
@@ -128,17 +128,17 @@ class Posterior(Shown, ABC):
     def sample(self, num_samples: int, *, seed: int | None = None) -> Draw:
         """All draws at once, ``{site: value of shape (S, *event)}``.
 
-        Memory grows with `num_samples`; :func:`~pyro_bnn.predict` uses draws without storing them.
+        Memory grows with `num_samples`. :func:`~pyro_bnn.predict` does not store all draws.
 
         Args:
             num_samples: Number S of draws.
-            seed: Seed of the draws, which makes them repeatable and leaves torch's generator as it was.
+            seed: Seed that makes the draws repeatable, without a change of torch's generator; None draws from it.
         """
         count = _checks.at_least("num_samples", num_samples, 1)
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Draws one after the other, each inside a context; None is 1000, or all of a posterior that stores fewer."""
+        """Draws that are made inside a context, as one tensor per site; for None see :meth:`moments`."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)
@@ -151,15 +151,15 @@ class Posterior(Shown, ABC):
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Mean and standard deviation of each latent variable that has them in closed form, by site."""
+        """Closed-form means and standard deviations, by site; variables without a closed form are left out."""
         return {}
 
     def moments(self, *, num_samples: int | None = None, seed: int | None = None) -> Moments:
-        """Mean and standard deviation of every latent variable: in closed form where there is one, else from draws.
+        """Mean and standard deviation of every latent variable, in closed form if possible, else from draws.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
-            seed: Seed of the draws; torch's generators are left as they were.
+            num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer.
+            seed: Seed of the draws; torch's generators do not change.
         """
         return self._moments("", num_samples, seed)
 
@@ -170,13 +170,13 @@ class Posterior(Shown, ABC):
             samples = self._stacked(num_samples, EXCLUSIVE if seed is None else Stream(seed), least=2)
             for name in samples.keys() - found.keys() - {*self.carried}:
                 draws = samples[name]
-                differs = (draws != draws[0]).any(0)  # otherwise rounding gives a width above 0
+                differs = (draws != draws[0]).any(0)  # without this, equal draws could have a width above 0
                 found[name] = draws.mean(0), draws.std(0) * differs
         names = [name for name in shapes or sorted(found) if name.startswith(prefix)]
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Diagnostics of the result, to print; None for a method whose `status` says all.
+        """Diagnostics of the result, to print; None for a method with no diagnostics except its `status`.
 
         Args:
             model: The model.
@@ -195,16 +195,16 @@ class Posterior(Shown, ABC):
         """The posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
 
         The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
-        seconds, if known) and ``inference_library``. Independent draws form no chains to compare: their R-hat and
+        seconds, if known) and ``inference_library``. If the draws are independent, and not Markov chains, R-hat and
         effective sample sizes say nothing about the quality of the posterior.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer. For Markov chains, None
-                is all draws, as K chains, with the sampler's statistics in ``sample_stats``.
-            model: The model; with x it gives the group ``posterior_predictive``.
+            num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer. For Markov
+                chains, None is all draws, as K chains, with the sampler's statistics in ``sample_stats``.
+            model: The model, which must be given with x; it adds the group ``posterior_predictive``.
             x: Inputs, shape (N, ...).
-            y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
-            seed: Seed of the draws; torch's generators are left as they were. None draws a seed.
+            y: Targets, which add the groups ``log_likelihood`` and ``observed_data``.
+            seed: Seed of the draws; torch's generators do not change. None draws a seed.
 
         Raises:
             ImportError: If ArviZ is not installed.
@@ -212,7 +212,9 @@ class Posterior(Shown, ABC):
         """
         check_data(model, x, y)
         if self.carried and model is not None:
-            raise ValueError("`model` must be left out: these draws carry values of parameters and buffers; predict.")
+            raise ValueError(
+                "`model` must be left out, since each draw has its own values of parameters and buffers; use `predict`."
+            )
         arguments = () if model is None or x is None else (as_inputs("x", x, model.like),)
         stream = Stream(None if seed is None else _checks.seed(seed))
         samples, statistics = self._chains(num_samples, arguments, stream)
@@ -221,20 +223,20 @@ class Posterior(Shown, ABC):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Draws for ArviZ, ``{site: shape (K, S, *event)}``, and a sampler's statistics, by ArviZ's names."""
+        """Draws for ArviZ, ``{site: shape (K, S, *event)}``, and the sampler's statistics under ArviZ's names."""
         return {name: value[None] for name, value in self._stacked(num_samples, stream, *arguments).items()}, {}
 
     def as_prior(
         self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
     ) -> PosteriorPrior:
-        """The weights' marginal means and standard deviations, see :meth:`moments`, as the prior of another model.
+        """A prior for another model: independent Gaussians with the moments of the weights, see :meth:`moments`.
 
-        Variables other than weights, such as a noise scale, are left out: their priors belong to the likelihood.
+        Variables other than weights, such as a noise scale, are left out, since their priors belong to the likelihood.
 
         Args:
             otherwise: Prior of parameters that this posterior does not have; None raises an error for them.
-            num_samples: Number of draws where they are needed; None is 1000, or all of a posterior that stores fewer.
-            seed: Seed of the draws; torch's generators are left as they were.
+            num_samples: Number of draws if draws are needed; for None see :meth:`moments`.
+            seed: Seed of the draws; torch's generators do not change.
 
         Returns:
             A prior for models whose sites have the same names and shapes.
@@ -245,7 +247,7 @@ class Posterior(Shown, ABC):
         return PosteriorPrior(*self._moments(f"{SITE_PREFIX}.", num_samples, seed), otherwise)
 
     def attributes(self) -> dict[str, object]:
-        """Method, status and wall time, as stored with the draws; None where unknown."""
+        """Method, status and wall time, to be stored with the draws; unknown values are None."""
         return {
             "method": self.method,
             "status": str(self.status),
@@ -257,7 +259,7 @@ class Posterior(Shown, ABC):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """The guides behind the draws that are modules, in the order of the members."""
+        """The guides that are modules, in the order of the members of an ensemble."""
         return ()
 
     @property
@@ -272,19 +274,19 @@ class Posterior(Shown, ABC):
             ValueError: If the posterior cannot be saved.
         """
         raise ValueError(
-            f"a posterior of type {type(self).__name__} cannot be saved; save draws of it, "
-            "`StoredPosterior.of(posterior, num_samples)`, or give the class `to_record` and `from_record`."
+            f"a posterior of type {type(self).__name__} cannot be saved; save draws, by "
+            "`StoredPosterior.of(posterior, num_samples)`, or implement `to_record` and `from_record`."
         )
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "Posterior":
-        """The posterior in a file, after checking all its content; the file may be forged.
+        """The posterior in a file. All content must be checked, since the file may be forged.
 
         Args:
-            values: What :meth:`to_record` returned.
-            destination: The destination into which the posterior is loaded; nothing else may change.
+            values: The result of :meth:`to_record`.
+            destination: The model and guides into which the posterior is loaded; only `destination.pending` may change.
 
         Raises:
-            ValueError: If the values are damaged or do not fit the destination; the message names what is wrong.
+            ValueError: If the values are damaged or do not fit the destination; the message says what is wrong.
         """
-        raise ValueError(f"a posterior of type {cls.__name__} cannot be loaded; give the class `from_record`.")
+        raise ValueError(f"a posterior of type {cls.__name__} cannot be loaded; implement `from_record`.")

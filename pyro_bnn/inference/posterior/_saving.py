@@ -1,4 +1,4 @@
-"""Posteriors as plain data, by kind."""
+"""Converts posteriors to plain data and back."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,25 +9,25 @@ from ._posterior import Posterior
 
 @dataclass(frozen=True)
 class Saved:
-    """Any posterior in a file: the name of its class, and its :meth:`Posterior.to_record`."""
+    """Any posterior in a file: the name of its class, and the result of its :meth:`Posterior.to_record`."""
 
     kind: str
     content: dict[str, Any]
 
 
 def saved(posterior: Posterior) -> Saved:
-    """Record of a posterior in a file, if it can be saved."""
+    """The record of a posterior for a file; raises if it cannot be saved."""
     return Saved(type(posterior).__name__, posterior.to_record())
 
 
 def restored(values: Saved, destination: Destination) -> Posterior:
-    """The posterior that a record describes, after checks; only `destination.pending` changes.
+    """The posterior in a record, after checks; only `destination.pending` changes.
 
-    A class of any package can be found by its name once it is imported.
+    Any imported subclass of :class:`Posterior` is found by its name.
     """
     every = Posterior.__subclasses__()
     for kind in every:
-        every += kind.__subclasses__()  # the loop visits these too
+        every += kind.__subclasses__()  # the loop also visits these
     kinds = {kind.__name__: kind for kind in every if "from_record" in vars(kind)}
     if values.kind not in kinds:
         raise ValueError(f"its kind must be one of {', '.join(sorted(kinds))}, got {values.kind!r}.")

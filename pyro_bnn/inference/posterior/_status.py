@@ -1,4 +1,4 @@
-"""How an inference ended."""
+"""The status of a posterior."""
 
 from dataclasses import dataclass, field
 
@@ -9,11 +9,11 @@ class Status:
 
     Args:
         ok: Whether inference shows no sign of trouble.
-        message: Text that says what happened and, unless there is a `remedy`, what to try.
-        detail: How it was computed, which is the end of the message; a function that writes its own message for the
-            same fit appends it.
-        remedy: Sentence that says what to try, in terms of the called function's arguments. A caller with other
-            arguments, such as an estimator, replaces it.
+        message: Text that says what happened and, if there is no `remedy`, what to try.
+        detail: The last part of the message, about how the result was computed. A caller that writes its own message
+            appends this part.
+        remedy: Advice on what to try, in terms of the arguments of the called function. A caller with other arguments,
+            such as a scikit-learn estimator, replaces it.
     """
 
     ok: bool

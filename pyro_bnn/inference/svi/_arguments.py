@@ -1,4 +1,4 @@
-"""Turns a user's data into the arguments of a model: pairs (x, y), or any tuple for a model of one's own."""
+"""Converts data to the arguments of a model: pairs (x, y) for a `BayesianModel`, any tuple for another Pyro model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from torch import Tensor
 from ..._core.inputs import as_inputs, as_targets, num_rows, shapes, to_device
 
 Batch = tuple[Any, ...]
-"""Arguments of the model: for a `BayesianModel` x, a tensor or a tree of tensors, and y, a tensor."""
+"""Arguments of the model. For a `BayesianModel` these are x, a tensor or nested tensors, and y, a tensor."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """How data become arguments of a model.
+    """Converts data to the arguments of a model.
 
-    Tensors are moved to `device`, if given; arrays get the device and type of `like`. If `paired`, there must be two
-    arguments with equally many rows, x and one tensor y, as a `BayesianModel` needs.
+    Tensors are moved to `device` unless it is None. Arrays get the device and dtype of `like`. If `paired` is true,
+    the arguments must be x and one tensor y, with the same number of rows.
     """
 
     device: torch.device | None
@@ -27,7 +27,7 @@ class Arguments:
     paired: bool
 
     def of_data(self, parts: Sequence[object]) -> Batch:
-        """All the data at once."""
+        """Convert data that hold all rows."""
         if not parts:
             raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
         if self.paired and len(parts) != 2:
@@ -39,7 +39,7 @@ class Arguments:
         return self._of_rows(names, parts, "`data` has no rows; pass at least one.")
 
     def of_batch(self, batch: object) -> Batch:
-        """One batch of a loader."""
+        """Convert one batch of a loader."""
         parts = (batch,) if isinstance(batch, Tensor) and not self.paired else batch
         if not isinstance(parts, (tuple, list)) or not parts or (self.paired and len(parts) != 2):
             self._refuse(batch)
@@ -49,7 +49,6 @@ class Arguments:
         return self._of_rows(["x", "y"], parts, if_empty)
 
     def _of_rows(self, names: list[str], parts: Sequence[object], if_empty: str) -> Batch:
-        """Parts with one row for each data point, as tensors on the device."""
         batch = []
         for name, part in zip(names, parts, strict=True):
             convert = as_targets if name == "y" else as_inputs
@@ -77,7 +76,7 @@ class Arguments:
         raise ValueError(f"a batch must be {kind}, got {got}; let the loader give {example}{several}.")
 
     def _argument(self, part: Any) -> Any:
-        """An argument of a model of one's own: its tensors are moved, and everything else stays the same."""
+        """Move tensors and convert arrays in an argument; everything else stays the same."""
         if isinstance(part, Tensor):
             return to_device(part, self.device)
         if isinstance(part, np.ndarray):

@@ -17,15 +17,16 @@ from ._execution import Execution
 from ._loader import Loader, length_of
 
 Data = Iterable[object] | tuple[object, ...]
-"""A loader of batches, or a tuple of a model's arguments that hold all rows."""
+"""A loader of batches, or a tuple with all rows of the model's arguments."""
 
 
 class Batches:
-    """Iterates over one epoch of batches, on a device.
+    """Gives the batches of each epoch, on a device.
 
-    The data are a tuple with all rows, whose order `generator` draws anew in each epoch, or a loader with its own
-    order. For `device`, `like` and `paired` see :class:`Arguments`. If several processes fit together, each takes its
-    share of every batch of a tuple, but a loader must give each process its share.
+    The data are a tuple with all rows, or a loader. `generator` shuffles the rows of a tuple in each epoch; a loader
+    has its own order. For `device`, `like` and `paired` see :class:`Arguments`. If several processes fit together, each
+    process takes its share of every batch of a tuple. The loader of each process must give only the share of that
+    process.
     """
 
     def __init__(
@@ -42,9 +43,9 @@ class Batches:
     ) -> None:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
-        """Indices of the rows of the last batch of tensors; None if it has all of them, in their order."""
+        """Indices of the rows in the last batch of tensors; None if the batch was all rows in their order."""
         self.tensors: Batch | None = None
-        """The whole data, if they were given as tensors; None for a loader."""
+        """The data, if they were given as a tuple with all rows; None for a loader."""
         self._loader: Loader | None = None
         _require_kind(data)
         arguments = Arguments(device, like, paired)
@@ -56,18 +57,18 @@ class Batches:
             if self._batch_size < self._processes.count:
                 raise ValueError(
                     f"a batch must have a row for each of {self._processes.count} processes, got {self._batch_size} "
-                    "row(s); raise `batch_size`, which counts the rows of all processes together, or start fewer of "
-                    "them."
+                    "row(s); raise `batch_size`, which counts the rows of all processes together, or start fewer "
+                    "processes."
                 )
             self.num_batches = len(self.bounds())
         elif batch_size is not None:
-            raise ValueError("`batch_size` is for a tuple of tensors; leave it out, a loader has its own size.")
+            raise ValueError("`batch_size` must be left out with a loader, which has its own batch size.")
         else:
             self._loader = Loader(data, arguments, num_data, self._processes.count)
             self.num_batches = self._loader.num_batches
 
     def require_same_end(self, batch: Batch | None) -> None:
-        """Raise in all processes if only some have a next batch; loaders of known length were compared before."""
+        """Raise in all processes if only some have a next batch; only loaders without a length need this check."""
         if not self._processes.are_many or self._loader is None or self._loader.has_length:
             return
         if all(self._processes.any([batch is None, batch is not None])):
@@ -77,7 +78,7 @@ class Batches:
             )
 
     def first(self) -> Batch:
-        """An example batch: the first rows of a tuple, or a loader's first batch, which stays in the first epoch."""
+        """An example batch: the first rows of a tuple, or a loader's first batch, which the first epoch still gives."""
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None
@@ -89,10 +90,10 @@ class Batches:
         return self.epoch()
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from the one with index `skip`.
+        """The batches of epoch `number`, without the first `skip` batches.
 
-        Before this returns, the order is drawn, and skipped batches of a loader are fetched. Only a loader without
-        workers draws its order later, with its first batch. `number` goes to samplers with `set_epoch`.
+        The order is drawn, and skipped batches of a loader are fetched, before this method returns. A loader without
+        workers is an exception: it draws its order with its first batch. Samplers get `number` by `set_epoch`.
         """
         if self._loader is not None:
             return self._loader.epoch(number, skip)
@@ -100,21 +101,21 @@ class Batches:
         if self.num_batches == 1 and not self._processes.are_many:
             return iter([self.tensors][skip:])
         order = torch.randperm(self.num_rows, generator=self._generator)
-        order = order.to(leaves(self.tensors)[0].device)  # once, since the program waits for each copy to a GPU
+        order = order.to(leaves(self.tensors)[0].device)  # one copy per epoch, since the program waits for each copy
         return map(self._chosen, [order[begin:end] for begin, end in self.bounds()[skip:]])
 
     def _chosen(self, rows: Tensor) -> Batch:
-        """This process's share of a batch with these rows."""
+        """The share of this process in a batch with these rows."""
         assert self.tensors is not None
         self.rows = rows.tensor_split(self._processes.count)[self._processes.rank] if self._processes.are_many else rows
         return tuple(take(part, self.rows) for part in self.tensors)
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Begin and end of each batch in the order."""
+        """The first position of each batch in the epoch's order, and the position after its last."""
         return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def require_passes(self, num_epochs: int) -> None:
-        """Raise a `ValueError` if more than one epoch is wanted of a generator, which ends after one."""
+        """Raise a `ValueError` if there are several epochs but the data can be read only once."""
         if num_epochs > 1 and self._loader is not None and self._loader.is_one_pass:
             raise ValueError(
                 f"`data` must start anew in each of {num_epochs} epochs, got a generator or iterator, which ends after "
@@ -122,19 +123,20 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """States of the generators that draw the order: `generator`, and those of a `DataLoader`.
+        """States of the generators that draw the order of the rows: `generator`, and those of a `DataLoader`.
 
-        States from before :meth:`epoch` repeat the order of that epoch. A loader without a generator uses torch's.
+        To repeat the order of an epoch, restore the states from before its call of :meth:`epoch`. A loader without its
+        own generator uses torch's, which is not among them.
         """
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:
-        """Go on from what :meth:`order_state` returned."""
+        """Restore states that :meth:`order_state` returned."""
         generators = self._generators()
         if len(state) != len(generators):
             raise ValueError(
                 f"the file has the state of {len(state) - 1} generator(s) of the loader, but this loader has "
-                f"{len(generators) - 1}; resume with the data of the first run."
+                f"{len(generators) - 1}; resume with the data of the interrupted fit."
             )
         for generator, value in zip(generators, state, strict=True):
             generator.set_state(value)
@@ -147,13 +149,12 @@ def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None
     """All rows (x, y) of a model's data, as tensors on its device; None if the data are a loader.
 
     Raises:
-        ValueError: If the data are neither, or do not fit the model.
+        ValueError: If the data are neither a tuple nor a loader, or do not fit the model.
     """
     _require_kind(data)
     if not _is_whole(data):
         return None
-    like = torch.empty((), device=model.device, dtype=model.dtype)
-    x, y = Arguments(model.device, like, paired=True).of_data(tuple(data))
+    x, y = Arguments(model.device, model.like, paired=True).of_data(tuple(data))
     require_all_rows(model, x)
     return x, y
 
@@ -163,25 +164,23 @@ def require_all_rows(model: BayesianModel, x: Inputs) -> None:
     rows = num_rows(x)
     if rows != model.num_data:
         raise ValueError(
-            f"the model's `num_data` is {model.num_data} but the data has {rows} rows, and the KL would get the "
-            f"wrong weight; build the model with `num_data={rows}`."
+            f"the model's `num_data` is {model.num_data} but the data has {rows} rows, so the KL would have a wrong "
+            f"weight; build the model with `num_data={rows}`."
         )
     for name, leaf in named_leaves("x", x):
         _checks.finite(name, leaf)
 
 
 def count_batches(data: Data, batch_size: int | None, *, num_data: int, execution: Execution | None) -> int | None:
-    """Number of batches in an epoch of a fit with these arguments, before it begins; None if a loader has no length."""
+    """Number of batches in each epoch of a fit with these arguments; None if a loader has no length."""
     if not _is_whole(data):
         return length_of(data)
     size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
-    count, processes = -(-num_data // size), Execution.given(execution).processes
-    is_cut = count > 1 and num_data - (count - 1) * size < processes.count  # then the last two batches become one
-    return count - is_cut
+    return len(_bounds(num_data, size, Execution.given(execution).processes.count))
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Begin and end of each batch; a last batch too short for all processes joins the one before."""
+    """Begin and end of each batch; if the last has fewer rows than there are processes, it joins the one before."""
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
         begins.pop()
@@ -189,7 +188,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 
 
 def _is_whole(data: Data) -> bool:
-    """Whether data are one tuple with all rows; a list of tuples, lists or dictionaries counts as a loader."""
+    """Whether data hold all rows: a tuple, or a list; a list of tuples, lists or dictionaries counts as a loader."""
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
     )

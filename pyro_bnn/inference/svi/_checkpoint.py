@@ -1,4 +1,4 @@
-"""The file from which a fit continues: its state, and a description in words to compare two fits by."""
+"""Checkpoints of a fit: the state of its loop, and a description that tells fits apart."""
 
 import hashlib
 import re
@@ -22,26 +22,26 @@ from ._loop import Loop
 KIND = "checkpoint of a fit"
 
 MOST_NUMBERS = 16
-"""Tensors with more elements are described by a digest, not written out."""
+"""Most elements of a tensor that are written out in a description; larger tensors are described by a digest."""
 
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What a checkpoint holds: the description of the fit, and the state of its loop."""
+    """Content of a checkpoint: the description of the fit, and the state of its loop."""
 
     fit: dict[str, str]
     loop: dict[str, Any]
 
 
 def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -> None:
-    """Continue a loop that has made no step from a file; a file with another fingerprint is refused."""
+    """Load a checkpoint into a loop that has made no step; the checkpoint of a different fit is refused."""
     with understood(path, KIND):
         state = record(FitRecord, read_state(path, KIND), "file")
     for kind, expected in fingerprint.items():
         found = state.fit.get(kind)
         if found != expected:
             raise ValueError(
-                f"{path} is from another fit: its {kind} is {found}, but this fit's is {expected}; "
+                f"{path} is from another fit: its {kind} is {found}, but this fit has {expected}; "
                 "resume with the arguments of the fit that wrote the file."
             )
     with understood(path, KIND):
@@ -51,7 +51,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """A description of a fit before its first step, in words by kind. Only equal fits can be continued."""
+    """A description of a fit before its first step, by topic. A checkpoint fits only an equal description."""
     step, tensors = loop.step, loop.batches.tensors
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")
@@ -82,7 +82,7 @@ def _shapes(module: nn.Module) -> str:
 
 
 def _model(model: nn.Module) -> dict[str, str]:
-    """The properties of a `BayesianModel` that its tensors' shapes do not show."""
+    """The properties of a `BayesianModel` other than the shapes of its tensors."""
     if not isinstance(model, BayesianModel):
         return {}
     likelihood, inner = model.likelihood, {"training"} | vars(nn.Module()).keys()
@@ -98,21 +98,18 @@ def _model(model: nn.Module) -> dict[str, str]:
 def _optimizer(optimizer: Optimizer) -> dict[str, str]:
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    return {
-        "optimizer": f"{type(optimizer).__name__} of {sizes} parameters",
-        "optimizer's settings": words(settings),
-    }
+    return {"optimizer": f"{type(optimizer).__name__} of {sizes} parameters", "optimizer's settings": words(settings)}
 
 
 def _weight(weight: float | KLWeight) -> str:
-    """The weight of the KL term; a function of the user's own cannot be described."""
+    """Description of the weight of the KL term; the user's own function is called "a schedule"."""
     if not callable(weight):
         return repr(float(weight))
     return words(weight) if is_dataclass(weight) else "a schedule"
 
 
 def words(value: object) -> str:
-    """A value in words that are the same in every process; for a function, only its name."""
+    """Description of a value, the same in every process; for a function, only its name."""
     if isinstance(value, Tensor):
         return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
     if isinstance(value, Mapping):

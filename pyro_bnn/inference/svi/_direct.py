@@ -1,4 +1,4 @@
-"""The direct path: the ELBO of a flat guide and its gradients, without effect handlers."""
+"""The direct path: computes the ELBO of a flat guide and its gradients without Pyro's effect handlers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ from ._step import GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
-    """The joint density for the direct path, or why that path is closed. Runs a copy of the model once, on inputs x."""
+    """The joint density for the direct path, or the reason why this path is closed. Runs a copy of the model on x."""
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
         return f"the model is {kind}"
@@ -44,7 +44,7 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> J
         return f"the bound is {type(elbo).__name__}"
     if elbo.vectorize_particles or elbo.retain_graph:
         return "the bound vectorises its particles or retains its graph"
-    if _PYRO_STACK:  # not checked in later steps, when handlers may belong to another thread
+    if _PYRO_STACK:  # not checked in later steps, since the handlers may then belong to another thread
         return "effect handlers are active"
     if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
         return "autocast is on"
@@ -70,10 +70,10 @@ def _of_priors(joint: Joint) -> str | None:
 
 def _of_network(model: BayesianModel, x: Inputs) -> str | None:
     try:
-        with seeded(0, model.device), torch.no_grad(), poutine.block():  # our other threads wait
+        with seeded(0, model.device), torch.no_grad(), poutine.block():
             tried = copied(model)  # a run changes the buffers of layers such as batch normalisation
             trace: Any = poutine.trace(tried.observation).get_trace(x)
-    except Exception as error:  # if the data are wrong, the real step raises the right error
+    except Exception as error:  # if the data are wrong, the first step raises a clear error
         return f"the model could not be tried out ({type(error).__name__}: {error})"
     if {*trace.stochastic_nodes} != {*model.latent_names} or trace.observation_nodes:
         return "the network or the likelihood has sites of its own"
@@ -83,9 +83,14 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 class DirectStep(GradientStep):
     r"""A step on a :class:`BayesianModel` and a :class:`FlatGuide`; :func:`direct_joint` says when it can be used.
 
-    Each of the S draws takes four operations: draw the weights; run the network; run the backward pass of minus the
-    log-likelihood; turn its gradients into gradients of the guide's parameters, and add those of the divergence.
-    The :class:`~pyro_bnn.inference.guides.FlatState` of a family of guides defines the first and the last of these.
+    Each draw takes four operations:
+
+    1. Draw the weights.
+    2. Run the network.
+    3. Run the backward pass from minus the log-likelihood.
+    4. Compute the gradients of the guide's parameters from those of the weights, and add those of the divergence.
+
+    The guide's :class:`~pyro_bnn.inference.guides.FlatState` performs the first and the last of these.
     """
 
     def __init__(
@@ -118,13 +123,12 @@ class DirectStep(GradientStep):
         self._others = [parameter for parameter in parameters if id(parameter) not in of_guide]
 
     def close(self) -> None:
-        """Give the parameters memory of their own again."""
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Compute the outputs of frozen layers for all rows; all further steps must use the last batch of `batches`.
+        """Compute the outputs of frozen layers for all rows. From then on, each step must use the last of `batches`.
 
-        Set `is_watched` if the user's code runs between epochs, since it may change these layers.
+        Set `is_watched` if the user's code, which may change these layers, runs between epochs.
         """
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
@@ -150,12 +154,11 @@ class DirectStep(GradientStep):
         return weight * terms[1] - terms[0], terms
 
     def _require_same_model(self) -> None:
-        """Raise if, since the first step, a prior was changed, the model was moved, or hooks were set."""
-        model, value = self._joint.model, self._state.value
+        """Raise if a prior was changed, the model was moved, or hooks were set since this step was prepared."""
+        model, value, like = self._joint.model, self._state.value, self._joint.model.like
         is_same = [tensor._version for tensor in self._in_priors] == self._versions
-        statements, like = model.sample_statements, model.like  # once, since both take a search
-        if not is_same or statements != self._statements:
-            raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
+        if not is_same or model.sample_statements != self._statements:
+            raise ValueError("a prior was changed during the fit; make a separate fit for each prior.")
         if like.device != value.device or like.dtype != value.dtype:
             raise ValueError(
                 f"the model was moved from {value.device} and {value.dtype} to {like.device} and {like.dtype} in the "
@@ -163,8 +166,8 @@ class DirectStep(GradientStep):
             )
         if has_hooks(model) or has_hooks(self.guide):
             raise ValueError(
-                "hooks of the model or the guide must be set before the first step, got one that was set after it and "
-                "would not be called; open a new context with `svi_step`."
+                "hooks of the model or the guide must be set before the first step, got a later one, which would not "
+                "be called; open a new context with `svi_step`."
             )
 
     def _draw_once(self, batch: Batch, weight: float) -> Tensor:
@@ -174,22 +177,22 @@ class DirectStep(GradientStep):
         log_likelihood = self._backward_of_network(given, batch)
         if self._state.value._version != version:
             raise ValueError(
-                "the network changes its weights in place (`max_norm`, `clamp_`), and they are then no longer a draw "
-                "from the guide; compute the changed weights as new tensors."
+                "the network must not change its weights in place (`max_norm`, `clamp_`), since they are then no "
+                "longer a draw from the guide; compute the changed weights as new tensors."
             )
         self._last_log_likelihood = log_likelihood
         return torch.stack([log_likelihood.double(), self._state.pull_back(weight)])
 
     def _backward_of_network(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
-        """Add the gradients of minus the log-likelihood to the draw's gradients; returns the log-likelihood."""
+        """Run the network and its backward pass; returns the log-likelihood."""
         parts = _cut(batch, self._execution.num_parts)
         terms = []
         for index, (part, share) in enumerate(parts):
             log_likelihood = self._log_likelihood(given, part)
             loss = log_likelihood * (-share / self._num_draws)
-            if loss.requires_grad:  # else the network uses no weight
+            if loss.requires_grad:  # false if the network uses none of its weights
                 self._state.observe(loss)
-                loss.backward(retain_graph=index < len(parts) - 1)  # all parts share the graph of the values
+                loss.backward(retain_graph=index < len(parts) - 1)  # all parts share the graph of the drawn weights
             terms.append(share * log_likelihood.detach())
         return terms[0] if len(parts) == 1 else torch.stack(terms).sum()
 
@@ -206,7 +209,7 @@ class DirectStep(GradientStep):
 
     @contextmanager
     def _around(self, random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
-        """A context for the network's call, with the estimator and in the type of `autocast`."""
+        """A context for the network's call, with the estimator and with `autocast`."""
         with ExitStack() as stack:
             if self._estimator is not None:
                 stack.enter_context(self._estimator.layers(random, num_rows))

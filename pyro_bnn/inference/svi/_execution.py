@@ -1,4 +1,4 @@
-"""How steps are computed: options that change their cost, but not what they estimate."""
+"""Options of a fit that change the cost of a step, but not its expected result."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,16 @@ class Execution:
     """How the steps of a fit are computed.
 
     Args:
-        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of a small
-            network's time. The network's Python code then runs only in the first few steps. The optimizer must have
-            ``fused=True``.
-        num_parts: Number of parts into which each batch is cut. The network runs on one part after the other, with the
-            same weights, and the gradients are added up. This saves memory. Batch normalisation sees single parts.
-        autocast: Type in which the network computes where torch considers this safe, ``torch.bfloat16``. Likelihood,
+        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of the time of a
+            small network. The Python code of the network then runs only in the first four steps for each batch shape.
+            The optimizer must have ``fused=True``.
+        num_parts: Number of parts into which each batch is cut, to save memory. The network runs on one part after the
+            other with the same weights, and the gradients are added up. Batch normalisation uses the statistics of
+            single parts.
+        autocast: ``torch.bfloat16`` lets the network compute in this type where torch considers it safe. Likelihood,
             guide and prior keep the model's type. None computes everything in the model's type.
-        distributed: Whether the processes of a `torch.distributed` process group, if there is one, make steps together.
-            Each takes its share of the rows and draws its own noise, and gradients are averaged.
+        distributed: Whether the processes of a `torch.distributed` process group, if there is one, fit together. Each
+            process takes its share of the rows and draws its own noise. Gradients are averaged over the processes.
 
     Raises:
         ValueError: If an option has a wrong value.
@@ -39,8 +40,8 @@ class Execution:
                 raise ValueError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
         if self.autocast is torch.float16:
             raise ValueError(
-                "`autocast` must be torch.bfloat16 or None, got torch.float16: the gradient of a whole data set's "
-                "log-likelihood leaves its range, which ends at 65504; use torch.bfloat16, which has float32's range."
+                "`autocast` must be torch.bfloat16 or None, got torch.float16: its range ends at 65504, too small for "
+                "gradients over a whole data set; use torch.bfloat16, which has float32's range."
             )
         if self.autocast not in (None, torch.bfloat16):
             raise ValueError(f"`autocast` must be torch.bfloat16 or None, got {self.autocast}.")
@@ -49,7 +50,7 @@ class Execution:
 
     @classmethod
     def given(cls, execution: "Execution | None") -> "Execution":
-        """The argument of a fit, or the default for None."""
+        """The checked argument of a fit; None gives the default."""
         if execution is not None:
             _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
         return cls() if execution is None else execution
@@ -61,7 +62,7 @@ class Execution:
 
     @property
     def needs_direct_path(self) -> str | None:
-        """Name of an option that only the direct path has; None if none is used."""
+        """Name of an option in use that only the direct path supports; None if there is none."""
         if self.num_parts > 1:
             return "num_parts"
         return "cuda_graph" if self.cuda_graph else ("autocast" if self.autocast else None)

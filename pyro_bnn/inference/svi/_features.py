@@ -1,4 +1,4 @@
-"""Outputs of a network's frozen layers for all rows of the data, computed once for a fit."""
+"""Outputs of a network's frozen layers for all rows of the data, which a fit computes once."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -14,42 +14,42 @@ from ._batches import Batches
 from ._execution import Execution
 
 MOST_BYTES = 10**9
-"""Heuristic: memory for the features of all rows. If they take more, the frozen layers run in each step."""
+"""Heuristic: most memory for the features of all rows. If they take more, the frozen layers run in each step."""
 
 MOST_TRIES = 8
-"""Heuristic: runs of a batch to find calls that cannot be left out later; each run refuses all that it finds."""
+"""Heuristic: most runs of a batch in search of layers that must run in each step; a run excludes those it finds."""
 
 UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
 
 class Features:
-    """Outputs of the frozen layers before the first random or learned parameter, for all rows, and their use in steps.
+    """Stores the outputs of the frozen layers before the first random or learned parameter, and gives them to steps.
 
-    The network runs once over all rows, in parts that are as large as the batches. The results of recorded calls go
-    into tables with one entry for each row. A step takes the rows of its batch from the tables. The network runs as a
-    whole if it mixes rows or the tables would be too large, and once frozen layers have changed during the fit. Random
-    numbers and buffers are as without this run. If `is_watched`, :meth:`check` compares frozen layers with a copy.
+    The network runs once over all rows, in parts of the size of a batch. The outputs of the frozen layers are stored in
+    tables with one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each
+    step if the network mixes rows, if the tables would be too large, or after frozen layers have changed. The first run
+    changes no random number and no buffer. If `is_watched` is true, :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
         self._model, self._batches, self._autocast = model, batches, execution.autocast
         self._tables: list[Tensor] = []
-        self._memories: dict[int, Memory] = {}  # by number of rows; a recorded call is for one number
+        self._memories: dict[int, Memory] = {}  # by number of rows, since a recorded call fits one number only
         self._taken: tuple[Tensor | None, list[Tensor]] = None, []
         self._fixed: list[tuple[Tensor, Tensor]] = []
         self.in_words = ""
-        """What was done, as the end of a sentence; empty if no frozen layers could be left out."""
+        """How frozen layers were treated, as the end of a sentence; empty if there is nothing to say."""
         random = random_paths(model)
         named = dict(model.network.named_parameters(remove_duplicate=False))
         learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}
         self._plan = Plan(model.network, random, learned)
-        # Processes that fit together write all buffers at every step, which would look like a change.
+        # Processes that fit together write all buffers in every step, and each write would count as a change.
         is_alone = execution.num_parts == 1 and not execution.processes.are_many
         if batches.tensors is None or not is_alone or not _have_parameters(self._plan.modules):
             return
         self._x: Inputs = batches.tensors[0]
         self._versions = versions(self._x)
-        with EXCLUSIVE:  # another thread's prediction puts the network into another mode for a while
+        with EXCLUSIVE:  # a prediction in another thread changes the mode of the network for a while
             buffers = [value for path, value in model.network.named_buffers() if path not in random]
             is_usable, changing = self._try(buffers)
             if not is_usable:
@@ -60,7 +60,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call a function that runs the network once on the last batch, with tables in place of frozen layers."""
+        """Call a function that runs the network once on the last batch; tables replace the frozen layers."""
         memory = self._filled()
         if memory is None:
             return compute()
@@ -68,7 +68,7 @@ class Features:
             try:
                 with self._model.interception.remembering(memory):
                     return compute()
-            except Exception:  # mostly `Diverged`; a mistake of the user's is raised again below
+            except Exception:  # mostly `Diverged`; an error in the user's code is raised again below
                 undo()
         self._end()
         return compute()
@@ -82,7 +82,7 @@ class Features:
                 self._end()
 
     def _filled(self) -> Memory | None:
-        """A memory with the features of the last batch; None if the network must run as a whole."""
+        """The features of the last batch; None if all layers must run."""
         if not self._memories:
             return None
         if not self._state.is_same(deep=False) or versions(self._x) != self._versions:
@@ -95,37 +95,40 @@ class Features:
         if rows is None:
             memory.refill(self._tables)
         else:
-            if self._taken[0] is not rows:  # several draws have the same rows
+            if self._taken[0] is not rows:  # the draws of a step have the same rows
                 self._taken = rows, [table.index_select(0, rows) for table in self._tables]
             memory.refill(self._taken[1])
         return memory
 
     def _end(self) -> None:
         self._forget()
-        self.in_words = "; features of the frozen layers were computed once, and at every step after a change"
+        self.in_words = "; frozen layers ran only once until they changed, then in every step"
 
     def _forget(self) -> None:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables; returns whether they can be used, and the (restored) buffers that the network changes."""
+        """Fill the tables; returns whether they can be used, and the buffers that the network changes.
+
+        These buffers get their values back.
+        """
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:
                 is_usable = self._compute() and self._have_independent_rows()
-            except Exception:  # the steps will raise it, unless only a batch used here is at fault
+            except Exception:  # a step will raise the same error, unless its batch differs
                 is_usable = False
             changed = [pair for pair in zip(buffers, before, strict=True) if not _is_equal(*pair)]
-            for buffer, value in changed:  # for example by batch normalisation after the frozen layers
+            for buffer, value in changed:  # for example those of batch normalisation after the frozen layers
                 buffer.copy_(value)
         return is_usable, [buffer for buffer, _ in changed]
 
     def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
-        """Note the present state, which must stay the same; only the tensors `changing` may change."""
+        """Record the state of all tensors except `changing`, to notice later changes."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
-        # These modules may change: recurrent layers with random weights, which store the weights of their last call,
-        # and refused modules, whose results no left-out call reads, except for calls inside of them.
+        # These modules may change: recurrent layers with random weights, since they store the weights of their last
+        # call, and refused modules without a left-out module inside, since no left-out call reads their results.
         own_ways = {module for module in self._plan.refused if left_out.isdisjoint(module.modules())}
         own_ways |= {module for module in modules if isinstance(module, nn.RNNBase) and module not in left_out}
         self._state = State((module for module in modules if module not in own_ways), changing)
@@ -160,7 +163,7 @@ class Features:
         return num_bytes <= MOST_BYTES
 
     def _have_independent_rows(self) -> bool:
-        """Whether the features of a row stay the same, up to rounding, when the batch has other rows."""
+        """Whether the features of a row are the same, up to rounding, in a batch with other rows."""
         second = self._batches.bounds()[:2][-1]
         rows = torch.arange(0, second[1], 2, device=self._tables[0].device)
         memory = self._recorded(take(self._x, rows))
@@ -168,7 +171,7 @@ class Features:
         return _are_alike(memory.kept, expected) and all(map(_is_close, memory.kept, expected))
 
     def _recorded(self, x: Inputs) -> Memory:
-        """A memory of one call of the network."""
+        """The record of one call of the network."""
         memory = Memory(self._plan)
         values = {name: self._model.initial_value(name) for name in self._model.site_names}
         lower = nullcontext() if self._autocast is None else torch.autocast(self._model.device.type, self._autocast)
@@ -185,13 +188,13 @@ def _have_parameters(modules: Sequence[nn.Module]) -> bool:
 
 
 def _are_alike(values: Sequence[Tensor], tables: Sequence[Tensor]) -> bool:
-    """Whether tensors have the same shapes and types, but for the number of rows."""
+    """Whether tensors have the same dtypes and, apart from the number of rows, the same shapes."""
     kinds = [[(value.shape[1:], value.dtype) for value in group] for group in (values, tables)]
     return kinds[0] == kinds[1]
 
 
 def _is_close(value: Tensor, expected: Tensor) -> bool:
-    """Whether two tensors are equal up to rounding, which may differ with the number of rows, as on a GPU."""
+    """Whether two tensors are equal up to rounding, which on a GPU depends on the number of rows."""
     if value.shape != expected.shape or not expected.dtype.is_floating_point:
         return torch.equal(value, expected)
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * float(expected.abs().max())

@@ -33,14 +33,14 @@ from ._requirements import check_model
 from ._svi_step import svi_step
 
 FEWEST_STEPS = 100
-"""Heuristic: after fewer steps a guide is still near its start, which says nothing about the data."""
+"""Heuristic: after fewer steps a guide is still near its start, so it is not diagnosed."""
 
 NOTABLE_FALL = 0.05
-"""Heuristic: if the objective ends lower than it began by more than this fraction, that is not Monte Carlo noise."""
+"""Heuristic: a fall of the objective by more than this fraction is not Monte Carlo noise."""
 
 
 class PosteriorWarning(UserWarning):
-    """A fitted posterior collapsed to a point, or did not leave the prior."""
+    """The fitted posterior collapsed to a point, or stayed at the prior."""
 
 
 def fit_svi(
@@ -63,38 +63,39 @@ def fit_svi(
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
-    This is a loop over epochs and batches around the step of :func:`svi_step`, which has the formula of the ELBO and
-    says whether gradients are computed directly or by Pyro. Every quantity in the history is for the whole data set, in
-    nats. If `data` is tensors, frozen layers before the first random parameter run only once for each row, provided
-    that their outputs take at most 1 GB.
+    The fit makes one step of :func:`svi_step` for each batch of each epoch. The page of that function has the formula
+    of the ELBO, and says when gradients are computed directly and when by Pyro. All quantities in the history are in
+    nats, for the whole data set. If `data` holds all rows, frozen layers before the first random parameter run only
+    once for each row, unless their outputs take more than 1 GB.
 
     Args:
-        model: The model; for `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
+        model: The model. :func:`svi_step` says more about `model`, `guide`, `elbo`, `estimator` and `execution`.
         guide: The guide, which is fitted in place. If it is a function, ``posterior.guide`` is a module with the fitted
-            values of its parameters.
+            parameters.
         data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
             a tensor, an array, a list of numbers or a data frame; for networks with several inputs a tuple or a
             dictionary of these. Everything is moved to the model's device.
-        optimizer: Function from a list of parameters to a torch optimizer, such as
-            ``functools.partial(torch.optim.Adam, lr=1e-3)``, or to a pair of an optimizer and a learning-rate scheduler
-            (:func:`scheduled`), which is stepped once an epoch. To clip gradients, see :func:`clipped`.
+        optimizer: Function that takes a list of parameters and returns a torch optimizer, such as
+            ``functools.partial(torch.optim.Adam, lr=1e-3)``. It may return a pair of an optimizer and a learning-rate
+            scheduler instead (:func:`scheduled`). To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
-        batch_size: Number of rows in each batch when `data` is tensors, in all processes together; None uses all rows
-            at once.
+        batch_size: Number of rows in each batch when `data` is a tuple, over all processes together; None uses all
+            rows at once.
         elbo: The bound; None is ``Trace_ELBO()``.
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
-        kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
+        kl_weight: Weight of the KL term; 1 gives the ELBO. It may change during the fit, see :mod:`pyro_bnn.kl`.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
-            :class:`TensorBoard`, is entered for the time of the fit.
+            :class:`TensorBoard`, is entered when the fit begins and left when it ends.
         progress: Whether to show a progress bar with the ELBO and its two terms.
         execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
-        checkpoint: File to which the state of the fit is written at the end of each epoch (less often if that would
-            take more than 2 % of the time) and every ten minutes, or a :class:`Checkpoint` that says how often. With
-            it, Ctrl-C and SIGTERM end the fit after the current step with a checkpoint.
-        resume: Checkpoint from which the fit continues, with the same arguments. History and parameters end up bit for
-            bit as in a fit without interruption. `num_epochs` may be larger. `checkpoint` may be the same path.
-        seed: Seed of the fit, which makes it repeatable; None draws one. Torch's generators are left as they were.
+        checkpoint: File to which the state of the fit is written at the end of each epoch (less often if this would
+            take more than 2 % of the time) and every ten minutes. A :class:`Checkpoint` sets other intervals. Ctrl-C
+            and SIGTERM then write a checkpoint after the current step and end the fit.
+        resume: Checkpoint from which to continue; the other arguments must be those of the interrupted fit. History and
+            parameters end up bit for bit as without the interruption. `num_epochs` may be larger. `checkpoint` may be
+            the same path.
+        seed: Seed that makes the fit repeatable; None draws one. The state of torch's generators does not change.
 
     Returns:
         The fitted guide as a posterior with `history` and `status`; ``history.path`` says how gradients were computed.
@@ -104,7 +105,7 @@ def fit_svi(
         NonFiniteError: If a loss or gradient is not finite; the parameters are then those of the last finite step.
         FileExistsError: If `checkpoint` exists and is not the file to resume.
         OSError: If `checkpoint` cannot be written.
-        Interrupted: If a signal ended the fit; it is a `KeyboardInterrupt` and says how to go on.
+        Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
     """
     num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
@@ -137,13 +138,7 @@ def fit_svi(
             batches.require_passes(num_epochs)
             inner = step.prepared(*batches.first())
         loop = Loop(
-            step,
-            batches,
-            stream,
-            num_epochs=num_epochs,
-            kl_weight=weight_at,
-            schedules=schedules,
-            callbacks=callbacks,
+            step, batches, stream, num_epochs=num_epochs, kl_weight=weight_at, schedules=schedules, callbacks=callbacks
         )
         fingerprint = {}
         if checkpoint is not None or resume is not None or processes.are_many:
@@ -215,9 +210,8 @@ def _batches(
 ) -> Batches:
     if not isinstance(model, BayesianModel):
         return Batches(data, batch_size, _device_of(model, guide), generator, processes=processes)
-    like = torch.empty((), device=model.device, dtype=model.dtype)
     options: dict[str, Any] = {"paired": True, "num_data": model.num_data, "processes": processes}
-    batches = Batches(data, batch_size, model.device, generator, like, **options)
+    batches = Batches(data, batch_size, model.device, generator, model.like, **options)
     if batches.tensors is not None:
         require_all_rows(model, batches.tensors[0])
     return batches

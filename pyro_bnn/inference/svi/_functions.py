@@ -1,4 +1,4 @@
-"""Models and guides that are functions: modules that own the parameters of their `pyro.param` statements."""
+"""Turns models and guides that are functions into modules, which own the parameters of `pyro.param` statements."""
 
 import weakref
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from ..._core.scope import EXCLUSIVE, restored
 
 
 class PyroFunction(nn.Module):
-    """A Pyro model or guide that is a function, as a module.
+    """A module that calls a function: a Pyro model or guide.
 
-    Its `pyro.param` statements get the values of the module's own parameters. The first call makes these from Pyro's
-    global store or, if they are not there, from the statements' first values.
+    The function's `pyro.param` statements return the module's own parameters. The first call creates these parameters
+    from the values in Pyro's global store or, if there are none, from the initial values in the statements.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -47,7 +47,7 @@ class PyroFunction(nn.Module):
         return constraints
 
     def value_of(self, name: str) -> Tensor:
-        """The value of a parameter, by the name in its statement."""
+        """The value of the parameter with this name in its statement."""
         assert self._constraints is not None
         names = [*self._constraints]
         if name not in names:
@@ -57,12 +57,12 @@ class PyroFunction(nn.Module):
             )
         parameter: Tensor = self.values[names.index(name)]
         value: Any = transform_to(self._constraints[name])(parameter)
-        value.unconstrained = weakref.ref(parameter)  # Pyro's ELBOs read it
+        value.unconstrained = weakref.ref(parameter)  # Pyro's ELBOs read this attribute
         return value
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Write the values into Pyro's global store, where the function itself looks for them."""
+        """Write the values into Pyro's global store, where calls of the function itself look for them."""
         store = pyro.get_param_store()
         with EXCLUSIVE:
             for name, constraint in (self._constraints or {}).items():
@@ -72,7 +72,7 @@ class PyroFunction(nn.Module):
 
 
 class _OwnValues(Messenger):
-    """Gives the parameter statements of a function the values of its module."""
+    """Makes the `pyro.param` statements of a function return the parameters of its module."""
 
     def __init__(self, value_of: Callable[[str], Tensor]) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _OwnValues(Messenger):
 
 
 def as_module(name: str, value: object) -> nn.Module:
-    """A model or guide as a module; `name` says which of the two it is."""
+    """A model or guide as a module; `name`, "model" or "guide", is for error messages."""
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, type):

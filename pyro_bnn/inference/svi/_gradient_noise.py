@@ -1,4 +1,4 @@
-"""How noisy the gradients of a fit are at its present parameters."""
+"""Measures how noisy the gradients of a fit are."""
 
 import functools
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class ParameterNoise:
     Args:
         name: Name of the parameter, such as ``loc.net.0.weight``.
         num_numbers: Number P of elements of the parameter.
-        signal: Norm of the mean gradient, minus its Monte Carlo error; 0 if nothing is left.
-        noise: Root of the variance of the gradient of one step, summed over all elements.
+        signal: Norm of the mean gradient, corrected for Monte Carlo error; 0 if the error is larger than the norm.
+        noise: Root of the summed variances of all elements, over gradients of single steps.
     """
 
     name: str
@@ -47,7 +47,7 @@ class GradientNoise:
 
     Args:
         parameters: One row per learned parameter.
-        num_samples: Number of gradients that were drawn.
+        num_samples: Number of gradients, one for each draw of the weights.
     """
 
     parameters: tuple[ParameterNoise, ...]
@@ -74,15 +74,15 @@ def gradient_noise(
     kl_weight: float = 1.0,
     seed: int | None = None,
 ) -> GradientNoise:
-    r"""Signal and noise of the gradient of each parameter, at fixed parameters, over draws of the weights.
+    r"""Signal and noise of each parameter's gradient over draws of the weights; the parameters stay fixed.
 
     .. math:: \text{noise}^2 = \sum_i \mathrm{Var}(g_i), \qquad
               \text{signal}^2 = \max\Big(0, \sum_i \bar g_i^2 - \tfrac1S \text{noise}^2\Big),
 
     with gradients g of the loss of a step, :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set,
     estimated from the batch (x, y). At a minimum the signal is 0. A signal far below the noise means that the optimizer
-    follows mostly noise: take a smaller learning rate, more particles, or an estimator. Batches that differ from step
-    to step add further noise, which is not counted here.
+    mostly follows noise: use a smaller learning rate, more particles, or an estimator. The noise from the choice of
+    batches is not included.
 
     The gradients are computed as in :func:`svi_step`, on copies of model and guide; the originals do not change.
 
@@ -95,7 +95,7 @@ def gradient_noise(
         elbo: The bound; see :func:`svi_step`.
         estimator: Gradient estimator; see :func:`svi_step`.
         kl_weight: Weight of the KL term.
-        seed: Seed of the draws, which leaves torch's generators as they were; None uses them.
+        seed: Seed of the draws. With a seed, the state of torch's generators does not change; None draws from them.
 
     Raises:
         ValueError: If the arguments do not fit each other.
@@ -121,7 +121,7 @@ def gradient_noise(
     model, own = pair
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
     means: dict[str, Tensor] = {}
-    squares: dict[str, Tensor] = {}  # sums of squared deviations from the mean so far, as in Welford (1962)
+    squares: dict[str, Tensor] = {}  # sums of squared deviations from the running mean, as in Welford (1962)
     with seeded(seed, x.device), svi_step(model, own, frozen, elbo=elbo, estimator=estimator) as step:
         for count in range(1, num_samples + 1):
             step(x, y, kl_weight=kl_weight)

@@ -1,4 +1,4 @@
-"""Steps on a GPU that are recorded once as a CUDA graph and then replayed; a replay launches all kernels at once."""
+"""Records steps on a GPU as CUDA graphs and replays them; a replay launches all kernels at once."""
 
 from collections.abc import Callable
 
@@ -10,14 +10,14 @@ from ._arguments import Batch
 from ._step import GradientStep, StepTerms
 
 NUM_WARMUP = 3
-"""Number of ordinary steps before a recording; in these, libraries initialise and the optimizer makes its state."""
+"""Number of ordinary steps before a recording, in which libraries are initialised and the optimizer makes its state."""
 
 MOST_GRAPHS = 4
-"""Heuristic: largest number of recordings, each with memory of its own. Further kinds of steps are not recorded."""
+"""Heuristic: most recordings, since each has its own memory. Further kinds of steps are not recorded."""
 
 
 class GraphStep:
-    """Records one step of each kind as a CUDA graph and replays it; a step that waits for the GPU cannot be recorded.
+    """Records one step of each kind as a CUDA graph and replays it. The step must not wait for the GPU.
 
     Steps of one kind have the same batch shape, KL weight and learning rate. Each batch is copied into the tensors that
     the recording reads. The network's Python code does not run in a replay.
@@ -33,13 +33,11 @@ class GraphStep:
                 group["capturable"] = True
 
     def close(self) -> None:
-        """Give the parameters memory of their own again."""
         self._step.close()
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters; see :meth:`GradientStep.__call__`."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        if rates != self._rates:  # a recording contains the learning rates of its time
+        if rates != self._rates:  # a recording contains the learning rates
             self._recordings.clear()
         self._rates = rates
         kind = (kl_weight, *((name, leaf.shape, leaf.dtype) for name, leaf in named_leaves("batch", batch)))
@@ -61,7 +59,7 @@ class GraphStep:
 
 
 def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
-    """Run a function on a new stream, as torch requires for the steps before a recording."""
+    """Run a function on a new CUDA stream, as torch requires for the steps before a recording."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -71,7 +69,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object]) -> Callable[[], None]:
-    """Record the kernels that a function launches, without running them; the function returned runs them."""
+    """Record the kernels that a function launches, without running them; returns a function that runs them."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         function()

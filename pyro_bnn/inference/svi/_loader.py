@@ -1,4 +1,4 @@
-"""The batches of a loader. Checks the content of each batch, and that there are as many as the loader says."""
+"""The batches of a loader, with checks of each batch and of their number."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sized
@@ -11,17 +11,17 @@ from ..._core.inputs import named_leaves, num_rows
 from ._arguments import Arguments, Batch
 
 ENDLESS = 2
-"""Heuristic: a loader without a length is endless if an epoch has more than this many times `num_data` rows."""
+"""Heuristic: a loader without a length counts as endless after this many times `num_data` rows in one epoch."""
 
 EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Loader:
-    """Batches of anything that can be iterated over once per epoch.
+    """Batches of an iterable that is read once per epoch.
 
-    The number of batches is the length of the loader, which must be right, except for a `DataLoader` of an iterable
-    data set with a length. Without a length, the number is estimated as `num_data` over the rows of the first batch.
-    Each of several processes has a loader that gives a share of the rows.
+    The number of batches is the length of the loader. An epoch must have exactly this number, except for a `DataLoader`
+    of an iterable data set, whose length is only an estimate. Without a length, the number is estimated as `num_data`
+    divided by the rows of the first batch in all processes.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class Loader:
         length = length_of(data)
         if length is None and num_data is None:
             raise ValueError(
-                f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__} without a length; the "
-                "number of batches must be known, so pass a loader with `len`."
+                f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__} without a length; pass "
+                "a loader with `len`, since the number of batches must be known."
             )
         if length == 0:
             raise ValueError(EMPTY)
@@ -50,11 +50,11 @@ class Loader:
 
     @property
     def is_one_pass(self) -> bool:
-        """Whether the loader is an iterator, such as a generator, which is used up after one epoch."""
+        """Whether the loader is an iterator, such as a generator, which can be read only once."""
         return isinstance(self._data, Iterator)
 
     def first(self) -> Batch:
-        """An example batch. Its rows stay part of the first epoch, even if the data can be read only once."""
+        """An example batch. The first epoch still gives it, even if the data can be read only once."""
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:
@@ -64,7 +64,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """The batches of an epoch from the one with index `skip`; earlier ones are fetched and dropped at once."""
+        """The batches of an epoch without the first `skip`, which are fetched and dropped before this returns."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):
@@ -75,7 +75,7 @@ class Loader:
         if dropped < skip:
             raise ValueError(
                 f"the loader gave {dropped} batch(es) in epoch {number}, but the fit must continue at batch {skip}; "
-                "resume with the data of the first run."
+                "resume with the data of the interrupted fit."
             )
         return self._rest(source, number, skip)
 
@@ -87,7 +87,11 @@ class Loader:
             checked = self._checked(batch, count, number)
             if self._length is None and self._num_data is not None:
                 rows += num_rows(checked[0])
-                self._require_end(rows, number)
+                if rows > ENDLESS * max(self._num_data, num_rows(self.first()[0])):
+                    raise ValueError(
+                        f"the loader has no length and gave {rows} rows in epoch {number}, but `num_data` is "
+                        f"{self._num_data}; let it end after one pass over the data, for example by `itertools.islice`."
+                    )
             yield checked
             count += 1
         if count == 0:
@@ -100,16 +104,9 @@ class Loader:
 
     def _refuse_length(self, got: str, number: int) -> NoReturn:
         raise ValueError(
-            f"the loader has length {self._length} but gave {got} in epoch {number}; give it its true length, or none: "
-            "the weights of the KL depend on it."
+            f"the loader has length {self._length} but gave {got} in epoch {number}; correct or remove its length, on "
+            "which the weights of the KL depend."
         )
-
-    def _require_end(self, rows: int, number: int) -> None:
-        if self._num_data is not None and rows > ENDLESS * max(self._num_data, num_rows(self.first()[0])):
-            raise ValueError(
-                f"the loader has no length and gave {rows} rows in epoch {number}, but `num_data` is "
-                f"{self._num_data}; let it end after one pass over the data, for example by `itertools.islice`."
-            )
 
     def _checked(self, batch: object, index: int, epoch: int | None) -> Batch:
         place = f"batch {index}" if epoch is None else f"batch {index} of epoch {epoch}"
@@ -123,28 +120,28 @@ class Loader:
             if names != self._names:
                 raise ValueError(
                     f"{place}: all batches must have the same inputs, got {names} after {self._names}; give each batch "
-                    "the same parts, and lists that vary as one padded tensor."
+                    "the same parts, and pad lists of varying length to one tensor."
                 )
         return arguments
 
     def generators(self) -> list[torch.Generator]:
-        """The loader's own generators, from which its order is drawn; without any, torch's generator is used."""
+        """The loader's own generators, which draw its order; without any, torch's generator draws it."""
         owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
         found = [getattr(owner, "generator", None) for owner in owners]
         return list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
 
 
 def _samplers(loader: object) -> list[Any]:
-    """The objects that choose the rows of the batches of a `DataLoader`."""
+    """The objects that choose the rows of each batch of a `DataLoader`."""
     if not isinstance(loader, DataLoader):
         return []
     outer = loader.sampler, loader.batch_sampler
-    inner = (getattr(sampler, "sampler", None) for sampler in outer)  # a `BatchSampler`, in either place, has it
+    inner = (getattr(sampler, "sampler", None) for sampler in outer)  # either of the two may be a `BatchSampler`
     return list({id(sampler): sampler for sampler in (*outer, *inner) if sampler is not None}.values())
 
 
 def length_of(loader: object) -> int | None:
-    """Number of batches; None if the loader has no `len`, or has one that raises, as for an iterable data set."""
+    """Number of batches; None if the loader has no `len`, or if its `len` raises, as for an iterable data set."""
     try:
         return len(loader) if isinstance(loader, Sized) else None
     except (TypeError, NotImplementedError):

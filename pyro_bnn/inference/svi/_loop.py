@@ -1,4 +1,4 @@
-"""The loop of a fit over epochs and batches, which can be stopped after any step and resumed bit for bit."""
+"""The loop over epochs and batches. It can stop after any step, and a resumed loop gives the same numbers."""
 
 import time
 import warnings
@@ -23,32 +23,31 @@ from ._step import NonFiniteError
 from ._svi_step import SVIStep
 
 Callback = Callable[[History], bool | None]
-"""Function of the history, called after each epoch; a true result ends the fit."""
+"""Function that is called with the history after each epoch; a true result ends the fit."""
 
 
 @runtime_checkable
 class StatefulCallback(Protocol):
-    """A callback that remembers something; checkpoints hold its state.
+    """A callback with a state, which checkpoints save.
 
-    Torch's optimizers and schedules have the same two methods. The state is plain data: numbers, texts, tensors, and
-    lists and dictionaries of these.
+    The state must consist of numbers, texts, tensors, and lists and dictionaries of these.
     """
 
     def __call__(self, history: History) -> bool | None:
-        """Called after each epoch; a true result ends the fit."""
+        """Use the history after an epoch; a true result ends the fit."""
 
     def state_dict(self) -> dict[str, Any]:
         """The callback's state."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Restore a state that :meth:`state_dict` returned."""
 
 
 class Loop:
-    """A fit in progress: everything that its next steps depend on, and what it has recorded.
+    """A fit in progress: its step, its data, its random numbers, and its history.
 
-    Each step draws from `stream`, so its random numbers depend on no other computation. Callbacks run outside of the
-    stream. `batches` alone draws the order of tensors' rows.
+    Steps draw from the generators of `stream`, so other computations do not affect their random numbers. Callbacks use
+    torch's own generators. `batches` draws the order of the rows from a generator of its own.
     """
 
     def __init__(
@@ -84,16 +83,16 @@ class Loop:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps made in the epoch in progress."""
+        """Number of finished steps in the epoch in progress."""
         return len(self._weights)
 
     @property
     def is_done(self) -> bool:
-        """Whether all epochs are made, or a callback ended the fit."""
+        """Whether all epochs are finished, or a callback ended the fit."""
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make the remaining steps; `after_step`, which may raise, is called after every step but an epoch's last."""
+        """Make the remaining steps; `after_step`, which may raise, is not called after the last step of an epoch."""
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
@@ -136,9 +135,10 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Costly checks, in the first epoch only: inputs are finite, and the outputs of the first step are valid.
+        """Costly checks for the first epoch: all inputs are finite, and the outputs of the first step are valid.
 
-        Where reading a number means waiting for a device, the step does not check targets, so this method does.
+        If reading a number from the device makes the program wait, the step does not check targets. Then this method
+        checks the targets instead of the outputs.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
@@ -153,7 +153,7 @@ class Loop:
         return nullcontext()
 
     def _end_epoch(self, seconds: float) -> EpochRecord:
-        """Add the epoch to the history. The program waits for a GPU here, once an epoch, and not at each step."""
+        """Add the epoch to the history. The program waits for a GPU here, once per epoch, and not in each step."""
         sizes = []
         for index, (row, weight) in enumerate(zip(torch.stack(self._values).tolist(), self._weights, strict=True)):
             expected_log_likelihood, kl, is_finite, num_rows = row
@@ -161,7 +161,7 @@ class Loop:
                 raise NonFiniteError(
                     "loss or its gradient",
                     _position(self.epoch, index),
-                    " (an optimizer with `fused=False`, or the CPU, names the first bad site)",
+                    " (to learn the first bad site, use an optimizer with `fused=False`, or the CPU)",
                     weight,
                 )
             self.history.add_step(expected_log_likelihood, kl, weight)
@@ -174,13 +174,13 @@ class Loop:
                 schedule.step(record.kl_weight * record.kl - record.expected_log_likelihood)
             else:
                 schedule.step()
-        is_stopped = sum(bool(callback(self.history)) for callback in self.callbacks) > 0  # each one is called
+        is_stopped = sum(bool(callback(self.history)) for callback in self.callbacks) > 0  # unlike `any`, calls all
         (self.is_stopped,) = self._processes.any([is_stopped])
         self._begin_epoch()
         return record
 
     def state(self) -> dict[str, Any]:
-        """The state between two steps as plain data, for :meth:`restore`. All processes must call it together."""
+        """The state between two steps, for :meth:`restore`. All processes must call this together."""
         stream, order = self._at_begin
         return {
             "model": self.step.model.state_dict(),
@@ -200,7 +200,7 @@ class Loop:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a loop with the same model, guide, data and settings."""
+        """Restore the state of a loop with the same model, guide, data and settings."""
         self.step.model.load_state_dict(state["model"])
         self.step.guide.load_state_dict(state["guide"])
         self.step.optimizer.load_state_dict(state["optimizer"])
@@ -230,7 +230,7 @@ def _warn_of_size(num_data: int, sizes: list[int]) -> None:
     rows = sum(sizes)
     if rows > num_data or num_data - rows >= max(sizes):
         warnings.warn(
-            f"`num_data` is {num_data} but an epoch has {rows} rows, and the ELBO counts {num_data}; set `num_data` to "
-            "the size of the training set.",
+            f"`num_data` is {num_data} but an epoch has {rows} rows; set `num_data`, which scales the ELBO, to the "
+            "size of the training set.",
             stacklevel=5,
         )

@@ -25,9 +25,9 @@ def natural_gradient(
     num_warmup: int = 0,
     others: OptimizerMaker | None = None,
 ) -> Callable[[list[nn.Parameter]], "NaturalGradient"]:
-    r"""A maker of optimizers for natural-gradient variational inference, an argument of :func:`fit_svi`.
+    r"""Make optimizers for natural-gradient variational inference; pass the result to :func:`fit_svi`.
 
-    It maximises the same ELBO as other optimizers do, for a :class:`MeanFieldGuide` with
+    These optimizers maximise the same ELBO as others do, for a :class:`MeanFieldGuide` with
     ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. The gradient
     g of minus the log-likelihood at a draw w updates both. The mean takes a Newton step with S as the Hessian. S moves
     towards the Hessian, estimated from :math:`g\,(w - m)`, plus the prior's precision. For a data set of N rows, a
@@ -39,10 +39,10 @@ def natural_gradient(
             u = g\,(w - m) / \lambda + P / S - 1, \qquad \rho = 1 - \beta_2, \\
         m &\leftarrow m - \alpha \left(M / (\lambda (1 - \beta_1^t)) + P m\right) / S.
 
-    The optimum is where the gradients of the ELBO vanish. Priors other than Gaussian ones enter through the gradient of
-    their log-density at w. For latent variables of the likelihood, such as a noise scale, the second derivative of
-    minus the log-likelihood itself replaces :math:`g\,(w - m)\,S`. A step needs two vectors of state, like Adam on a
-    plain network, and no derivative with respect to a scale.
+    At the optimum, the gradients of the ELBO are zero. Priors that are not Gaussian contribute the gradient of their
+    log-density at w to g. For latent variables of the likelihood, such as a noise scale, the second derivative of minus
+    the log-likelihood replaces its estimate :math:`g\,(w - m)\,S`. The optimizer stores two vectors, as many as Adam
+    does for a plain network, and needs no derivative with respect to a scale.
 
     Args:
         lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
@@ -51,16 +51,18 @@ def natural_gradient(
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: First Hessian h of the loss of one row of data: scales start at
             :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. If these equal the prior's, as
-            after ``posterior.as_prior()``, they mean data without curvature; a warning then tells you so.
+            after ``posterior.as_prior()``, they imply that the data have no curvature, and a warning says so.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. M is corrected for
-            its start at 0, so without warm-up the first step has full length, ten times that of SGD with the same
-            momentum. Networks far from a good start need 50 to several hundred steps of warm-up.
-        others: Function that makes an optimizer for parameters without a distribution, such as those of a partly random
-            network; its learning rate changes in proportion to `lr`. None is Adam with a learning rate of 1e-3.
+            its start at 0, so without warm-up the first step has full length. With the default momentum this is ten
+            times the first step of SGD with an averaged gradient. Badly initialised networks need a warm-up of 50 to
+            several hundred steps.
+        others: Function that takes the parameters without a distribution, as in a partly random network, and returns an
+            optimizer for them. Its learning rate changes in proportion to `lr`. None is Adam with a learning rate of
+            1e-3.
 
     Returns:
-        A function from parameters to an optimizer, for :func:`fit_svi` or :func:`scheduled`.
+        A function that takes parameters and returns an optimizer, for :func:`fit_svi` or :func:`scheduled`.
 
     Raises:
         ValueError: If an argument has a wrong value.
@@ -103,11 +105,11 @@ def natural_gradient(
 
 
 class NaturalGradient(SkippingOptimizer):
-    """The optimizer that :func:`natural_gradient` makes. It works in a step of :func:`svi_step` only.
+    """The optimizer that :func:`natural_gradient` makes. It works only in steps of :func:`svi_step`.
 
-    The step computes gradients in long vectors, where this optimizer updates the guide; see
-    :class:`~pyro_bnn.inference.guides.NaturalState`. It keeps the settings, which schedules and checkpoints read, and
-    the averaged gradients. `others` makes the optimizer of parameters without a distribution.
+    A step computes gradients in long vectors, and :class:`~pyro_bnn.inference.guides.NaturalState` updates the guide.
+    This class stores the averaged gradients, and the settings that schedules and checkpoints read. `others` makes the
+    optimizer of parameters without a distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
@@ -124,9 +126,9 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """A context in which this optimizer updates a guide by its state; `adds_up` if draws or processes are added."""
+        """A context in which this optimizer updates a guide; for `adds_up` see :class:`NaturalState`."""
         if self._state is not None:
-            raise ValueError("the optimizer is used by another step already; make one for each step.")
+            raise ValueError("another step uses this optimizer already; make one for each step.")
         with guide.natural(joint, initial_hessian=self._group["initial_hessian"], adds_up=adds_up) as state:
             self._state = state
             try:
@@ -137,7 +139,7 @@ class NaturalGradient(SkippingOptimizer):
                 self._state = None
 
     def _share_momentum(self) -> None:
-        """Move the averaged gradients, with their values, into the vector of the state."""
+        """Copy the averaged gradients into the vector of the state, and use parts of this vector from then on."""
         state = self._state
         assert state is not None
         views = state.joint.layout.views(state.momentum).values()
@@ -148,7 +150,6 @@ class NaturalGradient(SkippingOptimizer):
         state.num_updates, state.weight = self._group["num_updates"], self._group["kl_weight"]
 
     def _prepare_others(self, state: NaturalState) -> None:
-        """Make the optimizer of all parameters that have no distribution, if there are any."""
         of_guide = {id(parameter) for parameter in state.parameters}
         parameters = [p for group in self.param_groups for p in group["params"] if id(p) not in of_guide]
         if parameters and self._others is None:
@@ -166,11 +167,11 @@ class NaturalGradient(SkippingOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update the guide, and all other parameters by their own optimizer, from the gradients of a step."""
+        """Update the guide; the other parameters are updated by their own optimizer."""
         if closure is not None or self._state is None:
             raise ValueError(
                 "an optimizer of `natural_gradient` needs gradients with respect to drawn weights, which only our own "
-                "step computes; pass the optimizer to `fit_svi` or `svi_step`, and call that."
+                "step computes; pass the optimizer to `fit_svi` or `svi_step` instead of calling it."
             )
         group = self._group
         rise = min(1.0, (group["num_updates"] + 1) / max(group["num_warmup"], 1))
@@ -192,12 +193,12 @@ class NaturalGradient(SkippingOptimizer):
             others.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings and the averages, and the state of the optimizer of the other parameters."""
+        """The settings, the averaged gradients, and the state of the optimizer of the other parameters."""
         others = None if self._others is None else self._others.state_dict()
         return {**super().state_dict(), "others": others}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Restore a state that :meth:`state_dict` returned."""
         super().load_state_dict(state_dict)
         self._loaded_others = state_dict["others"]
         if self._others is not None and self._loaded_others is not None:
@@ -207,7 +208,7 @@ class NaturalGradient(SkippingOptimizer):
 
 
 def mean_field(guide: object) -> MeanFieldGuide:
-    """The guide, if it is a mean-field guide; else raise a `ValueError`."""
+    """Return the guide if it is a mean-field guide; else raise a `ValueError`."""
     if not isinstance(guide, MeanFieldGuide):
         raise ValueError(
             "`natural_gradient` needs a mean-field guide with precisions, got "

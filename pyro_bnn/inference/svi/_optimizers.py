@@ -22,14 +22,14 @@ NEEDED = f"`optimizer` must make a torch optimizer from parameters, {EXAMPLE.par
 
 
 def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
-    """A maker of optimizers that clip the gradient of all their parameters together before each step.
+    """Clip the gradient before each step of an optimizer; returns a function that makes such optimizers.
 
     Args:
-        optimizer: Function from a list of parameters to a torch optimizer.
-        max_norm: Largest Euclidean norm of the whole gradient, above 0.
+        optimizer: Function that takes a list of parameters and returns a torch optimizer.
+        max_norm: Largest Euclidean norm, above 0, of the gradient of all parameters together.
 
     Returns:
-        A function of the same kind as `optimizer`.
+        A function that takes a list of parameters and returns a torch optimizer.
 
     Raises:
         ValueError: If `max_norm` is not above 0.
@@ -50,21 +50,21 @@ def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
 
         made.register_step_pre_hook(clip)
         for group in made.param_groups:
-            group["clipped_to"] = max_norm  # a setting like the others, which a resumed fit must share
+            group["clipped_to"] = max_norm  # in a checkpoint, this marks the setting, which a resumed fit must share
         return made
 
     return make
 
 
 def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedule]) -> ScheduledMaker:
-    """A maker of optimizers, each with a learning-rate schedule that :func:`fit_svi` steps once an epoch.
+    """Add a learning-rate schedule to an optimizer; :func:`fit_svi` steps it once per epoch.
 
     Args:
-        optimizer: Function from a list of parameters to a torch optimizer.
-        schedule: Function from an optimizer to one of torch's schedulers.
+        optimizer: Function that takes a list of parameters and returns a torch optimizer.
+        schedule: Function that takes an optimizer and returns one of torch's schedulers.
 
     Returns:
-        A function from a list of parameters to the pair (optimizer, scheduler).
+        A function that takes a list of parameters and returns the pair (optimizer, scheduler).
 
     Example:
         >>> import functools, torch
@@ -83,19 +83,19 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
 
 
 class SkippingOptimizer(Optimizer, ABC):
-    """An optimizer of ours, whose step can do nothing, like a step of torch's fused optimizers."""
+    """An optimizer of this package whose steps can be skipped by a flag, like those of torch's fused optimizers."""
 
     found_inf: Tensor | None = None
-    """Flag on the device: if it is above 0, a step does nothing. None if no step is to be skipped."""
+    """Flag on the device: if it is above 0, a step does nothing. None skips no step."""
 
     @property
     @abstractmethod
     def can_skip(self) -> bool:
-        """Whether :attr:`found_inf` can make a step do nothing."""
+        """Whether :attr:`found_inf` can skip a step."""
 
 
 def skips_on_flag(optimizer: Optimizer) -> bool:
-    """Whether a flag on the device can make a step of an optimizer do nothing, as torch's `GradScaler` needs it."""
+    """Whether a flag on the device can skip a step of an optimizer, as torch's `GradScaler` requires."""
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.can_skip
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))
@@ -103,7 +103,7 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """A context in which a fused optimizer does nothing if the flag is set, as under torch's `GradScaler`."""
+    """A context in which a flag skips the steps of a fused optimizer, as under torch's `GradScaler`."""
     optimizer.grad_scale, optimizer.found_inf = None, flag.float()
     try:
         yield
@@ -119,7 +119,7 @@ def require_maker(optimizer: object) -> None:
 
 
 def require_schedule(schedule: Any) -> Schedule:
-    """The schedule, if it has the methods of torch's schedulers; else raise a `ValueError`."""
+    """Return the schedule if it has the methods of torch's schedulers; else raise a `ValueError`."""
     needed = ("step", "state_dict", "load_state_dict")
     if isinstance(schedule, type) or not all(callable(getattr(schedule, name, None)) for name in needed):
         raise ValueError(
@@ -134,18 +134,18 @@ def require_usable(optimizer: Optimizer) -> None:
     """Raise if an optimizer does not work with noisy, dense gradients."""
     if isinstance(optimizer, LBFGS):
         raise ValueError(
-            "`optimizer` must take single noisy gradients, got LBFGS, whose line search needs the same loss several "
+            "`optimizer` must work with noisy gradients, got LBFGS, whose line search evaluates the same loss several "
             "times in a step; use Adam, or `fit_laplace` for the mode."
         )
     if isinstance(optimizer, SparseAdam):
-        raise ValueError("`optimizer` must take dense gradients, got SparseAdam; use Adam, since a KL has dense ones.")
+        raise ValueError("`optimizer` must work with the dense gradients of the KL, got SparseAdam; use Adam.")
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """The optimizer of the guide's and model's parameters; warns if it has only some of them."""
+    """The optimizer of the given parameters; warns if it has only some of them."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
-        raise ValueError(f"{NEEDED}, got one that made {_checks.described(made)}.")
+        raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")
     require_usable(made)
     given = {id(parameter) for group in made.param_groups for parameter in group["params"]}
     foreign = len(given - {id(parameter) for parameter in parameters})
@@ -158,7 +158,7 @@ def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -
     if missing:
         warnings.warn(
             f"`optimizer` must have all parameters of guide and model, got {len(given)} of {len(parameters)}: the "
-            f"others ({sum(missing):,} numbers) stay as they are. If that is meant, call `requires_grad_(False)` on "
+            f"others ({sum(missing):,} numbers) are not learned. If you intend this, call `requires_grad_(False)` on "
             "them.",
             stacklevel=2,
         )

@@ -21,11 +21,10 @@ from ._execution import Execution
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
-"""Weight that replaces a KL weight of 0, so that the KL can still be computed; it is too small to change a gradient."""
+"""Replaces smaller KL weights, so that the KL can be computed with a weight of 0; too small to affect gradients."""
 
 SMALLEST_DIVISOR = 1e-3
-"""Heuristic: below this KL weight, the KL is not computed from the loss by division by the weight, since the division
-would magnify rounding errors."""
+"""Heuristic: smallest KL weight by which the loss is divided to get the KL. Smaller ones magnify rounding errors."""
 
 
 class PyroStep(GradientStep):
@@ -45,7 +44,7 @@ class PyroStep(GradientStep):
         super().__init__(model, guide, parameters, optimizer, execution.processes)
         self._contexts = _contexts(estimator, model, guide, elbo)
         self._elbo: Any = copy.copy(elbo)
-        # Every ELBO of Pyro gets its traces from `_get_trace`. They hold the two terms; the loss is only their sum.
+        # All ELBOs of Pyro get their traces from `_get_trace`. The two terms of the loss are computed from the traces.
         self._traces: list[tuple[Trace, Trace]] = []
         get_trace = self._elbo._get_trace
 
@@ -59,9 +58,8 @@ class PyroStep(GradientStep):
         """Do nothing: this step leaves the parameters in their own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters; see :meth:`GradientStep.__call__`."""
         try:
-            with own_parameters(self.model, self.guide):  # at each step: another open step may have the same names
+            with own_parameters(self.model, self.guide):  # in each step: another open step may use the same names
                 return super().__call__(batch, kl_weight)
         finally:
             self._traces.clear()
@@ -69,14 +67,14 @@ class PyroStep(GradientStep):
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         weight = max(weight, SMALLEST_KL_WEIGHT)
         scaled = nullcontext() if weight == 1.0 else _ScaleLatents(weight)
-        quiet = filtered_warnings("ignore", "Encountered (NaN|[+-]?inf)")  # NonFiniteError says so
+        quiet = filtered_warnings("ignore", "Encountered (NaN|[+-]?inf)")  # a NonFiniteError follows
         with short_errors(), self._contexts[weight >= SMALLEST_DIVISOR], scaled, quiet:
             loss = float(self._elbo.loss_and_grads(self.model, self.guide, *batch))
         terms = torch.stack(self._terms(loss, weight))
         return torch.full_like(terms[0], loss), terms
 
     def _terms(self, loss: float, weight: float) -> tuple[Tensor, Tensor]:
-        """Expected log-likelihood and KL, on the parameters' device: only Pyro itself waits for a GPU."""
+        """Expected log-likelihood and KL, on the parameters' device, so that this method does not wait for a GPU."""
         pairs, num_particles = self._traces, self._elbo.num_particles
         zero = torch.zeros((), dtype=torch.float64, device=self._is_finite.device)
         log_likelihood = sum((_log_prob(model, model.observation_nodes) for model, _ in pairs), zero) / num_particles
@@ -98,7 +96,7 @@ class PyroStep(GradientStep):
 
 
 class _ScaleLatents(Messenger):
-    """Multiplies the weight of all latent sites, in model and guide, and so the weight of the KL term."""
+    """Multiplies the log-densities of all latent sites in model and guide, and thereby the KL term, by a weight."""
 
     def __init__(self, weight: float) -> None:
         super().__init__()
@@ -112,7 +110,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Two contexts of the estimator: one that draws every weight, for a KL from draws, and one that need not."""
+    """Two contexts of the estimator: the first draws every weight, as a KL from draws requires; the second need not."""
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

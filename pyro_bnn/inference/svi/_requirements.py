@@ -1,4 +1,4 @@
-"""Checks of a model and a guide before a fit: they belong together, and everything that is drawn is learned."""
+"""Checks before a fit: model and guide belong together, and the guide draws every latent variable."""
 
 import inspect
 from typing import Any
@@ -22,11 +22,11 @@ SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 def check_model(model: object, guide: object) -> None:
     """Raise if a model is given as a guide, or a guide as a model."""
     if isinstance(model, (FlatGuide, AutoGuide)):
-        raise ValueError(f"`model` must be a model, got the guide {type(model).__name__}; pass the model it guides.")
+        raise ValueError(f"`model` must be a model, got the guide {type(model).__name__}; pass the guide's model.")
     if isinstance(guide, BayesianModel):
         raise ValueError("`guide` must be a guide, got a BayesianModel; make one, such as MeanFieldGuide(model).")
     if guide is model and model is not None:
-        raise ValueError(f"`guide` must be another module than `model`, got the same {type(model).__name__} twice.")
+        raise ValueError(f"`guide` and `model` must be different modules, got the same {type(model).__name__} twice.")
 
 
 def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
@@ -35,19 +35,19 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
         inspect.signature(module.function if isinstance(module, PyroFunction) else module.forward).bind(*batch)
     except TypeError as error:
         raise ValueError(
-            f"`{name}` must be a Pyro {name} that is called with the {len(batch)} tensors of a batch, got "
-            f"{type(module).__name__}, which cannot: {error}. For a plain network make a BayesianModel and a guide."
+            f"`{name}` must be a Pyro {name} that takes the {len(batch)} tensors of a batch as arguments, got "
+            f"{type(module).__name__}: {error}. For a plain network make a BayesianModel and a guide."
         ) from None
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """A trace of one call of a guide, which must draw every latent variable of a Pyro model of the user's own.
+    """A trace of one call of a guide. Raises unless the guide draws every latent variable of the user's own model.
 
-    Pyro would only warn, and count the variable's prior without its guide.
+    Pyro would only warn about a missing variable, and compute a wrong ELBO.
     """
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
-    example = next(guide.parameters(), None)  # without parameters, this call makes them, with the seed of the fit
+    example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit
     seed, device = (None, None) if example is None else (0, example.device)
     with short_errors(), seeded(seed, device), torch.no_grad(), poutine.block():
         trace: Any = poutine.trace(guide).get_trace(*batch)
@@ -57,14 +57,14 @@ def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -
     missing = sorted(needed - {name for name, _ in trace.iter_stochastic_nodes()})
     if missing:
         raise ValueError(
-            f"the guide must draw every latent variable of the model, got one that lacks {missing}; pass the targets "
-            "in each batch if one of these is observed, or make a guide of this model."
+            f"the guide must draw every latent variable of the model, but it lacks {missing}; make a guide of this "
+            "model, or, if one of these is observed, pass the targets in each batch."
         )
     return trace
 
 
 def _drawn(model: Any, batch: Batch) -> set[str]:
-    """Names of the latent variables that a call of a model draws."""
+    """Names of the latent variables that a model draws in a call."""
     trace: Any = prune_subsample_sites(poutine.trace(model).get_trace(*batch))
     return {name for name, node in trace.iter_stochastic_nodes() if not is_auxiliary(node)}
 
@@ -81,15 +81,15 @@ def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -
     missing = sorted(drawn - {*latent, *model.latent_names})
     if missing:
         raise ValueError(
-            f"the network draws {missing} by `pyro.sample`, which the guide does not, so no fit would learn it; make "
-            "it a `PyroSample` of a `PyroModule`, which is a site of the model, or fit Pyro's `AutoNormal(model)`."
+            f"the network draws {missing} by `pyro.sample`, but the guide does not, so a fit would not learn it; make "
+            "it a `PyroSample` of a `PyroModule`, which becomes a site of the model, or fit Pyro's `AutoNormal(model)`."
         )
 
 
 def learned_parameters(
     model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, trace: Any, *, is_direct: bool
 ) -> list[nn.Parameter]:
-    """All parameters to learn. Raises if what the guide samples in a trace does not fit the model or the ELBO."""
+    """All parameters to learn. Raises if the sites in the guide's trace do not fit the model or the ELBO."""
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if isinstance(model, BayesianModel) and any(node["name"] == "obs" for node in latent):
         raise ValueError(
@@ -98,15 +98,15 @@ def learned_parameters(
         )
     if any(is_auxiliary(node) for node in latent) and isinstance(elbo, TraceMeanField_ELBO) and not is_direct:
         raise ValueError(
-            f"{type(guide).__name__} samples auxiliary variables, but for these TraceMeanField_ELBO has no closed form "
-            "and loses the Jacobian of constrained sites; use `elbo=Trace_ELBO()`, or MeanFieldGuide."
+            f"{type(guide).__name__} samples auxiliary variables, for which TraceMeanField_ELBO has no closed form and "
+            "omits the Jacobian of constrained sites; use `elbo=Trace_ELBO()`, or MeanFieldGuide."
         )
     owned = dict.fromkeys(parameter for module in (guide, model) for parameter in module.parameters())
     for name, node in trace.nodes.items():
-        # A value without a constraint is the parameter itself, and lacks `unconstrained` after Pyro's first call.
+        # Without a constraint, the value is the parameter itself, and after Pyro's first call lacks `unconstrained`.
         if node["type"] == "param" and node["value"] not in owned and node["value"].unconstrained() not in owned:
             raise ValueError(
-                f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; make it a "
+                f"the guide's parameter `{name}` must be in the guide, but is in Pyro's global store; make it a "
                 "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
             )
     if isinstance(model, BayesianModel):
@@ -121,7 +121,6 @@ def learned_parameters(
 
 
 def _check_sites(model: BayesianModel, drawn: set[str]) -> None:
-    """Raise unless a guide draws the latent variables of the model, and none that belong to another model."""
     missing = [name for name in model.latent_names if name not in drawn]
     foreign = sorted(name for name in drawn if name.startswith(SITE_PREFIXES) and name not in model.latent_names)
     if missing or foreign:

@@ -1,4 +1,4 @@
-"""One optimisation step: gradients of the two terms of the ELBO, a check that they are finite, and an update."""
+"""One optimisation step: gradients of the ELBO, a check that they are finite, and an update of the parameters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from ._optimizers import skipping, skips_on_flag
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
 
 LARGE = 1e3
-"""Heuristic: error messages mention a KL weight above this. Schedules reach the number of batches."""
+"""Heuristic: error messages mention a KL weight above this number."""
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient was not finite; the parameters are as they were after the last finite step."""
+    """A loss or gradient was not finite; the parameters are those of the last finite step."""
 
     def __init__(self, problem: str, where: str, more: str = "", kl_weight: float = 1.0) -> None:
         large = f" The KL weight is {kl_weight:g}: lower it; 1 gives the ELBO." if kl_weight > LARGE else ""
@@ -43,13 +43,13 @@ class NonFiniteError(RuntimeError):
 
 @dataclass(frozen=True)
 class StepTerms:
-    """The ELBO of a step, in nats and for the whole data set, on the model's device.
+    """The ELBO of a step and its two terms, in nats and for the whole data set, on the model's device.
 
-    Its properties do not wait for a GPU; ``float(terms.elbo)`` does.
+    Reading a property does not wait for a GPU; ``float(terms.elbo)`` does.
 
     Args:
-        values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if the
-            step was made, 0 if a loss or gradient was not finite.
+        values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if all
+            losses and gradients so far were finite, else 0.
     """
 
     values: Tensor
@@ -71,7 +71,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients were finite so far; after one that was not, no step has an effect."""
+        """Whether all losses and gradients so far were finite; once this is false, steps have no effect."""
         return self.values[2].bool()
 
     @property
@@ -81,10 +81,10 @@ class StepTerms:
 
 
 class GradientStep(ABC):
-    """A step that computes gradients, checks them, and lets an optimizer use them; parameters are on one device."""
+    """A step that computes gradients, checks that they are finite, and updates the parameters, all on one device."""
 
     waits: bool
-    """Whether a step reads the value of its loss, and so waits for a GPU."""
+    """Whether a step waits for its device, to read whether all numbers are finite."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give the parameters memory of their own again."""
+        """Give each parameter its own memory again."""
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def _bad_site(self) -> str | None:
-        """The first site whose value or log-density was not finite in the last call of :meth:`_backward`, in words."""
+        """The first site with a value or log-density that was not finite in the last call of :meth:`_backward`."""
 
     def _gradients(self) -> list[Tensor]:
         """All gradients, in as few tensors as possible."""
@@ -119,9 +119,9 @@ class GradientStep(ABC):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters by a batch, or raise a `NonFiniteError`.
 
-        To learn whether all numbers are finite, the program would have to wait for a GPU. It does not wait if a flag on
-        the device can make the optimizer do nothing: after a step that is not finite no further one has an effect, and
-        :attr:`StepTerms.is_finite` is false.
+        To raise this error, the program must wait for a GPU. It does not wait if a flag on the device can make the
+        optimizer do nothing. Then no step has an effect once a number was not finite, and :attr:`StepTerms.is_finite`
+        is false.
         """
         self._count += 1
         size = float(_num_rows(batch))
@@ -147,12 +147,12 @@ class GradientStep(ABC):
         return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
 
     def _averaged(self, loss: Tensor, terms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Average the gradients over all processes, weighted by rows; returns averages of the other numbers."""
+        """Average gradients, loss and terms over all processes, weighted by rows; returns also the sum of the rows."""
         header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
         self._processes.sum_([header])
         share = rows.to(header)[0] / header[3]
         for parameter in self._learned:
-            if parameter.requires_grad and parameter.grad is None:  # another process may have one
+            if parameter.requires_grad and parameter.grad is None:  # another process may have a gradient
                 parameter.grad = torch.zeros_like(parameter)
         gradients = self._gradients()
         for gradient in gradients:
@@ -178,7 +178,7 @@ class GradientStep(ABC):
 
 
 def _num_rows(batch: Batch) -> int:
-    """Number of rows of a batch; 1 for a model of one's own whose first argument has none."""
+    """Number of rows of a batch; 1 if the first argument of the user's own model has no rows."""
     if not batch or not isinstance(batch[0], (Tensor, tuple, list, Mapping)):
         return 1
     try:

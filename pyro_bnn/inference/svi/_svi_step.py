@@ -1,4 +1,4 @@
-"""A step for your own training loops, and for the loop of `fit_svi`."""
+"""The optimisation step of `fit_svi`, also for your own training loops."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ from ._step import GradientStep, StepTerms
 
 
 class SVIStep:
-    """An optimisation step on an ELBO; :func:`svi_step` makes it and describes its arguments."""
+    """An optimisation step on an ELBO. :func:`svi_step` creates it and describes its arguments."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class SVIStep:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ValueError(
-            "a SVIStep must stay where it was made, since it shares the memory of a guide, got a copy or a pickle of "
-            "it; save the posterior with `save_posterior`, and open a new step."
+            "a SVIStep cannot be copied or pickled, since it shares the memory of a guide; save the posterior "
+            "with `save_posterior`, and open a new step."
         )
 
     def __call__(self, *batch: Any, kl_weight: float | None = None) -> StepTerms:
@@ -76,7 +76,7 @@ class SVIStep:
 
     @property
     def path(self) -> str:
-        """How gradients are computed: ``"direct"``, or ``"pyro: "`` and the reason; empty before the first batch."""
+        """How gradients are computed: ``"direct"``, or ``"pyro: "`` with the reason; empty before the first batch."""
         return self._path
 
     @property
@@ -84,7 +84,7 @@ class SVIStep:
         """The optimizer.
 
         Raises:
-            ValueError: If the optimizer is not made yet, which happens at the first batch.
+            ValueError: If the optimizer does not exist yet; a function that makes it is called at the first batch.
         """
         if self._step is not None:
             return self._step.optimizer
@@ -93,9 +93,9 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps with an example batch; without this call, the first step does so.
+        """Prepare the steps with an example batch; the first step does this if it was not done before.
 
-        Model and guide are run once on the batch, and the guide's parameters are moved into long vectors.
+        Model and guide run once on the batch. On the direct path, the guide's parameters move into long vectors.
 
         Args:
             *batch: Arguments of the model, as in a call of the step.
@@ -117,7 +117,7 @@ class SVIStep:
         return self._step
 
     def close(self) -> None:
-        """Give the parameters memory of their own again; no step can be made afterwards."""
+        """Give each parameter its own memory again; no step can be made afterwards."""
         self._is_closed = True
         if self._step is not None:
             self._step.close()
@@ -127,7 +127,7 @@ class SVIStep:
 
     @torch.no_grad()
     def _begin_together(self) -> None:
-        """Start from the parameters and buffers of process 0."""
+        """Copy the parameters and buffers of process 0 to all processes."""
         modules = self.guide, self.model
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         self.execution.processes.broadcast_(tensor.data for tensor in tensors)
@@ -135,7 +135,7 @@ class SVIStep:
     def _prepare(self, batch: Batch) -> GradientStep | GraphStep:
         model, guide, elbo, execution = self.model, self.guide, self._elbo, self.execution
         if isinstance(model, BayesianModel):
-            rest_frozen(model.network, random_paths(model))  # layers frozen after the model was built
+            rest_frozen(model.network, random_paths(model))  # also layers that were frozen after the model was built
             check_gradients(model, *batch)
         trace = traced_guide(model, guide, elbo, batch)
         joint = direct_joint(model, guide, elbo, batch[0])
@@ -161,7 +161,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if an option needs the direct path but an obstacle closes it, or `natural_gradient` excludes one."""
+        """Raise if an option needs the direct path but an obstacle closes it, or does not fit `natural_gradient`."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
@@ -171,7 +171,8 @@ class SVIStep:
                 )
             if has_estimator:
                 raise ValueError(
-                    "`natural_gradient` needs draws of the weights, but an estimator makes none; leave `estimator` out."
+                    "`natural_gradient` needs drawn weights, but an estimator does not draw them; leave `estimator` "
+                    "out."
                 )
             if execution.cuda_graph:
                 raise ValueError("steps of `natural_gradient` cannot be recorded; leave `cuda_graph` out.")
@@ -200,35 +201,36 @@ def svi_step(
     kl_weight: float = 1.0,
     execution: Execution | None = None,
 ) -> Iterator[SVIStep]:
-    r"""A context with an optimisation step for a loop of your own; :func:`fit_svi` is a loop around the same step.
+    r"""A context with an optimisation step for your own training loop; :func:`fit_svi` makes the same steps.
 
     .. math:: \mathrm{ELBO} = E_q[\log p(y \mid w)] - \mathrm{KL}(q(w) \,\|\, p(w)),
 
     in nats, and for the whole data set whatever the size of the batch.
 
-    For a :class:`~pyro_bnn.BayesianModel` and one of our guides (:class:`~pyro_bnn.MeanFieldGuide`,
-    :class:`~pyro_bnn.LowRankGuide`, :func:`~pyro_bnn.auto_delta`) under `Trace_ELBO` or `TraceMeanField_ELBO` the ELBO
-    and its gradients are computed directly: this is faster than Pyro's own machinery and gives the same numbers, up to
-    rounding. For everything else Pyro computes them. :attr:`SVIStep.path` says which of the two it is, and why.
+    The ELBO and its gradients are computed directly, without Pyro, for a :class:`~pyro_bnn.BayesianModel` and a guide
+    of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :func:`~pyro_bnn.auto_delta`)
+    under `Trace_ELBO` or `TraceMeanField_ELBO`. This is faster than Pyro and gives the same numbers, up to rounding. In
+    all other cases Pyro computes them. :attr:`SVIStep.path` says which of the two is used, and why.
 
-    In the context the guide's parameters lie in long vectors; afterwards each has memory of its own again.
+    On the direct path, the guide's parameters share long vectors while the context is open.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model, called as ``model(*batch)``.
-        guide: Any Pyro guide. A module is fitted in place. The `pyro.param` statements of functions start from the
-            values in Pyro's global store, as under `pyro.infer.SVI`, and write the fitted values back at the end.
-        optimizer: A torch optimizer of parameters of the guide and the model, or a function from all of these
-            parameters to an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+        guide: Any Pyro guide. A module is fitted in place. If model or guide is a function, its `pyro.param` statements
+            start from the values in Pyro's global store, as under `pyro.infer.SVI`. The fitted values are written to
+            this store at the end.
+        optimizer: A torch optimizer of parameters of the guide and the model, or a function that takes a list of all
+            these parameters and returns an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
         elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; None is
             ``Trace_ELBO()``. `TraceMeanField_ELBO` uses closed-form divergences where they exist.
         estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; None draws each
             weight once per step.
-        kl_weight: Weight of the KL term relative to the ELBO, for steps that are called without one.
+        kl_weight: Weight of the KL term in steps that are called without one; 1 gives the ELBO.
         execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes; see
             :class:`Execution`.
 
     Yields:
-        A step, which is called with x and y and returns the ELBO and its two terms without waiting for a GPU.
+        A step. Call it with x and y; it returns the ELBO and its two terms as tensors.
 
     Raises:
         ValueError: If the arguments do not fit each other; some errors are found only at the first step.
@@ -266,7 +268,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """The arguments x and y; arrays, lists and data frames become tensors. The first batch is checked in any case."""
+    """The arguments x and y as tensors. They are checked in the first batch, and whenever one is not yet a tensor."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)
@@ -276,8 +278,8 @@ def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, e
     _checks.kind("estimator", estimator, Estimator, "an Estimator, such as LocalReparameterization()")
     if type(elbo) not in ELBOS:
         raise ValueError(
-            f"`elbo` must be one of {[e.__name__ for e in ELBOS]} with {type(estimator).__name__}, got "
-            f"{type(elbo).__name__}, which weighs whole draws, while an estimator draws noise for each row; choose one "
-            "of these, or fit without an estimator."
+            f"`elbo` must be one of {[e.__name__ for e in ELBOS]} with {type(estimator).__name__}, which draws noise "
+            f"for each row, got {type(elbo).__name__}, which weighs whole draws; choose one of these, or fit without "
+            "an estimator."
         )
     Applied(estimator, model, guide)  # type: ignore[arg-type]  # raises if model or guide has a wrong type
