@@ -1,6 +1,6 @@
 """Writes recorded functions of small tensors as loops in C, without calls, allocations or transposed copies.
 
-`_writer.py` has the text, `_operations.py` the operations.
+`_writer.py` writes expressions and loops, and `_operations.py` has a function for each operation.
 """
 
 import math
@@ -18,8 +18,6 @@ from ._writer import Operation, Value, Writer, in_memory, order
 
 
 class _Recorder(Interpreter):
-    """Runs a graph, and keeps what each node returns."""
-
     def __init__(self, graph: GraphModule) -> None:
         super().__init__(graph)
         self.results: dict[Node, Any] = {}
@@ -34,8 +32,8 @@ class Emitted:
     """A function in C."""
 
     text: str  # its definition
-    num_scratch: int  # how many numbers its working memory holds
-    num_products: int  # multiplications in its matrix products, for one block if it has blocks
+    num_scratch: int  # size of its working memory, in numbers
+    num_products: int  # number of multiplications in its matrix products, in one block if it has blocks
     blocks: Blocks | None  # its blocks of rows, if it has any
     constants: Sequence[Node]  # its arguments after the point
 
@@ -45,7 +43,7 @@ class Emitted:
         return 0 if self.blocks is None else self.blocks.num_rows
 
     def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """The constants as C reads them: in the order of `strides`, and block by block if they have rows."""
+        """The constants as C reads them: with the longest axis innermost, and in blocks if they have rows."""
         result = []
         for node, value in zip(self.constants, values, strict=True):
             if self.blocks is None or node not in self.blocks.with_rows:
@@ -65,9 +63,9 @@ Results = Mapping[Node, Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
-    """Write a recorded function in C. It maps one point, shape (1, P), and constants to a number and its gradient.
+    """Write a recorded function of a point, shape (1, P), and constants, which returns a number and its gradient.
 
-    C reads the constants from `data`; see :meth:`Emitted.laid_out`.
+    C reads the constants from `data`, in the layout of :meth:`Emitted.laid_out`.
 
     Raises:
         UnsupportedError: If an operation is not in the table of operations; the message names it.
@@ -107,7 +105,7 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
 def _write(
     writer: Writer, operations: Mapping[Any, Operation], nodes: Sequence[Node], values: Values, results: Results
 ) -> None:
-    """Write operations one after the other, and add their values to `values`."""
+    """Write operations in order, and add their results to `values`."""
     for node in nodes:
         is_shared = _num_uses(node) > 1
         try:
@@ -129,7 +127,7 @@ def _write_blocks(
     values: Values,
     results: Results,
 ) -> None:
-    """Write operations on rows as a loop over blocks, and add up the sums. `Blocks.bounds` has the same blocks."""
+    """Write operations on rows as a loop over the blocks of `Blocks.bounds`, and add up their sums."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:
@@ -160,7 +158,7 @@ def _write_blocks(
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
-    """The positional arguments of an operation, with defaults for missing ones."""
+    """The positional arguments of an operation, including defaults."""
     schema: Any = getattr(node.target, "_schema", None)  # Python's `getitem` has none
     if schema is None:
         return node.args
@@ -175,7 +173,7 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Tensors without values, with the shape and type that a result with rows has in a block."""
+    """Tensors without values, in the shape and dtype that a result has in a block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")

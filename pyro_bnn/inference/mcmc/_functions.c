@@ -58,3 +58,9 @@ static inline real normal_cdf_(real x) { return 0.5f * (1.0f + erf(x * (real)0.7
 static inline real gelu_slope_(real x) { return normal_cdf_(x) + x * exp_(-0.5f * x * x) * (real)0.3989422804014327; }
 
 static inline real sign_(real x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+
+/* The constants of a potential, and the number of rows if it is computed block by block. */
+typedef struct {
+    long num_rows;
+    const real *const *constants;
+} Data;

@@ -4,7 +4,7 @@ A point has a position z of P numbers and a direction u of length 1. With the po
 
 .. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1)
 
-leave the density exp(-U) of z unchanged, and so does a little noise on the direction after each step.
+leave the density exp(-U) of z unchanged. So does the noise that is added to the direction after each step.
 """
 
 import math
@@ -19,7 +19,7 @@ from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, in_torch
 from ._replayed import replayed_or_eager
 
 OUTER = 0.1931833275037836
-"""Share of a step that the first and the last turn of the direction take; it minimises the integrator's error."""
+"""Fraction of a step in the first and in the last turn of the direction; it minimises the error of the integrator."""
 
 
 class MCLMCKernel(Kernel):
@@ -45,7 +45,6 @@ class MCLMCKernel(Kernel):
         self._potential, self._gradient = self.value_and_grad(z)
 
     def draw(self) -> Draws:
-        """Take the steps of one draw of every chain."""
         if not bool(self._direction.any()):  # before the first draw
             self._direction = normalize(torch.randn_like(self._z))
         errors = torch.stack([self._step() for _ in range(self._steps_per_draw)], -1)
@@ -80,7 +79,6 @@ class MCLMCKernel(Kernel):
         return torch.where(is_taken, error, torch.nan)
 
     def state(self) -> dict[str, Any]:
-        """Where the chains are; see :meth:`Kernel.state`."""
         return {
             "z": self._z,
             "direction": self._direction,
@@ -89,7 +87,6 @@ class MCLMCKernel(Kernel):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
         self.require_own(state, "direction")
         names = ("z", "direction", "gradient", "potential")
         self._z, self._direction, self._gradient, self._potential = (
@@ -121,5 +118,5 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Scale of the noise on each number of a direction after a step; chains forget their direction over `length`."""
+    """Standard deviation of the noise on each number of a direction, with which chains forget it over `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()

@@ -1,7 +1,7 @@
 """Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
-An elementwise operation is its C text, with `{0}`, `{1}` and so on for its arguments. The others are functions, as in
-`_indexing.py`.
+An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. All other operations are
+functions, as in `_indexing.py`.
 """
 
 import operator
@@ -58,7 +58,7 @@ ELEMENTWISE = {
     aten.hardtanh: "where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))",
     aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0f, {0})",
 }
-"""Fast elementwise operations. They are not stored, but computed wherever their results are read."""
+"""Fast elementwise operations. Their results are not stored, but computed wherever they are read."""
 
 SLOW = {
     aten.sqrt: "sqrt({0})",
@@ -95,7 +95,7 @@ REQUIRED: dict[Any, dict[int, object]] = {
     aten.leaky_relu_backward: {3: False},
     aten.index_put: {3: True},
 }
-"""Arguments, by number, that must have the value for which the C text is right."""
+"""Values that arguments must have, by their number, since the C text is correct only for these."""
 
 POWERS: dict[object, str] = {
     -2.0: "1.0f / ({0} * {0})",
@@ -118,7 +118,6 @@ def _power(writer: Writer, result: Tensor, value: Value, exponent: object) -> Va
 
 
 def _full(writer: Writer, result: Tensor, *arguments: Any) -> Value:
-    """A tensor filled with the last argument."""
     return constant(arguments[-1], result.shape)
 
 
@@ -131,7 +130,7 @@ def _ones(writer: Writer, result: Tensor, *_: Any) -> Value:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Has a second result in torch, which the backward pass in C does not need."""
+    """The second result is unused: in torch it is a buffer for the backward pass."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -160,11 +159,11 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
 
 
 LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are added, since all comparisons are written out one by one."""
+"""Heuristic: longest axis over which exponentials are summed. C has one line for each comparison along it."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
-    """The logarithm of the sum of exponentials over one short axis, which stays with size 1."""
+    """The logarithm of the sum of exponentials over one axis, which keeps size 1."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
     largest = _largest(writer, value, axis)
@@ -174,7 +173,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """The largest along an axis, which stays with size 1; 0 where it is infinite, as in torch's `logsumexp`."""
+    """The largest element along an axis, which keeps size 1; 0 if it is infinite, as in torch's `logsumexp`."""
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")
@@ -187,7 +186,7 @@ def _largest(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
-    """A product of two matrices, of batches of one matrix, or of a matrix and a vector; added to a tensor or not."""
+    """Product of two matrices, of two batches of one matrix, or of a matrix and a vector; with or without an addend."""
     *first, left, right = arguments
     left, right, shape = writer.stored(left), writer.stored(right), tuple(result.shape)
     if len(shape) == 3 and shape[0] != 1:
@@ -200,10 +199,10 @@ def _product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
 
 
 NUM_TERMS = 8
-"""Terms of a sum that are added in one pass over the longest axis; heuristic."""
+"""Heuristic: number of terms that one pass over the longest axis adds."""
 
 NUM_SUMS = 10
-"""Most sums over one long axis in one loop, which reads their common numbers once; heuristic."""
+"""Heuristic: largest number of sums that one loop over a long axis computes, to read common factors once."""
 
 
 def _multiplied(writer: Writer, a: Value, b: Value, added: Value, shape: tuple[int, ...]) -> Value:
@@ -223,7 +222,7 @@ def _term(a: Value, b: Value, index: Index, k: str) -> str:
 
 
 def _add_along(writer: Writer, a: Value, b: Value, added: Value, result: Value) -> None:
-    """Write a product of matrices by loops over the terms of its sums; each loop computes some elements."""
+    """Write a product of matrices by loops over the terms of its sums; each loop computes up to `NUM_SUMS` elements."""
     num_terms, rows = a.shape[-1], "rows"
     if num_terms == writer.size:  # zeros fill up the last step of the loops over rows
         is_filled = [writer.fill(a, len(a.shape) - 1), writer.fill(b, len(b.shape) - 2)]
@@ -250,7 +249,7 @@ def _add_along(writer: Writer, a: Value, b: Value, added: Value, result: Value) 
 
 
 def _add_across(writer: Writer, a: Value, b: Value, added: Value, result: Value) -> None:
-    """Write a product of matrices by loops over its elements; each loop adds some terms to all elements."""
+    """Write a product of matrices by loops over its elements; each adds up to `NUM_TERMS` terms to all elements."""
     num_terms = a.shape[-1]
 
     def add(before: Value, terms: Sequence[str]) -> None:
@@ -271,7 +270,6 @@ def _add_across(writer: Writer, a: Value, b: Value, added: Value, result: Value)
 
 
 def _requiring(operation: Operation, required: dict[int, object]) -> Operation:
-    """An operation that refuses arguments without the required values."""
 
     def write(writer: Writer, result: Any, *arguments: Any) -> Any:
         if any(arguments[number] != value for number, value in required.items()):
