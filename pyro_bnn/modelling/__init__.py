@@ -1,4 +1,4 @@
-"""Assumptions before seeing data: distributions, priors, likelihoods and the model that joins them."""
+"""Distributions, priors, likelihoods, and the model of which they are parts."""
 
 import lazy_loader
 

@@ -1,6 +1,6 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows. Functions that return inputs return plain tuples and dictionaries.
+All tensors have the same number of rows. Functions that return several inputs return tuples and dictionaries.
 """
 
 import inspect
@@ -37,7 +37,7 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Number N of rows, which all tensors must have."""
+    """Number N of rows, which must be the same for all tensors."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
@@ -56,7 +56,7 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """How often each tensor was changed in place; inference-mode tensors do not count their changes."""
+    """How often each tensor was changed in place; tensors of inference mode, which do not count this, are left out."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
@@ -65,7 +65,7 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
     """Some of the rows: slices give views, indices give copies."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x)
-    return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # takes a third of the time of `leaf[rows]`
+    return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # three times as fast as `leaf[rows]`
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
@@ -80,12 +80,12 @@ def to_device(x: Inputs, device: torch.device | None) -> Inputs:
 def _moved(leaf: Tensor, device: torch.device) -> Tensor:
     if leaf.device == device:
         return leaf
-    # A copy to the CPU does wait; otherwise its numbers could be read too early.
+    # A copy to the CPU must block, since its numbers could be read too early.
     return leaf.to(device, non_blocking=device.type != "cpu")
 
 
 def shapes(x: Inputs) -> object:
-    """Shapes for messages: a plain tuple for one tensor, tuples or dictionaries of these for several."""
+    """Shapes for messages: a tuple for one tensor, a tuple or dictionary of these for several."""
     if isinstance(x, Tensor):
         return tuple(x.shape)
     if isinstance(x, Mapping):
@@ -124,7 +124,7 @@ def call(net: nn.Module, x: Inputs) -> object:
 def _require_signature(
     net: nn.Module, arguments: tuple[Inputs, ...], named: dict[str, Inputs], error: TypeError
 ) -> None:
-    """Raise if the call itself was wrong, as opposed to an error inside of the network."""
+    """Raise if the network does not take these arguments; do nothing if the error came from inside of it."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

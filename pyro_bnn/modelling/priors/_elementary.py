@@ -1,6 +1,6 @@
 """Fixed priors with the same settings for every parameter.
 
-The numbers are checked once, when a prior is made, so that distributions need no checks at every step.
+Numbers are checked when a prior is made, so that distributions need no checks at every step.
 """
 
 import math
@@ -44,12 +44,11 @@ class NormalPrior(_ScalePrior):
         .. math:: \frac1N \sum_n -\log p(y_n \mid w) + \frac{\lambda}{2} \lVert w \rVert^2
                   \;=\; -\frac1N \log p(w, y) + \text{const}, \qquad \text{scale} = \frac{1}{\sqrt{\lambda N}}.
 
-        The convention is that of ``torch.optim.SGD(weight_decay=)``, which adds :math:`\lambda w` to the gradient. The
-        penalty is then half of :math:`\lambda` times the squared weights, for every parameter of the optimizer, biases
-        included. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty has no factor of one half,
-        pass twice the `weight_decay`. A mean squared error is :math:`2 \sigma^2` times a negative log-likelihood: with
-        such a loss, divide the weight decay by :math:`2 \sigma^2`. The decoupled decay of `AdamW` corresponds to no
-        prior.
+        As in ``torch.optim.SGD(weight_decay=)``, :math:`\lambda w` is added to the gradient, for all parameters of the
+        optimizer, including biases. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty has no
+        factor of one half, pass twice the `weight_decay`. A mean squared error is :math:`2 \sigma^2` times a negative
+        log-likelihood: for this loss, divide the weight decay by :math:`2 \sigma^2`. The decoupled decay of `AdamW`
+        corresponds to no prior.
 
         Args:
             weight_decay: The factor :math:`\lambda`, above 0.
@@ -75,8 +74,8 @@ class NetworkNormalPrior(_ScalePrior):
     r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
 
     For a pretrained network this is the prior of MOPED: it assumes that the weights are near those of an earlier
-    training. If that training saw the same data, they are counted twice, and the posterior is too sure of the given
-    weights; compare on data that neither training saw.
+    training. If the earlier training used the same data, these count twice, and the posterior is too certain of the
+    given weights. Compare on data that neither training used.
 
     The means share memory with the model's copy of the network's weights.
 
@@ -143,14 +142,14 @@ class ScaleMixturePrior(Prior):
 
 @dataclass(frozen=True)
 class FanInNormalPrior(Prior):
-    r"""N(0, gain^2 / fan_in), under which the prior variance of pre-activations does not depend on the layer's width.
+    r"""N(0, gain^2 / fan_in): the prior variance of pre-activations does not depend on the width of the layer.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
     fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if that has at least two
     dimensions. Otherwise, as in normalisation layers, its standard deviation is `gain`.
 
     Args:
-        gain: Standard deviation times the root of the fan-in; :math:`\sqrt 2` keeps the second moment of ReLU
+        gain: Standard deviation times the square root of the fan-in; :math:`\sqrt 2` keeps the second moment of ReLU
             activations.
 
     References:
