@@ -94,7 +94,6 @@ class Keeper:
             )
 
     def write(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state now."""
         if self._checkpoint is not None:
             begin, content = time.monotonic(), state()
             if self._processes.is_first:

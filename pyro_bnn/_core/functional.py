@@ -37,7 +37,6 @@ def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
 
 
 def _present(net: nn.Module, path: str) -> Tensor:
-    """The value of a parameter or buffer."""
     owner, attribute = _owner(net, path)
     value = owner._buffers.get(attribute)
     value = owner._parameters[attribute] if value is None else value
@@ -90,7 +89,6 @@ def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
 
 
 def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
-    """See :func:`as_used`."""
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight" or layer.padding_idx is None:
         return value
     original = layer.get_buffer(attribute)

@@ -32,12 +32,10 @@ class Processes:
 
     @property
     def are_many(self) -> bool:
-        """Whether there is more than one process."""
         return self.count > 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this process has rank 0."""
         return self.rank == 0
 
     def seed(self, seed: int) -> int:

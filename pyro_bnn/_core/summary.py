@@ -8,20 +8,9 @@ from textwrap import wrap
 import torch
 from torch import Tensor
 
-MOST_LINES = 10
-"""Largest number of lines of a `repr`."""
-
-WIDTH = 100
-"""Largest number of characters in a line of a `repr`."""
-
-MOST_HTML_ROWS = 40
-"""Largest number of rows of a table in a notebook."""
-
-NOTE_LINES = 3
-"""Largest number of lines of one note."""
-
-NAME_WIDTH = 44
-"""Largest number of characters in a cell; longer cells are shown without their middle."""
+MOST_LINES, WIDTH = 10, 100  # lines of a `repr`, characters in a line
+NOTE_LINES, NAME_WIDTH = 3, 44  # lines of a note, characters in a cell
+MOST_HTML_ROWS = 40  # rows of a table in a notebook
 
 Cell = str | int | float | None
 

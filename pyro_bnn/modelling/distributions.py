@@ -30,7 +30,6 @@ class _Mixture(TorchDistribution):
         """Weights, means and standard deviations, shape (*batch, M)."""
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> Any:
-        """The same distribution with a larger batch shape."""
         new = self._get_checked_instance(type(self), _instance)
         batch_shape, old = torch.Size(batch_shape), len(self.batch_shape)
         for name in self.arg_constraints:

@@ -59,7 +59,6 @@ class RecordedOutput:
         """Whether the network changes it in place, so that each call gets a new copy."""
 
     def keep(self, tensor: Tensor) -> None:
-        """Keep the value."""
         if self.value is None and not self.is_lost:
             self.value = tensor.detach()
 
@@ -70,7 +69,6 @@ class RecordedOutput:
             self.value, self.is_copied = tensor.detach().clone(), True
 
     def given(self) -> Tensor:
-        """The tensor that a remembered call returns."""
         if self.value is None:
             return self.absent
         return self.value.clone() if self.is_copied else self.value.detach()
@@ -123,7 +121,6 @@ class Recorder(TorchDispatchMode):
         """Whether the network draws from another generator than torch's, so that the effects cannot be traced."""
 
     def finish(self) -> None:
-        """End the recording."""
         if generators_of_others() != self._of_others:
             self.is_valid, self.has_noise, self.is_hopeless = False, True, True
         self._by_storage.clear()
@@ -180,7 +177,6 @@ class Recorder(TorchDispatchMode):
     # --- operations ---------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a torch operation and record it."""
         kwargs = kwargs or {}
         given = [*tensors_within(args), *tensors_within(kwargs)]
         written = _written(func, args, kwargs)
@@ -260,7 +256,6 @@ def _trains(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors of a tree."""
     kind = type(value)
     if kind is Tensor or kind is nn.Parameter:
         yield value

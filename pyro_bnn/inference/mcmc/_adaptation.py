@@ -81,7 +81,6 @@ class DualAveraging:
         self._mu = math.log(10 * self.first)
 
     def update(self, accept: float) -> None:
-        """Learn from the acceptance rate of one draw."""
         self.count += 1
         eta = 1 / (self.count + self.T0)
         self.error += eta * (self.target - accept - self.error)
@@ -106,7 +105,7 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """Statistics without any vectors so far, for vectors of this length."""
+        """The running variance of no vectors yet, for vectors of this length."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:

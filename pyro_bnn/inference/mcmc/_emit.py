@@ -105,7 +105,6 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
 def _write(
     writer: Writer, operations: Mapping[Any, Operation], nodes: Sequence[Node], values: Values, results: Results
 ) -> None:
-    """Write operations in order, and add their results to `values`."""
     for node in nodes:
         is_shared = _num_uses(node) > 1
         try:

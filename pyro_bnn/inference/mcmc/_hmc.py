@@ -8,19 +8,8 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ._kernel import (
-    DIVERGENCE,
-    NOT_ASKED,
-    Compile,
-    Draws,
-    Kernel,
-    NotInCError,
-    Sampler,
-    ValueAndGrad,
-    in_torch,
-    leapfrog,
-)
-from ._replayed import replayed_or_eager
+from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, NotInCError, Sampler, ValueAndGrad, leapfrog
+from ._replayed import TorchKernel
 
 NOT_IN_C = "only NUTS and MCLMC are written in C"
 
@@ -47,21 +36,18 @@ class HMC(Sampler):
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> "HMCKernel":
         if compile is True:
             raise NotInCError(NOT_IN_C)
-        return HMCKernel(value_and_grad, z, max_steps=self.max_steps, not_in_c=NOT_IN_C if compile else NOT_ASKED)
+        return HMCKernel(value_and_grad, z, self.max_steps, not_in_c=NOT_IN_C if compile else NOT_ASKED)
 
 
-class HMCKernel(Kernel):
-    """HMC in torch; `not_in_c` is the reason why it does not draw in C."""
+class HMCKernel(TorchKernel):
+    """HMC in torch."""
 
-    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, not_in_c: str) -> None:
-        value_and_grad, obstacle = replayed_or_eager(value_and_grad, z)
-        super().__init__(value_and_grad, z)
-        self.path = in_torch(not_in_c, obstacle)
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, max_steps: int, *, not_in_c: str) -> None:
+        super().__init__(value_and_grad, z, not_in_c)
         self._z, self._max_steps = z, max_steps
         self._potential, self._gradient = self.value_and_grad(z)
 
     def draw(self) -> Draws:
-        """Make one draw of every chain. All chains take the same number of steps."""
         z, gradient, potential = self._z, self._gradient, self._potential
         r = torch.randn_like(z) * self.inverse_mass.rsqrt()
         energy = self._energy(potential, r)

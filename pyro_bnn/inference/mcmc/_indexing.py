@@ -26,10 +26,6 @@ def unbind(writer: Writer, result: Sequence[Tensor], source: Value, axis: int) -
     return [source.selected(part.shape, axis, number) for number, part in enumerate(result)]
 
 
-def item(writer: Writer, result: Tensor, values: Sequence[Value], number: int) -> Value:
-    return values[number]
-
-
 def copy(writer: Writer, source: Value, result: Value, sign: str = "=") -> None:
     writer.each(source.shape, f"{result.text} {sign} {source.text};")
 

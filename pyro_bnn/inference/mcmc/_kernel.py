@@ -145,11 +145,6 @@ NOT_ASKED = "`compile` is False"
 """The reason for drawing in torch if C was not asked for."""
 
 
-def in_torch(not_in_c: str, not_replayed: str) -> str:
-    """The `path` of a kernel in torch, with its two reasons; `not_replayed` is empty if the potential is recorded."""
-    return f"eager: {not_in_c}, and {not_replayed}" if not_replayed else f"replayed: {not_in_c}"
-
-
 class NotInCError(ValueError):
     """``compile=True`` was passed, but draws cannot be computed in C.
 

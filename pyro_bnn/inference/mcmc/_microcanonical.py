@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, in_torch
-from ._replayed import replayed_or_eager
+from ._kernel import DIVERGENCE, Draws, ValueAndGrad
+from ._replayed import TorchKernel
 
 OUTER = 0.1931833275037836
 """Fraction of a step in the first and in the last turn of the direction; it minimises the error of the integrator."""
 
 
-class MCLMCKernel(Kernel):
+class MCLMCKernel(TorchKernel):
     """MCLMC on one potential, all chains in one batch; see :class:`~pyro_bnn.MCLMC`.
 
     Attributes:
@@ -32,13 +32,11 @@ class MCLMCKernel(Kernel):
         value_and_grad: The potential.
         z: First points, shape (K, P).
         steps_per_draw: Number of steps from one draw to the next, T.
-        not_in_c: Why draws are not computed in C, for `path`.
+        not_in_c: The reason why it does not draw in C.
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, steps_per_draw: int, *, not_in_c: str) -> None:
-        value_and_grad, obstacle = replayed_or_eager(value_and_grad, z)
-        super().__init__(value_and_grad, z)
-        self.path = in_torch(not_in_c, obstacle)
+        super().__init__(value_and_grad, z, not_in_c)
         self.length = torch.ones_like(self.step_size)
         self._steps_per_draw = steps_per_draw
         self._z, self._direction = z, torch.zeros_like(z)

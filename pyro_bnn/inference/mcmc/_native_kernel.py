@@ -54,7 +54,6 @@ class Native:
         self.size_of_state = int(library.size_of_state())
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The potential; see `ValueAndGrad`."""
         z = z.contiguous()
         value, gradient = z.new_empty(len(z)), torch.empty_like(z)
         num_parts = min(len(z), torch.get_num_threads())

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch
+from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._native import native_or_reason
 from ._native_kernel import NativeNUTSKernel
-from ._replayed import replayed_or_eager
+from ._replayed import TorchKernel
 from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, finish, grow
 
 RANDOM_BLOCK = 256
@@ -48,18 +48,16 @@ class NUTS(Sampler):
         sampler, not_in_c = native_or_reason(value_and_grad, z, compile, self.max_tree_depth)
         if sampler is not None:
             return NativeNUTSKernel(sampler, z, num_threads=torch.get_num_threads())
-        return NUTSKernel(value_and_grad, z, max_tree_depth=self.max_tree_depth, not_in_c=not_in_c)
+        return NUTSKernel(value_and_grad, z, self.max_tree_depth, not_in_c=not_in_c)
 
 
-class NUTSKernel(Kernel):
-    """NUTS in torch; `not_in_c` is the reason why it does not draw in C."""
+class NUTSKernel(TorchKernel):
+    """NUTS in torch."""
 
-    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_tree_depth: int, not_in_c: str) -> None:
-        value_and_grad, obstacle = replayed_or_eager(value_and_grad, z)
-        super().__init__(value_and_grad, z)
-        self.path = in_torch(not_in_c, obstacle)
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int, *, not_in_c: str) -> None:
+        super().__init__(value_and_grad, z, not_in_c)
         self._max_size, self._tables = 2**max_tree_depth, checkpoint_tables(max_tree_depth, z.device)
-        self._tree, self._subtree = empty(z, *value_and_grad(z), num_levels=self._tables[0].shape[1])
+        self._tree, self._subtree = empty(z, *self.value_and_grad(z), num_levels=self._tables[0].shape[1])
         self._log_uniform = z.new_empty(0, 3, len(z))  # random numbers for the next steps
         self._position = 0  # number of steps that have used theirs
 

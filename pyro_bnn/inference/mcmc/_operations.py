@@ -12,19 +12,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import VALUELESS
-from ._indexing import (
-    cat,
-    gather,
-    item,
-    put,
-    scatter_add,
-    select_backward,
-    slice_backward,
-    split,
-    stack,
-    take,
-    unbind,
-)
+from ._indexing import cat, gather, put, scatter_add, select_backward, slice_backward, split, stack, take, unbind
 from ._traced import UnsupportedError
 from ._writer import Index, Operation, Value, Writer, combined, constant, elementwise, moved, order, places, view
 
@@ -117,16 +105,8 @@ def _power(writer: Writer, result: Tensor, value: Value, exponent: object) -> Va
     return combined(f"({POWERS[exponent]})", value.shape, value)
 
 
-def _full(writer: Writer, result: Tensor, *arguments: Any) -> Value:
-    return constant(arguments[-1], result.shape)
-
-
-def _zeros(writer: Writer, result: Tensor, *_: Any) -> Value:
-    return constant(0.0, result.shape)
-
-
-def _ones(writer: Writer, result: Tensor, *_: Any) -> Value:
-    return constant(1.0, result.shape)
+def _filled(number: float) -> Operation:
+    return lambda writer, result, *_: constant(number, result.shape)
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
@@ -282,9 +262,9 @@ def _requiring(operation: Operation, required: dict[int, object]) -> Operation:
 OPERATIONS: dict[Any, Operation] = {
     **{name: elementwise(text) for name, text in ELEMENTWISE.items()},
     **{name: elementwise(text, is_slow=True) for name, text in SLOW.items()},
-    **dict.fromkeys(VALUELESS, _full),
-    **dict.fromkeys((aten.zeros, aten.zeros_like, aten.new_zeros), _zeros),
-    **dict.fromkeys((aten.ones, aten.ones_like, aten.new_ones), _ones),
+    **dict.fromkeys(VALUELESS, lambda writer, result, *arguments: constant(arguments[-1], result.shape)),
+    **dict.fromkeys((aten.zeros, aten.zeros_like, aten.new_zeros), _filled(0.0)),
+    **dict.fromkeys((aten.ones, aten.ones_like, aten.new_ones), _filled(1.0)),
     **dict.fromkeys((aten.expand, aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy), view(Value.broadcast)),
     **dict.fromkeys((aten.view, aten._unsafe_view, aten.squeeze, aten.unsqueeze), view(Value.reshaped)),
     **dict.fromkeys((aten.transpose, aten.t), view(Value.transposed)),
@@ -294,7 +274,7 @@ OPERATIONS: dict[Any, Operation] = {
     aten.split: split,
     aten.split_with_sizes: split,
     aten.unbind: unbind,
-    operator.getitem: item,
+    operator.getitem: lambda writer, result, values, number: values[number],
     aten.stack: stack,
     aten.cat: cat,
     aten.select_backward: select_backward,

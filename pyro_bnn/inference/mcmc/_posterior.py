@@ -99,7 +99,6 @@ class MCMCPosterior(Posterior):
 
     @property
     def num_stored(self) -> int:
-        """Number of draws of all chains together, K times S."""
         return self._lead.numel()
 
     @property
@@ -174,7 +173,6 @@ def _check_samples(samples: Mapping[str, Tensor]) -> None:
 
 
 def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
-    """Draws of Pyro's own `MCMC`, ``{site: shape (K, S, *event)}``."""
     _checks.kind("mcmc", mcmc, MCMC, "a pyro.infer.MCMC")
     samples = mcmc.get_samples(group_by_chain=True)  # None before the run
     if not samples:

@@ -11,19 +11,23 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ._kernel import ValueAndGrad
+from ._kernel import Kernel, ValueAndGrad
 from ._traced import UnsupportedError, traced, unsupported_if_it_fails
 
 MOST_OPERATIONS = 2000
 """Heuristic: a potential with more operations is not recorded. Recording takes about a millisecond for each."""
 
 
-def replayed_or_eager(value_and_grad: ValueAndGrad, z: Tensor) -> tuple[ValueAndGrad, str]:
-    """The potential recorded for points of z's shape, and ""; or the potential itself, and why it is not recorded."""
-    try:
-        return replayed(value_and_grad, z), ""
-    except UnsupportedError as error:
-        return value_and_grad, str(error)
+class TorchKernel(Kernel):
+    """A kernel in torch, with a recorded potential if possible; `not_in_c` is the reason why it does not draw in C."""
+
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, not_in_c: str) -> None:
+        try:
+            value_and_grad, path = replayed(value_and_grad, z), f"replayed: {not_in_c}"
+        except UnsupportedError as error:
+            path = f"eager: {not_in_c}, and {error}"
+        super().__init__(value_and_grad, z)
+        self.path = path
 
 
 def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:

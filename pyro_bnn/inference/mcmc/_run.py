@@ -44,7 +44,6 @@ class Chain:
 
     @property
     def is_done(self) -> bool:
-        """Whether the chain has all of its draws."""
         return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
@@ -64,12 +63,10 @@ class Chain:
         return torch.stack(self.records[name]) if self.records[name] else None
 
     def state(self) -> dict[str, Any]:
-        """What the chain has learned and recorded, as plain data."""
         records = {name: self.recorded(name) for name in self.records}
         return {"num_drawn": self.num_drawn, "adaptation": self.adaptation.state(), "records": records}
 
     def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Continue from what :meth:`state` returned."""
         self.num_drawn = _checks.at_least("num_drawn", state["num_drawn"], 0)
         self.adaptation.restore(state["adaptation"])
         num_recorded = max(self.num_drawn - self.num_warmup, 0)

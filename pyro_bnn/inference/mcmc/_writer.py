@@ -47,7 +47,6 @@ class Value:
         return replace(result, is_scratch=self.is_scratch and own == tuple(shape[lead:]))
 
     def transposed(self, shape: Sequence[int], first: int = 0, second: int = -1) -> "Value":
-        """With two axes swapped."""
         index, a, b = places(shape), first % len(shape), second % len(shape)
         index[a], index[b] = index[b], index[a]
         return self.read_at(shape, index)
@@ -66,7 +65,6 @@ class Value:
         return self.read_at(shape, moved(places(shape), axis, f"({first} + {scaled(place, step)})"))
 
     def selected(self, shape: Sequence[int], axis: int, number: int) -> "Value":
-        """One slice along an axis."""
         index, axis = places(shape), axis % len(self.shape)
         return self.read_at(shape, [*index[:axis], str(number % self.shape[axis]), *index[axis:]])
 
@@ -104,17 +102,14 @@ def moved(index: Index, axis: int, text: str) -> list[str]:
 
 
 def scaled(text: str, factor: int) -> str:
-    """The product of an expression and a whole number."""
     return text if factor == 1 else f"{factor} * ({text})"
 
 
 def constant(number: float, shape: Sequence[int]) -> Value:
-    """A tensor of equal numbers."""
     return Value(tuple(shape), literal(number), is_stored=True)
 
 
 def literal(number: float) -> str:
-    """A number in C."""
     number = float(number)
     if math.isnan(number):
         return "NAN"
@@ -159,7 +154,6 @@ class Writer:
         self._count = 0
 
     def name(self, prefix: str) -> str:
-        """A new name."""
         self._count += 1
         return f"{prefix}{self._count}"
 

@@ -174,6 +174,5 @@ class ChainOptimizer(SkippingOptimizer):
         return {**super().state_dict(), "count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
         self._count = state_dict["count"]
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "count"})

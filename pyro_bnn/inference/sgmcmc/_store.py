@@ -59,7 +59,6 @@ class Store:
             raise FileNotFoundError(f"`store` must lie in a folder that exists, got {path}; make the folder first.")
 
     def _checked(self, path: Path, *, is_resumed: bool) -> Header:
-        """The header of the existing file."""
         if not is_resumed:
             raise FileExistsError(f"`store` must be a new file, but {path} exists; choose another path or remove it.")
         found, expected = read_header(path), DTYPES[self._like.dtype]
@@ -177,7 +176,6 @@ class Record:
         self._kept, self._num_kept = kept_steps, 0
 
     def _draws(self) -> dict[str, Tensor]:
-        """Storage for the chain's draws, ``{site: shape (S, *event)}``."""
         return self._layout.views(self._store.draws()[self._chain])
 
     def keep(self, step: int) -> None:
@@ -192,13 +190,11 @@ class Record:
         """Do nothing at the end of an epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The draws so far, and their run."""
         draws = self._draws() if self._num_kept else {}
         kept = {name: values[: self._num_kept].clone() for name, values in draws.items()}
         return {"run": self._store.run, "num_samples": len(self._kept), "draws": kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
         state = record(ChainState, state_dict, "draws of a chain")
         if state.num_samples != len(self._kept):
             raise ValueError(

@@ -251,7 +251,6 @@ class NumberLikelihood(Likelihood[RegressionPrediction]):
         require_real(type(self).__name__, y)
 
     def accumulator(self) -> Accumulator[RegressionPrediction]:
-        """An accumulator that averages means and variances."""
         return MomentAccumulator()
 
 

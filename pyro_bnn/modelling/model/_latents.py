@@ -71,7 +71,6 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return likelihood
 
     def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
-        """The likelihood with given values of its own latent variables."""
         likelihood = self._likelihood
         return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
 

@@ -45,7 +45,6 @@ class PriorByName(Prior):
         raise ValueError(f'no glob of {list(self.priors)} matches `{name}`; add a last entry "**" for all the rest.')
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The prior of the elements; the first matching prior must be a fixed one."""
         prior = self.prior_of(name)
         if not isinstance(prior, Prior):
             raise ValueError(f"the prior of `{name}` depends on other variables; call `given` with their values.")

@@ -18,8 +18,6 @@ from ._base import Prior, scale_like
 
 @dataclass(frozen=True)
 class _ScalePrior(Prior):
-    """A prior with one scale for all elements."""
-
     scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -65,7 +63,6 @@ class NormalPrior(_ScalePrior):
         return cls(1 / math.sqrt(weight_decay * _checks.at_least("num_data", num_data, 1)))
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """N(0, scale^2)."""
         return dist.Normal(parameter.new_zeros(()), self._scale(parameter), validate_args=False)
 
 
@@ -88,7 +85,6 @@ class NetworkNormalPrior(_ScalePrior):
     """
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """N(parameter, scale^2)."""
         return dist.Normal(parameter.detach(), self._scale(parameter), validate_args=False)
 
 
@@ -101,7 +97,6 @@ class LaplacePrior(_ScalePrior):
     """
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """Laplace(0, scale)."""
         return dist.Laplace(parameter.new_zeros(()), self._scale(parameter), validate_args=False)
 
 
@@ -128,7 +123,6 @@ class ScaleMixturePrior(Prior):
         _checks.positive("scale2", self.scale2)
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The two-component mixture."""
         mixing = parameter.new_full((), float(self.mixing))
         smallest = torch.finfo(mixing.dtype).eps
         if not smallest <= self.mixing <= 1 - smallest:
@@ -162,7 +156,6 @@ class FanInNormalPrior(Prior):
         _checks.positive("gain", self.gain)
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """N(0, gain^2 / fan_in)."""
         weight = parameter if parameter.dim() > 1 else getattr(module, "weight", None)
         fan_in = weight[0].numel() if isinstance(weight, Tensor) and weight.dim() > 1 else 1
         scale = scale_like("gain", self.gain / math.sqrt(fan_in), parameter)

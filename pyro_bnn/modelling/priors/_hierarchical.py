@@ -56,7 +56,6 @@ class HierarchicalNormalPrior(HierarchicalPrior):
             raise ValueError(f"`scale_prior` must be of one number, got event shape {tuple(event_shape)}.")
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """The scale."""
         moved = move_distribution(self.scale_prior, parameter)
         assert isinstance(moved, TorchDistributionMixin)
         return {prior_name(name, self.per, "scale"): moved}
@@ -64,7 +63,6 @@ class HierarchicalNormalPrior(HierarchicalPrior):
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """N(0, scale^2)."""
         return _centred_normal(values[prior_name(name, self.per, "scale")])
 
 
@@ -128,7 +126,6 @@ class HorseshoePrior(HierarchicalPrior):
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """N(0, scale^2), where scale is the global scale times the local one, limited by `slab_scale`."""
         of_all, of_each = self._names(name)
         scale = values[of_all] * values[of_each]
         if self.slab_scale is not None:
@@ -168,11 +165,9 @@ class LearnedNormalPrior(HierarchicalPrior):
         _check_per(self.per)
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
-        """The logarithm of the scale."""
         return {prior_name(name, self.per, "log_scale"): scale_like("scale", self.scale, parameter).log()}
 
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """N(0, scale^2)."""
         return _centred_normal(values[prior_name(name, self.per, "log_scale")].exp())

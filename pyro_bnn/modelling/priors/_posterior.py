@@ -68,7 +68,6 @@ class PosteriorPrior(Prior):
                 )
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The Gaussians of a parameter, or the prior `otherwise`."""
         if name not in self.locations:
             if self.otherwise is None:
                 known = list(self.locations)
