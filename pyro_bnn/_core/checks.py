@@ -17,7 +17,7 @@ def is_number(value: object) -> bool:
 
 
 def as_float(value: object) -> float:
-    """A real number as a float: infinity if it is beyond all floats, NaN if it is not a number."""
+    """A real number as a float: infinity if it is too large, NaN if it is not a number."""
     if not is_number(value):
         return math.nan
     try:
@@ -27,7 +27,7 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """A value as text for a message; a whole number beyond all floats is shown as a limit."""
+    """A value as text for a message; a whole number that is too large for a float is shown as a limit."""
     found = as_float(value)
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"

@@ -97,7 +97,7 @@ def _is_alive(process: int) -> bool:
 
 
 def synchronise(folder: Path) -> None:
-    """Make the renaming of a file in a folder survive a loss of power, if the system allows to open folders."""
+    """Make the renaming of a file in a folder survive a loss of power, if the system can open folders."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

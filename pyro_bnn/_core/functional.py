@@ -149,9 +149,11 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     except (RuntimeError, IndexError) as error:
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise
+        dtypes = ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in leaves(x)))
+        problem = str(error).partition("\n")[0].rstrip(".")
         raise ValueError(
-            f"the network cannot take `x` of shape {shapes(x)} and {_dtypes(x)}{_expected(net)}: "
-            f"{_first_line(error)}; {_remedy(error, x)}."
+            f"the network cannot take `x` of shape {shapes(x)} and {dtypes}{_expected(net)}: {problem}; "
+            f"{_remedy(error, x)}."
         ) from error
     except ValueError as error:
         if not str(error).startswith(ONE_ROW):
@@ -165,10 +167,6 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
             f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one."
         )
     return output
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")
 
 
 def _remedy(error: Exception, x: Inputs) -> str:
@@ -242,7 +240,7 @@ def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | No
         or any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
     ):
         return None
-    layers = [(name, layer) for name, layer in net._modules.items() if layer is not None]  # with repeats
+    layers = [(name, layer) for name, layer in net._modules.items() if layer is not None]  # including repeated layers
     first = next((index for index, (_, layer) in enumerate(layers) if type(layer) is nn.Linear), len(layers))
     start, links = [layer for _, layer in layers[:first]], layers[first:]
     is_fixed = not any(path.partition(".")[0] in dict(layers[:first]) for path in random)
@@ -279,7 +277,7 @@ def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, 
     """Whether two functions that run a network give the same outputs and gradients on the example."""
     results = []
     for run in (first, second):
-        with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # if vmap itself loops
+        with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # of a loop in vmap
             given = {path: value.detach().requires_grad_() for path, value in example.items()}
             try:
                 output = run(given, x)
@@ -290,10 +288,6 @@ def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, 
                 return False
         results.append([output.detach(), *(g for g in gradients if g is not None)])
     return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(*results, strict=True))
-
-
-def _dtypes(x: Inputs) -> str:
-    return ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in leaves(x)))
 
 
 def _expected(net: nn.Module) -> str:

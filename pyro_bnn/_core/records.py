@@ -64,7 +64,7 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"`{where}` must be a list, got {_shown(value)}.")
     if hint is float and all(type(item) is float for item in value) and all(map(math.isfinite, value)):
-        return list(value)  # fast, since a history may have a million
+        return list(value)  # a fast path, since a history may have a million numbers
     return [_checked(item, hint, f"{where}[{index}]") for index, item in enumerate(value)]
 
 

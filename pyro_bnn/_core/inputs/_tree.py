@@ -36,22 +36,22 @@ def leaves(x: Inputs) -> list[Tensor]:
     return [leaf for _, leaf in named_leaves("x", x)]
 
 
-def num_rows(x: Inputs, name: str = "x") -> int:
+def num_rows(x: Inputs) -> int:
     """Number N of rows, which must be the same for all tensors."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
-    for leaf_name, leaf in named_leaves(name, x):
+    for name, leaf in named_leaves("x", x):
         if leaf.dim() == 0:
-            raise ValueError(f"`{leaf_name}` must have at least one row, got shape (); call `.reshape(1, ...)`.")
-        first = first or (leaf_name, len(leaf))
+            raise ValueError(f"`{name}` must have at least one row, got shape (); call `.reshape(1, ...)`.")
+        first = first or (name, len(leaf))
         if len(leaf) != first[1]:
             raise ValueError(
                 f"all inputs must have the same number of rows, got {first[1]} in `{first[0]}` and {len(leaf)} in "
-                f"`{leaf_name}`; give each of them one row for each data point."
+                f"`{name}`; give each of them one row for each data point."
             )
     if first is None:
-        raise ValueError(f"`{name}` must hold at least one tensor, got an empty {type(x).__name__}.")
+        raise ValueError(f"`x` must hold at least one tensor, got an empty {type(x).__name__}.")
     return first[1]
 
 
@@ -70,11 +70,7 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
     """The inputs, moved to a device (None leaves them where they are); copies from pinned memory do not block."""
-    if device is None:
-        return x
-    if isinstance(x, Tensor):
-        return _moved(x, device)
-    return map_inputs(lambda leaf: _moved(leaf, device), x)
+    return x if device is None else map_inputs(lambda leaf: _moved(leaf, device), x)
 
 
 def _moved(leaf: Tensor, device: torch.device) -> Tensor:
@@ -100,14 +96,8 @@ class ChangedInputError(ValueError):
 def call(net: nn.Module, x: Inputs) -> object:
     """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary."""
     before = versions(x)
-    arguments: tuple[Inputs, ...] = ()
-    named: dict[str, Inputs] = {}
-    if isinstance(x, Tensor):
-        arguments = (x,)
-    elif isinstance(x, Mapping):
-        named = dict(x)
-    else:
-        arguments = tuple(x)
+    arguments: tuple[Inputs, ...] = (x,) if isinstance(x, Tensor) else () if isinstance(x, Mapping) else tuple(x)
+    named: dict[str, Inputs] = dict(x) if isinstance(x, Mapping) else {}
     try:
         output = net(*arguments, **named)
     except TypeError as error:

@@ -69,7 +69,7 @@ class Blocks:
         return list(itertools.pairwise(ends))
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape in a block of a tensor with rows."""
+        """Shape of a tensor with rows within a block."""
         return tuple(self.size if length == self.num_rows else length for length in shape)
 
     def cut(self, constant: Tensor) -> Tensor:

@@ -251,7 +251,7 @@ def modes(values: Tensor) -> Modes:
     values = values.detach().double().cpu()
     half = values.shape[1] // 2
     halves = torch.stack([values[:, :half], values[:, -half:]])  # (2, K, S / 2, M)
-    columns = halves.permute(0, 2, 1, 3).flatten(2)  # the quantities of every chain side by side
+    columns = halves.permute(0, 2, 1, 3).flatten(2)  # (2, S / 2, K M)
     r_hat = r_hats(columns).unflatten(0, (len(values), -1))
     within = r_hat.nan_to_num(-torch.inf, posinf=torch.inf).amax(-1)
     within = torch.where(r_hat.isnan().all(-1), torch.inf, within)
@@ -268,7 +268,7 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """See :meth:`MCMCPosterior.diagnose`; with `max_quantities`, at most so many latents and so many predictions."""
+    """See :meth:`MCMCPosterior.diagnose`; `max_quantities` limits the number of latents and of predictions."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     arviz = optional("arviz", "ArviZ", "mcmc")
@@ -292,7 +292,7 @@ def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, a
 
 
 def _count(marks: Tensor | None) -> int | None:
-    """Number of marked draws; None if not reported."""
+    """Number of True values; None if they are not reported."""
     return None if marks is None else int(marks.sum())
 
 

@@ -84,8 +84,8 @@ def fit_mcmc(
             different random numbers, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar.
         checkpoint: File for the state of the run, which is written at the beginning, every ten minutes (or as a
-            :class:`Checkpoint` says) and at the end. SIGINT and SIGTERM then end the run after the current draw, with
-            its state written.
+            :class:`Checkpoint` says) and at the end. SIGINT and SIGTERM then save the run after the current draw and
+            end it.
         resume: Checkpoint of a run with the same arguments, to continue from. The draws are bit for bit those of an
             uninterrupted run. A finished run can be resumed with a larger `num_samples`: it keeps its draws and adds
             others, which differ from those of a single longer run.

@@ -116,5 +116,5 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Standard deviation of the noise on each number of a direction, with which chains forget it over `length`."""
+    """Standard deviation of the noise that makes a chain forget its direction over `length`, for each number of it."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()

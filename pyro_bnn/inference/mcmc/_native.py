@@ -81,7 +81,7 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """The compiled samplers and ""; or None and the reason why not, which is raised if `compile` is True."""
+    """The compiled samplers and an empty text, or None and the reason, which `compile=True` raises."""
     if not compile:
         return None, NOT_ASKED
     try:

@@ -17,7 +17,7 @@ from ._kernel import Draws, Kernel
 from ._microcanonical import refreshment
 
 RANDOM_BLOCK = 256
-"""Uniform numbers are drawn for this many steps at once; heuristic."""
+"""Heuristic: number of steps for which uniform numbers are drawn at once."""
 
 ENERGY, ACCEPT, DIVERGING, NUM_STEPS = 1, 2, 3, 4
 """Indices of these numbers in the point of a chain of NUTS, counted from its potential."""

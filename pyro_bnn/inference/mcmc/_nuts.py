@@ -15,12 +15,9 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._native import native_or_reason
-from ._native_kernel import NativeNUTSKernel
+from ._native_kernel import RANDOM_BLOCK, NativeNUTSKernel
 from ._replayed import TorchKernel
 from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, finish, grow
-
-RANDOM_BLOCK = 256
-"""Uniform numbers are drawn for this many steps at once; heuristic."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """The second result is unused: in torch it is a buffer for the backward pass."""
+    """Two results, as in torch; C does not use the second one."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -196,7 +196,7 @@ def _multiplied(writer: Writer, a: Value, b: Value, added: Value, shape: tuple[i
 
 
 def _term(a: Value, b: Value, index: Index, k: str) -> str:
-    """One term of an element of a product."""
+    """Term k of one element of a matrix product."""
     *lead, m, n = index
     return f"{a.at([*lead, m, k])} * {b.at([*lead, k, n])}"
 

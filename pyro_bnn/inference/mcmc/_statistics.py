@@ -30,7 +30,7 @@ class ChainStatistics:
         log_density: Log joint density in unconstrained space, in nats.
         energy: Hamiltonian of the draw, in nats.
         accept: Mean acceptance probability along the trajectory.
-        diverging: Whether the trajectory was divergent: its energy error was so large that its steps were too long.
+        diverging: Whether the trajectory was divergent, which shows that its steps were too long.
         num_steps: Number of steps.
         step_size: Step size after warm-up, shape (K,).
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
@@ -61,7 +61,7 @@ class ChainsRecord:
 
 
 def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
-    """Raise unless statistics fit chains of shape `lead`, (K, S); `num_dimensions` of a draw is None if unknown."""
+    """Raise unless statistics fit chains of shape `lead`, (K, S), of `num_dimensions` numbers (None if unknown)."""
     mass = statistics.inverse_mass
     size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
     shapes = dict.fromkeys(KINDS, tuple(lead)) | {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}

@@ -37,7 +37,7 @@ class Value:
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """A tensor of a new shape; `index` is where its element is in this one, in terms of :func:`places`."""
+        """A tensor of a new shape, whose elements are those of this one at `index`, a text with :func:`places`."""
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
@@ -197,7 +197,7 @@ class Writer:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Write zeros after the last row of a block along an axis, if possible; returns whether this holds."""
+        """Write zeros after the last row of a block along an axis, if possible; returns whether there are zeros."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")

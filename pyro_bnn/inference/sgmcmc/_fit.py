@@ -127,7 +127,7 @@ def fit_sgmcmc(
     with _only_latent(model), draws.removed_on_failure():
         for chain, point in enumerate(points):
             record = Record(point, draws, chain, layout, kept)
-            with silent_fits():  # unlike other fits, a chain does not end at a best point
+            with silent_fits():  # a chain need not converge to a point
                 fitted = fit_svi(
                     model,
                     point,

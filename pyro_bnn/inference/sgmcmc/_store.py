@@ -118,7 +118,7 @@ class Store:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """A context that removes the file on an error, if it was created here; checkpoints have all draws, too."""
+        """A context that, on an error, removes a file that it created; checkpoints have all draws, too."""
         try:
             yield
         except BaseException:

@@ -76,10 +76,10 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     """Whether the targets have a last axis of two: value and weight; see :meth:`with_row_weights`."""
 
     def __init__(self) -> None:
-        super().__init__()  # `PyroModule` would also take a name
+        super().__init__()  # without the argument `name` of `PyroModule`
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a number in double precision as a buffer, which is restored when the likelihood moves to a dtype.
+        """Register a number in double precision as a buffer, which is exact again after each change of dtype.
 
         An ordinary buffer that moved to single precision and back would stay rounded.
         """
@@ -271,7 +271,7 @@ def require_real(name: str, y: Tensor) -> None:
 
 
 def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
-    """Raise unless the output is a dense floating-point tensor of at least `minimum` axes, of the shape `axes`."""
+    """Raise unless the output is a dense floating-point tensor with `minimum` axes or more; `axes` is for messages."""
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.layout != torch.strided:
         _checks.kind("output", output, Tensor, f"a tensor for {name}")
         raise ValueError(

@@ -160,7 +160,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
 
     def _prior_parameter(self, name: str) -> Tensor:
-        tree = self._modules["prior_parameters"]  # the attribute would put it into Pyro's global store
+        tree = self._modules["prior_parameters"]  # reading the attribute would put it into Pyro's global store
         assert tree is not None
         path = name.removeprefix(f"{PRIOR_PREFIX}.")
         parameter = tree.get_parameter(path)

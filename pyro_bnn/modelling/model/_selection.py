@@ -21,7 +21,7 @@ Chooser = Callable[[str, Tensor, nn.Module], bool]
 class Owned:
     """A parameter of a network with one of its names, and the layer that has it under this name."""
 
-    site: str  # tied weights share the parameter
+    site: str  # the same for all names of a tied weight
     name: str
     parameter: Tensor
     layer: nn.Module  # for a parametrised weight, the layer that uses it

@@ -137,7 +137,7 @@ class HorseshoePrior(HierarchicalPrior):
 class LearnedNormalPrior(HierarchicalPrior):
     r"""N(0, s^2) on every element, with a standard deviation s that maximises the ELBO (empirical Bayes).
 
-    .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s),
+    .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s).
 
     With an exact guide, this maximises the evidence :math:`\log p(y \mid s)`. The learned parameter is :math:`\log s`:
     ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or ``model.prior_parameters.0.weight.log_scale`` for
