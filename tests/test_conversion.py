@@ -312,8 +312,8 @@ def test_rows_of_inputs_are_rows_of_all_their_tensors(x):
 def test_numbers_of_rows_that_differ_are_named():
     with pytest.raises(ValueError, match=r"got 5 in `x\['a'\]` and 6 in `x\['b'\]\[1\]`; give each of them one row"):
         _inputs.num_rows({"a": torch.zeros(5), "b": (torch.zeros(5, 2), torch.zeros(6, 5))})
-    with pytest.raises(ValueError, match=r"`x\[1\]` must have at least one row, got shape \(\)"):
-        _inputs.num_rows((torch.zeros(5), torch.tensor(1.0)))
+    with pytest.raises(ValueError, match=r"`data\[1\]` must have at least one row, got shape \(\)"):
+        _inputs.num_rows((torch.zeros(5), torch.tensor(1.0)), "data")
     with pytest.raises(ValueError, match=r"`x` must hold at least one tensor, got an empty dict"):
         _inputs.num_rows({})
 

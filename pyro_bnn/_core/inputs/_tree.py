@@ -36,22 +36,22 @@ def leaves(x: Inputs) -> list[Tensor]:
     return [leaf for _, leaf in named_leaves("x", x)]
 
 
-def num_rows(x: Inputs) -> int:
+def num_rows(x: Inputs, name: str = "x") -> int:
     """Number N of rows, which must be the same for all tensors."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
-    for name, leaf in named_leaves("x", x):
+    for leaf_name, leaf in named_leaves(name, x):
         if leaf.dim() == 0:
-            raise ValueError(f"`{name}` must have at least one row, got shape (); call `.reshape(1, ...)`.")
-        first = first or (name, len(leaf))
+            raise ValueError(f"`{leaf_name}` must have at least one row, got shape (); call `.reshape(1, ...)`.")
+        first = first or (leaf_name, len(leaf))
         if len(leaf) != first[1]:
             raise ValueError(
                 f"all inputs must have the same number of rows, got {first[1]} in `{first[0]}` and {len(leaf)} in "
-                f"`{name}`; give each of them one row for each data point."
+                f"`{leaf_name}`; give each of them one row for each data point."
             )
     if first is None:
-        raise ValueError(f"`x` must hold at least one tensor, got an empty {type(x).__name__}.")
+        raise ValueError(f"`{name}` must hold at least one tensor, got an empty {type(x).__name__}.")
     return first[1]
 
 

@@ -11,14 +11,16 @@ from ._exclusive import EXCLUSIVE
 
 
 @contextmanager
-def filtered_warnings(action: Literal["ignore", "error"], message: str = "") -> Iterator[None]:
-    """A context in which warnings whose text begins with a pattern are ignored, or raised.
+def filtered_warnings(
+    action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
+) -> Iterator[None]:
+    """A context in which warnings of a category whose text begins with a pattern are ignored, or raised.
 
     Other threads wait, since two overlapping contexts would leave one filter in place forever. So use this for short
     computations only, and :func:`silent_fits` for a whole fit.
     """
     with EXCLUSIVE, warnings.catch_warnings():
-        warnings.filterwarnings(action, message)
+        warnings.filterwarnings(action, message, category)
         yield
 
 

@@ -21,8 +21,8 @@ SHRINKAGE = 0.8
 """After a step that was not taken, step sizes are at most this fraction of its step size."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of warm-up after which the second and the third phase begin. After the second phase, the variances of its draws
-set the length; after the third phase, the autocorrelations of its draws."""
+"""Shares of warm-up after which the second and the third phase begin. After the second phase, the variances of its
+draws set the length; after the third phase, the autocorrelations of its draws."""
 
 FORGETTING = 0.4
 """Length as a fraction of the distance that a chain moves in its mean autocorrelation time."""

@@ -66,7 +66,7 @@ def make_likelihood(spec: str) -> Likelihood:
             components in ``mixture:5``. ``gaussian`` alone infers the noise scale, for targets of standard deviation 1.
 
     Raises:
-        ValueError: If there is no such likelihood, it takes no number, or the text after the colon is no number in range.
+        ValueError: If there is no such likelihood, it takes no number, or the text after the colon is no such number.
 
     Example:
         >>> make_likelihood("gaussian:0.5").noise_scale()
