@@ -22,9 +22,7 @@ WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
 
 REMEDIES = {
     "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",
-    "U": "encode texts as whole numbers",
-    "S": "encode texts as whole numbers",
-    "T": "encode texts as whole numbers",
+    **dict.fromkeys("UST", "encode texts as whole numbers"),
     "M": "convert dates to numbers, such as days since the first one",
     "m": "convert durations to numbers, such as seconds",
     "c": "pass real and imaginary parts as two columns",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,17 +31,12 @@ class Plan:
         fixed = [module for module in dict.fromkeys(named.values()) if module not in random_modules and not has_global]
         hooked = {module for module in fixed if any(map(has_hooks_of_others, module.modules()))}
         self.modules = [module for module in fixed if module not in hooked]
+        # Whether the network has no hooks, which may count or inspect calls.
         self.is_free = not has_global and not any(map(has_hooks_of_others, net.modules()))
-        """Whether the network has no hooks; a hook may count or inspect calls."""
-        self.refused: set[nn.Module] = set()
-        """Modules whose calls cannot be remembered, as an earlier recording showed."""
-        self.has_noise = False
-        """Whether the network itself draws random numbers."""
-        self.is_worthwhile = any(
-            next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
-            for module in self.modules
-        )
-        """Whether any call could be remembered."""
+        self.refused: set[nn.Module] = set()  # modules whose calls cannot be remembered, as an earlier recording showed
+        self.has_noise = False  # whether the network itself draws random numbers
+        # Whether any call can be remembered.
+        self.is_worthwhile = any(True for module in self.modules for _ in chain(module.parameters(), module.buffers()))
 
 
 class Memory:

@@ -53,10 +53,8 @@ class RecordedOutput:
         self.reference, self.is_own = weakref.ref(tensor), is_own
         self.value: Tensor | None = None
         self.absent = Absent(tensor)
-        self.is_lost = False
-        """Whether a later remembered call changed it in place, so that the value before is not available."""
-        self.is_copied = False
-        """Whether the network changes it in place, so that each call gets a new copy."""
+        self.is_lost = False  # whether a later remembered call changed it in place; its value is then not available
+        self.is_copied = False  # whether the network changes it in place, so that each call gets a new copy
 
     def keep(self, tensor: Tensor) -> None:
         if self.value is None and not self.is_lost:
@@ -113,12 +111,9 @@ class Recorder(TorchDispatchMode):
         self._frame: _Frame | None = None
         self._is_open = True
         self._of_others = generators_of_others()
-        self.is_valid = True
-        """Whether the recording can be used. Otherwise the next call records again, without the refused modules."""
-        self.has_noise = False
-        """Whether the network itself draws random numbers."""
-        self.is_hopeless = False
-        """Whether the network draws from another generator than torch's, so that the effects cannot be traced."""
+        self.is_valid = True  # whether the recording can be used; otherwise the next call is recorded
+        self.has_noise = False  # whether the network itself draws random numbers
+        self.is_hopeless = False  # whether it draws from another generator than torch's, which cannot be traced
 
     def finish(self) -> None:
         if generators_of_others() != self._of_others:

@@ -17,16 +17,6 @@ from ._traced import UnsupportedError
 from ._writer import Operation, Value, Writer, in_memory, order
 
 
-class _Recorder(Interpreter):
-    def __init__(self, graph: GraphModule) -> None:
-        super().__init__(graph)
-        self.results: dict[Node, Any] = {}
-
-    def run_node(self, n: Node) -> Any:
-        self.results[n] = result = super().run_node(n)
-        return result
-
-
 @dataclass(frozen=True)
 class Emitted:
     """A function in C."""
@@ -70,9 +60,9 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     Raises:
         UnsupportedError: If an operation is not in the table of operations; the message names it.
     """
-    recorder = _Recorder(graph)
-    recorder.run(*example)
-    results, writer = recorder.results, Writer()
+    interpreter, writer = Interpreter(graph, garbage_collect_values=False), Writer()
+    interpreter.run(*example)
+    results = interpreter.env
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]

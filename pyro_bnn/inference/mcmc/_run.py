@@ -99,8 +99,7 @@ class Run:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
         self._kernel: Kernel | None = None
         self._begin, self._seconds_before = time.perf_counter(), 0.0
-        self.path = ""
-        """How draws are computed; see :attr:`Kernel.path`."""
+        self.path = ""  # how draws are computed; see :attr:`Kernel.path`
 
     def start(self, starts: Tensor, descent: Descent | None) -> None:
         """Begin chains at points of shape (K, P), or where a descent from these points ends."""

@@ -23,12 +23,9 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
 class _Choice(NamedTuple):
     """One of the likelihoods that have a name."""
 
-    make: Callable[..., Likelihood]
-    """Function that makes the likelihood, with the number after the colon as an optional argument."""
-    number: str
-    """Name of this number; empty if the likelihood takes none."""
-    targets: str
-    """Kind of the targets: ``"classes"``, ``"numbers"`` or ``"counts"``."""
+    make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
+    number: str  # name of this number; empty if the likelihood takes none
+    targets: str  # kind of the targets: ``"classes"``, ``"numbers"`` or ``"counts"``
 
 
 LIKELIHOODS: dict[str, _Choice] = {

@@ -30,10 +30,8 @@ class DeclaredPrior(WeightPrior):
     """The prior that a `PyroSample` of the network declares."""
 
     statement: Statement
-    sites: Mapping[str, str] = field(default_factory=dict)
-    """Path in the declaring module of every other site that the statement reads, by site."""
-    is_learned: bool = False
-    """Whether the statement reads a learnable parameter."""
+    sites: Mapping[str, str] = field(default_factory=dict)  # sites that the statement reads -> path in the module
+    is_learned: bool = False  # whether the statement reads a learnable parameter
 
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module

@@ -57,12 +57,10 @@ class NetworkPriors:
     ) -> None:
         self._prior, self._net, self._paths, self.declared = prior, net, dict(paths), dict(declared)
         self._cache: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
-        self.first_values: dict[str, Tensor] = {}
-        """First value of every learnable number of a prior."""
-        self.children: dict[str, str] = {}
-        """A site for every parent; its prior depends on the parent."""
+        self.first_values: dict[str, Tensor] = {}  # first value of every learnable number of a prior
+        self.children: dict[str, str] = {}  # for every parent, a site whose prior depends on it
+        # For every site, the names of its parents and of the learnable numbers of its prior.
         self.dependencies: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        """For every site, the names of its parents and of the learnable numbers of its prior."""
         for name in paths:
             self._add(name)
 
