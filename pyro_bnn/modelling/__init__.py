@@ -1,4 +1,4 @@
-"""Distributions, priors, likelihoods, and the model of which they are parts."""
+"""Distributions, priors and likelihoods, and the model that combines them."""
 
 import lazy_loader
 

@@ -21,7 +21,7 @@ class Pairs:
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
         batch_size = _checks.at_least("batch_size", batch_size, 1)
         if isinstance(data, Iterator):
-            raise ValueError("`data` must be run through several times, got an iterator; pass tensors or a DataLoader.")
+            raise ValueError("`data` must be readable several times, got an iterator; pass tensors or a DataLoader.")
         if not isinstance(data, Iterable) or isinstance(data, (Tensor, str, Mapping)):
             raise ValueError(f"`data` must be a tuple (x, y) or a loader of such pairs, got {_checks.described(data)}.")
         if isinstance(data, tuple) and len(data) != 2:

@@ -19,7 +19,7 @@ from ._statistics import ChainStatistics
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
-"""Both are the advice of Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
+"""Both limits are those of Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
 FEWEST_DRAWS = 4
 """R-hat and effective sample sizes need this many draws in each of several chains, or in each half of a single one."""
