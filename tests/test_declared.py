@@ -294,7 +294,7 @@ class NeedsARun(PyroModule):
     ("net", "message"),
     [
         (Decorated, r"`net.gain` .* by a decorator.* `self.gain = PyroSample\(\.\.\.\)`"),
-        (NeedsARun, r"the prior of `net.weight` .*center.*attributes that are there before it runs"),
+        (NeedsARun, r"the prior of `net.weight` .*center.*attributes that exist before it runs"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(net, message):

@@ -78,7 +78,7 @@ def test_what_cannot_be_done_is_refused_with_a_remedy(name):
 
 def test_other_data_and_points_are_refused_with_a_remedy():
     model, x, y = small_model(num_data=6)
-    with pytest.raises(ValueError, match="run through several times, got an iterator"):
+    with pytest.raises(ValueError, match="readable several times, got an iterator"):
         pb.fit_gauss_newton(model, iter([(x, y)]))
     with pytest.raises(ValueError, match="must be a pair"):
         pb.fit_gauss_newton(model, [x])

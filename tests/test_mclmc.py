@@ -265,7 +265,7 @@ def test_a_chain_that_stood_still_can_go_on(dtype):
     [
         (lambda: pb.MCLMC(0), "`steps_per_draw` must be a whole number of at least 1"),
         (lambda: pb.MCLMC(energy_error=0.0), "`energy_error`"),
-        (lambda: pb.MCLMC().kernel(bowl, torch.zeros(2, 1)), "MCLMC needs a direction in space"),
+        (lambda: pb.MCLMC().kernel(bowl, torch.zeros(2, 1)), "MCLMC needs at least two latent numbers"),
         (lambda: Descent(0), "`num_steps` must be a whole number of at least 1"),
         (lambda: Descent(init=3), "`init` must be an Init or None, got int"),
     ],

@@ -17,7 +17,7 @@ from .files import write_state
 from .processes import Processes
 
 SHARE = 0.02
-"""Heuristic: largest share of the time spent on writing states at the ends of epochs."""
+"""Heuristic: largest fraction of the time for writing states at the ends of epochs."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what `kill`, `docker stop` and most job schedulers send first."""
@@ -43,13 +43,13 @@ class Checkpoint:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended a computation after a step; its state is in a file, and the message says how to resume."""
+    """A signal ended a computation after a step. Its state is in a file; the message says how to resume."""
 
 
 class Keeper:
-    """Writes the state of a computation when that is due; a signal makes it write at once and end the computation.
+    """Writes the state of a computation at intervals. After a signal, it writes at once and ends the computation.
 
-    All processes write and stop together; only process 0 writes the file. Messages use `name`, if given, instead of the
+    All processes stop at the same step; only process 0 writes the file. Messages use `name`, if given, instead of the
     path.
     """
 
@@ -67,9 +67,9 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Note that an epoch is done; its state is written, unless epochs are so short that this would be slow.
+        """Write the state after an epoch, unless writing would take too large a share of the time.
 
-        After the last epoch the state is always written, and no signal stops the computation.
+        After the last epoch the state is always written, and no signal ends the computation.
         """
         if self._checkpoint is None:
             return
@@ -80,7 +80,7 @@ class Keeper:
             self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Note that a step is done: if a signal asks to stop, the state is written and `Interrupted` raised."""
+        """Write the state after a step if it is due. After a signal, write it and raise `Interrupted`."""
         if self._checkpoint is None:
             return
         is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes
@@ -89,12 +89,11 @@ class Keeper:
             self.write(state)
         if is_asked:
             raise Interrupted(
-                f"stopped by a signal; the state is in {self._checkpoint.path}. To go on, call again with the same "
+                f"stopped by a signal; the state is in {self._checkpoint.path}. To continue, call again with the same "
                 f"arguments and `resume={str(self._name or self._checkpoint.path)!r}`."
             )
 
     def write(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state now."""
         if self._checkpoint is not None:
             begin, content = time.monotonic(), state()
             if self._processes.is_first:
@@ -112,9 +111,9 @@ def keeping(
     processes: Processes | None = None,
     name: str | Path | None = None,
 ) -> Iterator[Keeper]:
-    """A context for a computation that writes checkpoints. Without a checkpoint, signals act as usual.
+    """A context for a computation that writes checkpoints. Without a checkpoint, signals have their usual effect.
 
-    The file must not exist yet, unless it is the one to resume from.
+    The file must not exist yet, unless it is the file that is resumed.
     """
     if checkpoint is None:
         yield Keeper(None, kind, lambda: False)
@@ -127,7 +126,7 @@ def keeping(
 
 
 def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise before a long computation starts if its state could not be written, or would replace another file."""
+    """Raise if the state of a computation could not be written to a path, or would replace another file."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
@@ -152,10 +151,10 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """A context in which the first SIGINT or SIGTERM only requests a stop, and a second one acts as usual.
+    """A context that yields a function, which returns whether SIGINT or SIGTERM was received.
 
-    Only the main thread receives signals. In other threads, and for ignored signals, nothing changes. The context
-    yields a function that returns whether a stop was requested.
+    The first signal has no other effect; a second one acts as usual. Only the main thread receives signals. In other
+    threads, and for ignored signals, nothing changes.
     """
     asked = threading.Event()
     before: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""Checks of arguments; their messages say what was expected, what was got, and the remedy."""
+"""Checks of arguments. Their messages say what was expected, what was passed, and what to do."""
 
 import math
 import numbers
@@ -17,7 +17,7 @@ def is_number(value: object) -> bool:
 
 
 def as_float(value: object) -> float:
-    """A real number as a float: infinity if it is beyond all floats, NaN if it is not a number."""
+    """A real number as a float: infinity if it is too large, NaN if it is not a number."""
     if not is_number(value):
         return math.nan
     try:
@@ -27,7 +27,7 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """A value as a message shows it; a whole number of hundreds of digits is shown by its size."""
+    """A value as text for a message; a whole number that is too large for a float is shown as a limit."""
     found = as_float(value)
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"
@@ -80,7 +80,7 @@ def number(name: str, value: float) -> float:
 
 
 def at_least(name: str, value: int, minimum: int) -> int:
-    """Return `value` if it is a whole number no smaller than `minimum` that a 64-bit integer can hold."""
+    """Return `value` if it is a whole number of at least `minimum` and below 2**63."""
     if not math.isfinite(as_float(value)) or int(value) != value or not minimum <= value < 2**63:
         limit = " and below 2**63" if as_float(value) >= 2**63 else ""
         raise ValueError(f"`{name}` must be a whole number of at least {minimum}{limit}, got {got(value)}.")
@@ -183,7 +183,7 @@ def function(name: str, value: object, example: str) -> None:
 
 
 def items(name: str, value: object, example: str) -> list:
-    """The items of a list, a tuple or anything else that is not text, a mapping or a tensor."""
+    """The items of an iterable that is not a text, a mapping or a tensor."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping, Tensor, type)):
         raise ValueError(f"`{name}` must be {example}, got {described(value)}.")
     return list(value)

@@ -1,4 +1,4 @@
-"""Copies of modules as they are after a call, when some hold tensors of that call."""
+"""Copies of modules that keep tensors of their last call."""
 
 import copy
 from typing import TypeVar
@@ -11,11 +11,11 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copied(module: M) -> M:
-    """A deep copy of a module, even of one that keeps tensors of its last call.
+    """A deep copy of a module, even if it keeps tensors of its last call.
 
     Layers with `torch.nn.utils.weight_norm` or `torch.nn.utils.prune` keep the weight that they computed, and some
-    networks keep their attention or their output. torch refuses to copy such tensors, because they have a history; here
-    the copy gets their values.
+    networks keep their attention or their output. torch does not copy such tensors, because they have a gradient
+    function. Here the copy gets their values.
     """
     tensors = tensors_within([vars(part) for part in module.modules()])
     kept = {id(tensor): tensor.detach().clone() for tensor in tensors if tensor.grad_fn is not None}

@@ -11,9 +11,9 @@ class MissingExtraError(ModuleNotFoundError):
 
 
 def optional(module: str, package: str, extra: str, *, root: str | None = None) -> Any:
-    """Import an optional package when it is needed: importing is slow, and some packages warn.
+    """Import an optional package, without its warnings.
 
-    If the package is installed but fails to import, its own error is raised.
+    If the package is installed but its import fails, its own error is raised.
     """
     root = module.partition(".")[0] if root is None else root
     try:

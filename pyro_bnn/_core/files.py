@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, carry a checksum, and hold no code.
+"""Files that are written completely or not at all, have a checksum, and contain no code.
 
-A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. Its tensors are
-stored as safetensors, and everything else as JSON in the header, together with the SHA-256 of both.
+A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. A file has its
+tensors as safetensors, and in the header everything else as JSON, together with the SHA-256 of both.
 """
 
 import glob
@@ -25,7 +25,7 @@ from torch import Tensor
 
 FORMAT = "pyro_bnn"
 VERSION = 1
-"""Version of the format; files of later versions are refused."""
+"""Version of the format; files of later versions are not read."""
 
 MANY = 16
 """Lists of at least this many floats are stored as one tensor."""
@@ -36,7 +36,7 @@ class DamagedFileError(ValueError):
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file that appears whole or not at all: a temporary file beside it is written, synchronised, and renamed.
+    """Write a file completely or not at all: a temporary file is written, synchronised and renamed.
 
     If the path is a symbolic link, the target is replaced and the link stays. After an error the file is unchanged.
     """
@@ -53,16 +53,14 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         part.replace(target)
     except BaseException as error:
         part.unlink(missing_ok=True)
-        if (
-            isinstance(error, OSError) and error.errno is not None and error.filename is None
-        ):  # a full disk: the system's error names no file
-            error.filename = str(target)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(target)  # if the disk is full, the system's error names no file
         raise
     synchronise(target.parent)
 
 
 def check_name(path: str | Path) -> None:
-    """Raise if a path is not in UTF-8: such a file could be written, but safetensors could not read it."""
+    """Raise if a path is not in UTF-8, since safetensors could not read such a file."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -72,13 +70,13 @@ def check_name(path: str | Path) -> None:
 
 
 def _part_of(target: Path, process: int, thread: str) -> str:
-    """Name of the temporary file, or a glob for it; the name contains the writing process and machine."""
+    """Name of the temporary file, or a glob for it. The name contains the process and machine that write it."""
     machine = zlib.crc32(platform.node().encode())
     return f".{target.name}.{machine:x}-{process}-{thread}.part"
 
 
 def _remove_parts_of_dead_processes(target: Path) -> None:
-    """A process that was killed while writing leaves its temporary file behind."""
+    """Remove the temporary files of processes that were killed while writing."""
     before, after = _part_of(target, 0, "*").split("-0-")
     for part in target.parent.glob(f"{glob.escape(before)}-*-{after}"):
         process = part.name[len(before) + 1 :].partition("-")[0]
@@ -99,7 +97,7 @@ def _is_alive(process: int) -> bool:
 
 
 def synchronise(folder: Path) -> None:
-    """Make a renaming survive a loss of power, where the system lets folders be opened."""
+    """Make the renaming of a file in a folder survive a loss of power, if the system can open folders."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -122,26 +120,29 @@ def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
 def read_state(path: str | Path, kind: str) -> dict[str, Any]:
     """Read what :func:`write_state` wrote, onto the CPU; the file cannot run code."""
     check_name(path)
+    foreign = f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote."
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}; pass a {kind} that pyro_bnn wrote.")
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-            digest = _digest(metadata, tensors)  # values as stored: a copy of a boolean is 0 or 1
-            tensors = {name: value.clone() for name, value in tensors.items()}  # results depend on the alignment
+            digest = _digest(metadata, tensors)  # before copying, which changes booleans other than 0 and 1
+            tensors = {
+                name: value.clone() for name, value in tensors.items()
+            }  # since results depend on the alignment of memory
     except (safetensors.SafetensorError, OSError, UnicodeDecodeError, ValueError, RuntimeError) as error:
         raise DamagedFileError(
-            f"{path} is damaged, or is no {kind} that pyro_bnn wrote; make it anew, or take a copy of it."
+            f"{path} is damaged, or is no {kind} that pyro_bnn wrote; make it again, or use a copy of it."
         ) from error
     if metadata.get("format") != FORMAT:
-        raise DamagedFileError(f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote.")
+        raise DamagedFileError(foreign)
     if metadata.get("sha256") != digest:
         raise DamagedFileError(
-            f"{path} is damaged: its checksum does not fit its content; make it anew, or take a copy of it."
+            f"{path} is damaged: its checksum does not fit its content; make it again, or use a copy of it."
         )
     if not re.fullmatch("[0-9]{1,9}", metadata.get("version", "")) or "kind" not in metadata:
-        raise DamagedFileError(f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote.")
+        raise DamagedFileError(foreign)
     if int(metadata["version"]) > VERSION:
         raise ValueError(
             f"{path} has version {metadata['version']} of the format, and this version of pyro_bnn reads up to "
@@ -152,15 +153,15 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
     try:
         state = _decoded(json.loads(metadata["state"]), tensors)
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote.") from error
+        raise DamagedFileError(foreign) from error
     if not isinstance(state, dict):
-        raise DamagedFileError(f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote.")
+        raise DamagedFileError(foreign)
     return state
 
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """A context for reading a file that may be forged although its checksum is right; raises `DamagedFileError`."""
+    """A context for using the content of a file, which may be forged; errors become a `DamagedFileError`."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
@@ -174,7 +175,7 @@ def understood(path: str | Path, kind: str) -> Iterator[None]:
 def raw_bytes(value: Tensor) -> memoryview:
     """The bytes of a tensor on the CPU, in row-major order."""
     flat = value.detach().reshape(-1)
-    if flat.stride(0) != 1:  # for a tensor of one element any stride is valid
+    if flat.stride(0) != 1:  # a tensor of one element may have any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().data
 
@@ -215,7 +216,7 @@ def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
 
 
 def _stored(value: Tensor, tensors: dict[str, Tensor]) -> str:
-    """Put a separate copy into `tensors`; returns its name there."""
+    """Put a copy into `tensors`; returns its name there."""
     name = str(len(tensors))
     tensors[name] = value.detach().to("cpu", copy=True).contiguous()
     return name

@@ -10,13 +10,9 @@ CallbackT = TypeVar("CallbackT", bound=Callable[..., object])
 
 
 def check_fit(
-    *,
-    progress: object = False,
-    checkpoint: object = None,
-    resume: object = None,
-    seed: object = None,
+    *, progress: object = False, checkpoint: object = None, resume: object = None, seed: object = None
 ) -> None:
-    """Raise unless the arguments that a fit shares with others are of the right kinds."""
+    """Raise unless these arguments have the right types."""
     _checks.flag("progress", progress)  # type: ignore[arg-type]
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         Checkpoint(checkpoint)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from .scope import EXCLUSIVE, filtered_warnings
 
 
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
-    """Turn a parameter into a buffer: not learnable, but it still moves with the module to another device."""
+    """Turn a parameter into a buffer, which is not learnable, but moves with the module to another device."""
     owner, attribute = _owner(net, path)
     value = owner._parameters.pop(attribute, None)
     if value is not None:  # None if already done: a module may have several names
@@ -37,7 +37,6 @@ def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
 
 
 def _present(net: nn.Module, path: str) -> Tensor:
-    """The value of a parameter or buffer."""
     owner, attribute = _owner(net, path)
     value = owner._buffers.get(attribute)
     value = owner._parameters[attribute] if value is None else value
@@ -51,7 +50,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Number of leading axes of tensors, beyond the axes of the parameters or buffers they replace; the largest one."""
+    """Largest number of leading axes that tensors have in addition to those of the parameters that they replace."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
@@ -59,9 +58,9 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Make an embedding layer with a random weight return the true gradient; other layers are unchanged.
+    """Make an embedding layer with a random weight return its dense gradient, as that of the prior is dense.
 
-    A sparse gradient becomes a dense one with the same numbers, since the gradient of the prior is dense.
+    Other layers do not change.
     """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
@@ -81,16 +80,15 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """The value of a random parameter that its layer uses: the padding row of an embedding keeps its first value.
+    """The value of a random parameter in the forward pass: the padding row of an embedding keeps its first value.
 
-    torch gives the padding row no gradient. If the forward pass used the drawn row, the likelihood would depend on
-    numbers for which it has no gradient.
+    torch computes no gradient for the padding row. If the forward pass used the drawn row, the likelihood would depend
+    on it without a gradient.
     """
     return _with_padding(*_owner(net, path), value)
 
 
 def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
-    """See :func:`as_used`."""
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight" or layer.padding_idx is None:
         return value
     original = layer.get_buffer(attribute)
@@ -99,7 +97,7 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make recurrent layers look up their weights at each call; their own list of weights would miss a swap."""
+    """Make recurrent layers look up their weights at each call; :func:`swapped` does not change their own list."""
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)
@@ -110,7 +108,7 @@ def _refresh(layer: nn.Module, _: object) -> None:
 
 
 def has_hooks_of_others(layer: nn.Module) -> bool:
-    """Whether a module has hooks other than that of :func:`refresh_recurrent_weights`."""
+    """Whether a module has hooks other than the hook of :func:`refresh_recurrent_weights`."""
     kinds = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
 
@@ -144,16 +142,18 @@ ONE_ROW = "Expected more than 1 value per channel"
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """The output of `net` with `tensors`, by path, as its buffers; like `torch.func.functional_call`, but traceable."""
+    """The output of `net` with the given tensors, ``{path: tensor}``, in place of its own."""
     try:
         with swapped(net, tensors):
             output = call_network(net, x)
     except (RuntimeError, IndexError) as error:
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise
+        dtypes = ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in leaves(x)))
+        problem = str(error).partition("\n")[0].rstrip(".")
         raise ValueError(
-            f"the network cannot take `x` of shape {shapes(x)} and {_dtypes(x)}{_expected(net)}: "
-            f"{_first_line(error)}; {_remedy(error, x)}."
+            f"the network cannot take `x` of shape {shapes(x)} and {dtypes}{_expected(net)}: {problem}; "
+            f"{_remedy(error, x)}."
         ) from error
     except ValueError as error:
         if not str(error).startswith(ONE_ROW):
@@ -169,10 +169,6 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     return output
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")
-
-
 def _remedy(error: Exception, x: Inputs) -> str:
     if "type" in str(error) and not any(leaf.is_floating_point() for leaf in leaves(x)):
         return "give floats to a layer of numbers, 1.0 for 1 or `x.float()`: whole numbers stay whole, for embeddings"
@@ -180,7 +176,7 @@ def _remedy(error: Exception, x: Inputs) -> str:
 
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """One output per draw, shape `(*draws, N, ...)`; tensors have shape `(*draws, *parameter)` or `parameter`."""
+    """Outputs of all draws, shape ``(*draws, N, ...)``; tensors have shape ``(*draws, *parameter)`` or `parameter`."""
     batched = {path: value for path, value in tensors.items() if value.dim() > num_axes(net, path)}
     leads = [value.shape[: value.dim() - num_axes(net, path)] for path, value in batched.items()]
     lead = torch.broadcast_shapes(*leads)
@@ -202,11 +198,11 @@ ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyR
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
-    """A function that runs a network for many weight draws at once, with gradients: the fastest correct one.
+    """A fast function that runs a network for many weight draws at once, with gradients.
 
-    A chain of linear and elementwise layers becomes batched matrix products; other networks use `torch.func.vmap` if it
-    works. Either is used only if its outputs and gradients agree with those of a plain loop; otherwise the plain loop
-    is used. The example has at least two draws of all random weights.
+    A chain of linear and elementwise layers is computed by batched matrix products, other networks by
+    `torch.func.vmap`. If outputs and gradients for the example differ from those of a loop over draws, the loop is used
+    instead. The example has at least two draws of all random weights.
     """
     paths = set(example)
 
@@ -214,7 +210,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
         return _loop(net, tensors, paths, x)
 
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        if len(next(iter(tensors.values()))) == 1:  # for one draw `vmap` takes 1.6 times as long
+        if len(next(iter(tensors.values()))) == 1:  # for one draw, `vmap` takes 1.6 times as long as the loop
             return loop(tensors, x)
         with ordinary_attention():
             return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
@@ -237,14 +233,14 @@ def ordinary_attention() -> Iterator[None]:
 
 
 def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
-    """The network as batched matrix products; None if it has other layers than linear and elementwise ones."""
+    """The network as batched matrix products; None if it is not a chain of linear and elementwise layers."""
     if (
         not isinstance(x, Tensor)
         or type(net) is not nn.Sequential
         or any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
     ):
         return None
-    layers = [(name, layer) for name, layer in net._modules.items() if layer is not None]  # with repeats
+    layers = [(name, layer) for name, layer in net._modules.items() if layer is not None]  # including repeated layers
     first = next((index for index, (_, layer) in enumerate(layers) if type(layer) is nn.Linear), len(layers))
     start, links = [layer for _, layer in layers[:first]], layers[first:]
     is_fixed = not any(path.partition(".")[0] in dict(layers[:first]) for path in random)
@@ -281,7 +277,7 @@ def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, 
     """Whether two functions that run a network give the same outputs and gradients on the example."""
     results = []
     for run in (first, second):
-        with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # vmap would loop too
+        with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # of a loop in vmap
             given = {path: value.detach().requires_grad_() for path, value in example.items()}
             try:
                 output = run(given, x)
@@ -292,10 +288,6 @@ def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, 
                 return False
         results.append([output.detach(), *(g for g in gradients if g is not None)])
     return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(*results, strict=True))
-
-
-def _dtypes(x: Inputs) -> str:
-    return ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in leaves(x)))
 
 
 def _expected(net: nn.Module) -> str:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 BISECTIONS = 80
-"""Number of bisection steps: 2^-80 of the bracket's width is below the rounding error of any well-determined
-quantile."""
+"""Number of steps: 2^-80 of the first interval is below the rounding error of any well-determined quantile."""
 
 
 def normal_cdf(z: Tensor) -> Tensor:
@@ -24,8 +23,8 @@ def mixture_cdf(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tenso
 def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
     """Quantile of the probability q, by bisection between the quantiles of the components.
 
-    q has shape (...), the parameters of the components (..., M). For q above one half the mixture is reflected at 0: 1
-    - q is exact there and the lower tail is accurate, so both tails are accurate.
+    q has shape (...), the parameters of the components (..., M). For q above one half, the mixture is reflected at 0
+    and the quantile of 1 - q is computed, since only the lower tail is accurate.
     """
     weights, loc, scale, q = weights.double(), loc.double(), scale.double(), q.double()
     sign = torch.where(q <= 0.5, 1.0, -1.0).to(q)
@@ -47,8 +46,8 @@ def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tens
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma_i^2) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sigma_i^2+\sigma_j^2)
 
-    where :math:`A(\mu, \sigma^2)` is the mean absolute value of a Gaussian (Grimit et al., 2006). A loop over
-    components sums the pairs, so memory grows with M, and time with the square of M.
+    where :math:`A(\mu, \sigma^2)` is the mean absolute value of a Gaussian (Grimit et al., 2006). Memory grows with M,
+    and time with the square of M.
     """
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     total = (weights * _mean_absolute(y.unsqueeze(-1) - loc, scale)).sum(-1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def matches(glob: str, name: str) -> bool:
-    """Whether a dotted name matches a glob: `*` is any one component (or part of it), `**` any number of components.
+    """Whether a dotted name matches a glob: `*` is one component (or a part of it), `**` any number of components.
 
     >>> matches("net.*.weight", "net.0.weight"), matches("net.*.weight", "net.block.0.weight")
     (True, False)
@@ -14,14 +14,14 @@ def matches(glob: str, name: str) -> bool:
     (True, True)
     """
 
-    def walk(patterns: list[str], parts: list[str]) -> bool:
+    def match(patterns: list[str], parts: list[str]) -> bool:
         if not patterns:
             return not parts
         if patterns[0] == "**":
-            return any(walk(patterns[1:], parts[i:]) for i in range(len(parts) + 1))
-        return bool(parts) and fnmatch.fnmatchcase(parts[0], patterns[0]) and walk(patterns[1:], parts[1:])
+            return any(match(patterns[1:], parts[i:]) for i in range(len(parts) + 1))
+        return bool(parts) and fnmatch.fnmatchcase(parts[0], patterns[0]) and match(patterns[1:], parts[1:])
 
-    return walk(glob.split("."), name.split("."))
+    return match(glob.split("."), name.split("."))
 
 
 MOST_NAMES = 8
@@ -29,7 +29,7 @@ MOST_NAMES = 8
 
 
 def advice(glob: str, names: Sequence[str]) -> str:
-    """For a message: a suggestion to replace a glob that matches none of the names.
+    """Text for a message about a glob that matches none of the names: a better glob, or some of the names.
 
     >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
     "write 'net.*.weight'"

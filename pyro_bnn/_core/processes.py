@@ -1,4 +1,4 @@
-"""The processes that share a computation by `torch.distributed`, and the messages between them."""
+"""The processes that share a computation by `torch.distributed`, and their communication."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,36 +25,34 @@ class Processes:
 
     @classmethod
     def present(cls) -> Self:
-        """The processes of `torch.distributed`'s process group; a single one if there is none."""
+        """The processes of `torch.distributed`; a single one if it is not initialised."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
     def are_many(self) -> bool:
-        """Whether there is more than one process."""
         return self.count > 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this process has rank 0."""
         return self.rank == 0
 
     def seed(self, seed: int) -> int:
-        """The seed of this process; process 0 gets the given seed."""
+        """The seed of this process; that of process 0 is the given seed."""
         return (seed + self.rank * GOLDEN) % 2**63
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor, in place, by its sum over all processes."""
         if self.are_many:
             for tensor in tensors:
-                sent = tensor.contiguous()  # the tensor itself, unless its memory has another order
+                sent = tensor.contiguous()  # the tensor itself if it is contiguous
                 dist.all_reduce(sent)
                 if sent is not tensor:
                     tensor.copy_(sent)
 
     def sum_joined_(self, tensors: Sequence[Tensor]) -> None:
-        """Like :meth:`sum_`; small tensors are sent together, since each message has a cost."""
+        """Like :meth:`sum_`, but small tensors are sent together, since each message has a cost."""
         self.sum_([tensor for tensor in tensors if tensor.numel() >= LONG])
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             small = [tensor for tensor in tensors if tensor.numel() < LONG and tensor.dtype == dtype]
@@ -66,16 +64,18 @@ class Processes:
                 tensor.copy_(total.view_as(tensor))
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor, in place, by process 0's."""
+        """Replace each tensor, in place, by that of process 0."""
         if self.are_many:
             for tensor in tensors:
                 sent = tensor.contiguous()
                 dist.broadcast(sent.reshape(-1).view(torch.uint8), 0)  # as bytes: some dtypes cannot be sent
-                if sent is not tensor and not torch.equal(sent, tensor):  # an expanded tensor takes no copy
+                if sent is not tensor and not torch.equal(
+                    sent, tensor
+                ):  # nothing can be copied into an expanded tensor
                     tensor.copy_(sent)
 
     def from_first(self, value: Any) -> Any:
-        """Process 0's value; it must be picklable."""
+        """The value of process 0, which must be picklable."""
         if not self.are_many:
             return value
         values = [value]
@@ -100,7 +100,7 @@ class Processes:
         return [count > 0 for count in counts.tolist()]
 
     def require_same(self, values: dict[str, str]) -> None:
-        """Raise in all processes unless they have the same values, which are given as texts by name."""
+        """Raise in all processes unless they have the same `values`, ``{name: text}``."""
         theirs = self.gathered(values)
         for name in values:
             different = next((i for i, other in enumerate(theirs) if other.get(name) != theirs[0].get(name)), None)

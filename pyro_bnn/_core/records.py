@@ -1,4 +1,4 @@
-"""Dataclasses as plain data and back, with every field checked by name, because a file may hold anything."""
+"""Conversion of dataclasses to plain data and back, with checks of every field, since a file may be forged."""
 
 import math
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ def plain(value: Any) -> Any:
 def record(kind: type[T], values: object, where: str) -> T:
     """A dataclass from the result of :func:`plain`.
 
-    Fields may be finite numbers (whole numbers: of 64 bits), booleans, texts, tensors, dataclasses, and optional
-    values, lists, tuples and dictionaries of these. Messages name the wrong field, after `where`.
+    Fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors, dataclasses, and optional
+    values, lists, tuples and dictionaries of these. In messages, the name of a wrong field follows `where`.
     """
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass
@@ -64,10 +64,10 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"`{where}` must be a list, got {_shown(value)}.")
     if hint is float and all(type(item) is float for item in value) and all(map(math.isfinite, value)):
-        return list(value)  # fast, since a history may have a million
+        return list(value)  # a fast path, since a history may have a million numbers
     return [_checked(item, hint, f"{where}[{index}]") for index, item in enumerate(value)]
 
 
 def _shown(value: object) -> str:
-    """A number or a text itself; for other values their type."""
+    """The value if it is a number or a text, otherwise its type."""
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__

@@ -1,8 +1,4 @@
-"""Functions that inspect objects.
-
-For distributions: their tensors, single elements, and copies on another device or dtype. For modules: whether a call
-runs more code than the class defines.
-"""
+"""Functions that inspect and copy distributions, and inspect modules and classes."""
 
 import copy
 from collections.abc import Iterator
@@ -55,7 +51,7 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def unvalidated(distribution: Any) -> Any:
-    """A copy of a distribution without value checks: reading values waits for a device and stops a compiler."""
+    """A copy of a distribution without checks of values, which would wait for a GPU and stop a compiler."""
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
@@ -85,7 +81,7 @@ def is_learned(distribution: Distribution) -> bool:
 
 
 def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """All tensors that a distribution holds, at any depth, without those in objects whose `id` was seen before."""
+    """All tensors in a distribution at any depth, except in objects whose `id` is in `seen`."""
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value
@@ -118,7 +114,7 @@ def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distributi
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether a call of a module runs code that its class does not define: hooks, or the object's own `forward`."""
+    """Whether a call of a module runs code that its class does not define: hooks, or a `forward` of the object."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 

@@ -1,4 +1,4 @@
-"""Checks of the tensors that a file holds, by name."""
+"""Checks of the tensors in a file."""
 
 from collections.abc import Collection, Mapping
 
@@ -32,7 +32,7 @@ def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[
 
 
 def check_tensor(name: str, value: Tensor, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise unless a tensor has this dtype and shape; `name` is the start of the message after a backtick."""
+    """Raise unless a tensor has this dtype and shape. In the message, a backtick comes before `name`."""
     if value.dtype != dtype:
         raise ValueError(f"`{name} must be {dtype}, got {value.dtype}.")
     if tuple(value.shape) != tuple(shape):
@@ -40,7 +40,7 @@ def check_tensor(name: str, value: Tensor, shape: torch.Size | tuple[int, ...], 
 
 
 def check_finite(name: str, value: Tensor) -> None:
-    """Raise if a tensor holds NaN or infinity; `name` is the start of the message after a backtick."""
+    """Raise if a tensor has NaN or infinity. In the message, a backtick comes before `name`."""
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         count = int((~torch.isfinite(value)).sum())
         raise ValueError(
@@ -49,7 +49,7 @@ def check_finite(name: str, value: Tensor) -> None:
 
 
 def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor]:
-    """The state dict of a module, which must hold tensors only."""
+    """The state dict of a module; raises unless all its values are tensors."""
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(
@@ -62,7 +62,7 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
     """Raise if a number is not finite, or a running variance of batch normalisation is negative.
 
-    Buffers named in `constants`, such as an attention mask, may have infinities where their present value has.
+    Buffers named in `constants`, such as an attention mask, may have the infinities that they have in `own`.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

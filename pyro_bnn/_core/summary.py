@@ -1,4 +1,4 @@
-"""How objects describe themselves: a few lines at the prompt, and a small table in a notebook."""
+"""Summaries of objects: at most ten lines at the prompt, and a small table in a notebook."""
 
 import html
 from collections.abc import Callable, Iterable, Sequence
@@ -8,27 +8,16 @@ from textwrap import wrap
 import torch
 from torch import Tensor
 
-MOST_LINES = 10
-"""Largest number of lines of a `repr`."""
-
-WIDTH = 100
-"""Largest number of characters in a line of a `repr`."""
-
-MOST_HTML_ROWS = 40
-"""Largest number of rows of a table in a notebook."""
-
-NOTE_LINES = 3
-"""Largest number of lines of one note."""
-
-NAME_WIDTH = 44
-"""Longer cells lose their middle."""
+MOST_LINES, WIDTH = 10, 100  # lines of a `repr`, characters in a line
+NOTE_LINES, NAME_WIDTH = 3, 44  # lines of a note, characters in a cell
+MOST_HTML_ROWS = 40  # rows of a table in a notebook
 
 Cell = str | int | float | None
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A few lines about an object: a title, sentences, and a table, whose middle is left out where it is long."""
+    """A summary of an object: a title, sentences, and a table. A long table is shown without its middle."""
 
     title: str
     notes: Sequence[str] = ()
@@ -59,7 +48,7 @@ class Summary:
         return f"<div><strong>{html.escape(self.title)}</strong>{notes}<table>{''.join(rows)}</table></div>"
 
     def _table(self, most: int) -> list[list[str]]:
-        """At most this many rows as texts, with the header; a one-cell row counts those left out."""
+        """At most `most` rows of texts, with the header. A row with one cell is the number of rows left out."""
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:
@@ -74,13 +63,13 @@ class Summary:
 
 
 class Shown:
-    """A class whose objects are shown by a :class:`Summary`, at the prompt and in notebooks.
+    """Shows objects as a :class:`Summary` at the prompt and in notebooks.
 
-    Nothing is raised, since debuggers show objects that are only partly constructed.
+    This never raises an error, since debuggers show objects that are only partly constructed.
     """
 
     def _summary(self) -> Summary:
-        """The summary of this object; it is quick, draws nothing and changes nothing."""
+        """The summary of this object. This method must be fast, draw no random numbers and change nothing."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -91,7 +80,7 @@ class Shown:
 
 
 def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
-    """The summary; only the class name if the object is partly constructed or its tensors are on the meta device."""
+    """The summary; only the class name if the summary fails, as on the meta device."""
     try:
         return form(shown._summary())  # noqa: SLF001  # this class calls its own subclasses
     except Exception as error:
@@ -113,7 +102,7 @@ def in_time(seconds: float) -> str:
 
 
 def kind_of(tensor: Tensor) -> str:
-    """Type and device of a tensor's numbers, such as "float32 on cpu"."""
+    """Dtype and device of a tensor, such as "float32 on cpu"."""
     return f"{str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
 
 

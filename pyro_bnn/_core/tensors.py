@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def tensors_within(value: object) -> Iterator[Tensor]:
-    """All tensors in a value, and in lists, tuples and mappings at any depth; other objects are not looked into."""
+    """All tensors in a value, and in lists, tuples and mappings at any depth; other objects are not searched."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

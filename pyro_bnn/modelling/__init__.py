@@ -1,4 +1,4 @@
-"""Assumptions before seeing data: distributions, priors, likelihoods and the model that joins them."""
+"""Distributions, priors and likelihoods, and the model that combines them."""
 
 import lazy_loader
 

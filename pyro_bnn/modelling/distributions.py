@@ -30,7 +30,6 @@ class _Mixture(TorchDistribution):
         """Weights, means and standard deviations, shape (*batch, M)."""
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> Any:
-        """The same distribution with a larger batch shape."""
         new = self._get_checked_instance(type(self), _instance)
         batch_shape, old = torch.Size(batch_shape), len(self.batch_shape)
         for name in self.arg_constraints:
@@ -47,7 +46,7 @@ class _Mixture(TorchDistribution):
         return mixture_cdf(*components, value).to(torch.promote_types(value.dtype, components[2].dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
+        """Quantile of a probability, accurate in both tails; infinite at 0 and 1."""
         if self._validate_args:
             inside = (_checks.tensor("value", value) >= 0) & (value <= 1)
             if not bool(inside.all()):
@@ -59,7 +58,7 @@ class _Mixture(TorchDistribution):
         return quantile.to(torch.promote_types(value.dtype, components[2].dtype))
 
     def _check(self, value: Tensor) -> None:
-        """If values are validated, raise unless they are finite numbers whose shape fits."""
+        """Raise unless values are finite and have a shape that fits; without validation do nothing."""
         if not self._validate_args:
             return
         _checks.finite("value", value)
@@ -72,16 +71,16 @@ class _Mixture(TorchDistribution):
 
 
 class ScaleMixtureNormal(_Mixture):
-    r"""Mixture of two zero-mean Gaussians that differ in scale: a spike and a slab with real support.
+    r"""Mixture of two Gaussians with mean 0 and different scales: a spike and a slab with real support.
 
     .. math:: p(w) = \pi\, N(w; 0, \sigma_1^2) + (1 - \pi)\, N(w; 0, \sigma_2^2).
 
-    The log-odds of the two components are quadratic in w. With a the wider component and b the narrower one,
+    The log-odds of the two components are quadratic in w. For the wider component a and the narrower one b,
 
     .. math:: \log p(w) = \log \pi_a N(w; 0, \sigma_a^2) + \mathrm{softplus}(z), \qquad
-              z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}),
+              z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}).
 
-    Unlike a sum of densities, this neither underflows in the tails nor loses digits by cancellation.
+    Unlike a sum of densities, this does not underflow in the tails and loses no digits by cancellation.
 
     Args:
         mixing: Weight of the first component, strictly between 0 and 1.
@@ -130,7 +129,7 @@ class ScaleMixtureNormal(_Mixture):
 
     @property
     def mean(self) -> Tensor:
-        """Means, all 0, of the batch shape."""
+        """Zeros of the batch shape."""
         return torch.zeros_like(self.scale1)
 
     @property
@@ -149,7 +148,7 @@ class ScaleMixtureNormal(_Mixture):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density in nats, with exact gradients in the value and in the three arguments."""
         self._check(value)
-        mixing, scale1, scale2 = self._unexpanded  # so one logarithm is enough, instead of one per weight
+        mixing, scale1, scale2 = self._unexpanded  # to compute one logarithm instead of one per weight
         first_is_wide = scale1 >= scale2
         wide = torch.where(first_is_wide, scale1, scale2)
         narrow = torch.where(first_is_wide, scale2, scale1)
@@ -175,8 +174,8 @@ class NormalMixture(_Mixture):
 
     .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
 
-    `MixtureSameFamily` has neither quantiles nor the two parts of the variance; this class has both. All its arguments
-    are tensors, so several mixtures can be stacked into one.
+    Unlike `MixtureSameFamily`, this class has quantiles and the two parts of the variance. All its arguments are
+    tensors, so several mixtures can be stacked into one.
 
     Args:
         logits: Unnormalised log-weights of the M components, shape (..., M).
@@ -251,7 +250,7 @@ class NormalMixture(_Mixture):
 
 
 def _is_validated(validate_args: bool | None) -> bool:
-    """Whether arguments are checked; None means torch's own setting."""
+    """Whether arguments are checked; None is torch's own setting."""
     return Distribution._validate_args if validate_args is None else validate_args
 
 

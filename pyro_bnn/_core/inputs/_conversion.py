@@ -1,8 +1,7 @@
 """Tensors from arrays, lists of numbers and data frames.
 
-A tensor is never converted; it is accepted or refused. Everything else becomes a tensor that the model can use: floats
-get its floating-point type, whole numbers become int64, and booleans stay booleans. The tensor may share memory with an
-array.
+Tensors are only checked. Everything else becomes a tensor: floats get the dtype of the model, whole numbers become
+int64, and booleans stay booleans. The tensor may share memory with an array.
 """
 
 import numbers
@@ -23,9 +22,7 @@ WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
 
 REMEDIES = {
     "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",
-    "U": "encode texts as whole numbers",
-    "S": "encode texts as whole numbers",
-    "T": "encode texts as whole numbers",
+    **dict.fromkeys("UST", "encode texts as whole numbers"),
     "M": "convert dates to numbers, such as days since the first one",
     "m": "convert durations to numbers, such as seconds",
     "c": "pass real and imaginary parts as two columns",
@@ -37,8 +34,8 @@ REMEDIES = {
 def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
     """Inputs of a network from tensors, arrays, lists or data frames.
 
-    A tuple is several inputs, and so is a list of tensors or arrays. A list of numbers, or of lists of numbers, is one
-    input. A converted input gets the device and floating-point type of `like`, by default torch's defaults.
+    A tuple, or a list of tensors or arrays, is several inputs. A list of numbers, or of lists of numbers, is one input.
+    Converted inputs get the device and floating-point dtype of `like`, by default those of torch.
     """
     if isinstance(value, Tensor):
         return _checked(name, value)
@@ -76,7 +73,6 @@ def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
 
 
 def _checked(name: str, value: Tensor) -> Tensor:
-    """The tensor, after a check that a model can compute with it."""
     _checks.tensor(name, value)
     if value.is_quantized:
         raise ValueError(f"`{name}` must not be quantized, got {value.dtype}; call `{name}.dequantize()`.")
@@ -115,7 +111,7 @@ def _first_other(name: str, value: object) -> tuple[str, object] | None:
 
 
 def _is_array(name: str, value: list) -> bool:
-    """Whether a list is one array of numbers, as opposed to several inputs."""
+    """Whether a list is one array of numbers; otherwise it is several inputs."""
     other = _first_other(name, value)
     if other is None:
         return True
@@ -139,20 +135,15 @@ def _tensor(name: str, value: object, like: Tensor | None) -> Tensor:
     dtype = torch.get_default_dtype() if like is None else like.dtype
     converted = tensor.to(dtype)
     if converted.dtype != tensor.dtype and bool((converted.isinf() & tensor.isfinite()).any()):
+        largest = float(tensor[tensor.isfinite()].abs().max())
         raise ValueError(
-            f"`{name}` must lie in the range of {dtype}, got {_largest(tensor):.3g}; rescale "
-            "them, or call `model.double()`."
+            f"`{name}` must lie in the range of {dtype}, got {largest:.3g}; rescale it, or call `model.double()`."
         )
     return converted if like is None else converted.to(like.device)
 
 
-def _largest(tensor: Tensor) -> float:
-    return float(tensor[tensor.isfinite()].abs().max())
-
-
 def _array(name: str, value: Any) -> np.ndarray:
-    """An array of numbers."""
-    pandas = sys.modules.get("pandas")  # recognises its objects without importing it
+    pandas = sys.modules.get("pandas")  # to recognise its objects without importing it
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(name, value)
     if pandas is not None and isinstance(value, (pandas.Series, pandas.Index, pandas.api.extensions.ExtensionArray)):
@@ -187,7 +178,7 @@ def _require_numbers(label: str, array: np.ndarray, dtype: object) -> None:
 
 
 def _table(name: str, frame: Any) -> np.ndarray:
-    """A data frame, converted column by column: as a whole it becomes an array of objects if its types differ."""
+    """A data frame, converted by columns, since one with several dtypes would become an array of objects."""
     columns = [
         _column(f"column {label!r} of `{name}`", frame.iloc[:, position])
         for position, label in enumerate(frame.columns)
@@ -198,7 +189,7 @@ def _table(name: str, frame: Any) -> np.ndarray:
 
 
 def _column(label: str, column: Any) -> np.ndarray:
-    # Columns that can hold `NA` become objects unless told otherwise.
+    # Without a dtype, columns that can have `NA` would become objects.
     wanted = None if isinstance(column.dtype, np.dtype) else WIDEST.get(column.dtype.kind)
     if wanted is None:
         _require_numbers(label, column.to_numpy(), column.dtype)
@@ -213,7 +204,7 @@ def _column(label: str, column: Any) -> np.ndarray:
 
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
-    """The array as torch accepts it: native byte order, no negative strides, writable, no long double."""
+    """The array in a form that torch accepts: native byte order, no negative strides, writable, no long double."""
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"`{name}` must hold whole numbers below 2**63, got {array.max()}.")
     if array.dtype.kind in "iu":

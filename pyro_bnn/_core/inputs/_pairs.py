@@ -1,4 +1,4 @@
-"""The data of a fit that reads all rows, perhaps several times: a pair (x, y), or a loader of such pairs."""
+"""The data of a fit that reads all rows: a pair (x, y), or a loader of such pairs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -13,15 +13,15 @@ Pair = tuple[Inputs, Tensor]
 
 
 class Pairs:
-    """All rows of a data set, in batches, on the device and in the floating-point type of a given tensor.
+    """All rows of a data set, in batches, on the device and in the floating-point dtype of a given tensor.
 
-    At the end of a pass it raises if the number of rows was not `num_data`.
+    A pass over the batches raises at its end if the number of rows was not `num_data`.
     """
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
         batch_size = _checks.at_least("batch_size", batch_size, 1)
         if isinstance(data, Iterator):
-            raise ValueError("`data` must be run through several times, got an iterator; pass tensors or a DataLoader.")
+            raise ValueError("`data` must be readable several times, got an iterator; pass tensors or a DataLoader.")
         if not isinstance(data, Iterable) or isinstance(data, (Tensor, str, Mapping)):
             raise ValueError(f"`data` must be a tuple (x, y) or a loader of such pairs, got {_checks.described(data)}.")
         if isinstance(data, tuple) and len(data) != 2:
@@ -29,7 +29,7 @@ class Pairs:
         self._like, self._batch_size, self._num_data = like, batch_size, num_data
         self._data = self._pair(data) if isinstance(data, tuple) else data
         self.after_batch: Callable[[int], object] = lambda num_rows: None
-        """Called after each batch with the number of its rows, such as by a progress bar."""
+        """Function that is called after each batch with its number of rows, for example by a progress bar."""
 
     def _pair(self, pair: object) -> Pair:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:

@@ -1,6 +1,6 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows. Functions that return inputs return plain tuples and dictionaries.
+All tensors have the same number of rows. Functions that return several inputs return tuples and dictionaries.
 """
 
 import inspect
@@ -37,7 +37,7 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Number N of rows, which all tensors must have."""
+    """Number N of rows, which must be the same for all tensors."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
@@ -56,7 +56,7 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """How often each tensor was changed in place; inference-mode tensors do not count their changes."""
+    """How often each tensor was changed in place; tensors of inference mode, which do not count this, are left out."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
@@ -65,27 +65,23 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
     """Some of the rows: slices give views, indices give copies."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x)
-    return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # takes a third of the time of `leaf[rows]`
+    return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # three times as fast as `leaf[rows]`
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
     """The inputs, moved to a device (None leaves them where they are); copies from pinned memory do not block."""
-    if device is None:
-        return x
-    if isinstance(x, Tensor):
-        return _moved(x, device)
-    return map_inputs(lambda leaf: _moved(leaf, device), x)
+    return x if device is None else map_inputs(lambda leaf: _moved(leaf, device), x)
 
 
 def _moved(leaf: Tensor, device: torch.device) -> Tensor:
     if leaf.device == device:
         return leaf
-    # A copy to the CPU does wait; otherwise its numbers could be read too early.
+    # A copy to the CPU must block, since its numbers could be read too early.
     return leaf.to(device, non_blocking=device.type != "cpu")
 
 
 def shapes(x: Inputs) -> object:
-    """Shapes for messages: a plain tuple for one tensor, tuples or dictionaries of these for several."""
+    """Shapes for messages: a tuple for one tensor, a tuple or dictionary of these for several."""
     if isinstance(x, Tensor):
         return tuple(x.shape)
     if isinstance(x, Mapping):
@@ -100,14 +96,8 @@ class ChangedInputError(ValueError):
 def call(net: nn.Module, x: Inputs) -> object:
     """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary."""
     before = versions(x)
-    arguments: tuple[Inputs, ...] = ()
-    named: dict[str, Inputs] = {}
-    if isinstance(x, Tensor):
-        arguments = (x,)
-    elif isinstance(x, Mapping):
-        named = dict(x)
-    else:
-        arguments = tuple(x)
+    arguments: tuple[Inputs, ...] = (x,) if isinstance(x, Tensor) else () if isinstance(x, Mapping) else tuple(x)
+    named: dict[str, Inputs] = dict(x) if isinstance(x, Mapping) else {}
     try:
         output = net(*arguments, **named)
     except TypeError as error:
@@ -124,7 +114,7 @@ def call(net: nn.Module, x: Inputs) -> object:
 def _require_signature(
     net: nn.Module, arguments: tuple[Inputs, ...], named: dict[str, Inputs], error: TypeError
 ) -> None:
-    """Raise if the call itself was wrong, as opposed to an error inside of the network."""
+    """Raise if the network does not take these arguments; do nothing if the error came from inside of it."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

@@ -1,4 +1,4 @@
-"""What a network computes without its random parameters is computed once and kept for its next calls."""
+"""Keeps the results that a network computes without its random parameters, for its next calls."""
 
 from ._memory import Memory as Memory
 from ._memory import Plan as Plan

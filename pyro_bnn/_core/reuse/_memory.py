@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate, chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,48 +15,38 @@ from ._state import State
 
 
 class Plan:
-    """Modules whose calls may be remembered, and what is known of them; several memories share this object.
+    """The modules of a network whose calls may be remembered. Several memories share this object.
 
-    Its `random` parameters are buffers. Parameters in `learned` change from call to call, so they are treated as drawn.
+    The `random` parameters are buffers. Parameters in `learned` change between calls, so they are treated as drawn.
     """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
         owners = {path.rpartition(".")[0] for path in (*random, *learned)}
         self.random = random
         self.learned = [net.get_parameter(path) for path in learned]
-        held = {f"{owner}."[:end] for owner in owners for end in _ends(f"{owner}.")}
+        around = {path for owner in owners for path in accumulate(owner.split("."), "{}.{}".format)}
         has_global = bool(torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
         named = dict(net.named_modules(remove_duplicate=False))
-        random_modules = {module for path, module in named.items() if not path or f"{path}." in held}
+        random_modules = {module for path, module in named.items() if not path or path in around}
         fixed = [module for module in dict.fromkeys(named.values()) if module not in random_modules and not has_global]
         hooked = {module for module in fixed if any(map(has_hooks_of_others, module.modules()))}
         self.modules = [module for module in fixed if module not in hooked]
+        # Whether the network has no hooks, which may count or inspect calls.
         self.is_free = not has_global and not any(map(has_hooks_of_others, net.modules()))
-        """Whether the network has no hooks; a hook may count or inspect calls."""
-        self.refused: set[nn.Module] = set()
-        """Modules whose calls were found not to be repeatable."""
-        self.has_noise = False
-        """Whether the network itself draws random numbers."""
-        self.is_worthwhile = any(
-            next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
-            for module in self.modules
-        )
-        """Whether any call could be remembered."""
-
-
-def _ends(path: str) -> list[int]:
-    """Lengths of all prefixes of a path that end with a dot."""
-    return [index + 1 for index, letter in enumerate(path) if letter == "."]
+        self.refused: set[nn.Module] = set()  # modules whose calls cannot be remembered, as an earlier recording showed
+        self.has_noise = False  # whether the network itself draws random numbers
+        # Whether any call can be remembered.
+        self.is_worthwhile = any(True for module in self.modules for _ in chain(module.parameters(), module.buffers()))
 
 
 class Memory:
     """Results that a network computes from one input without its random parameters, kept for calls with other draws.
 
-    The first call computes everything and records it. In later calls, modules whose results cannot have changed return
-    the kept results without running. If the rest runs the same operations, results are the same bit for bit, and so are
-    the random numbers. If the rest runs for several draws at once, results agree up to rounding.
+    The first call runs all modules and records their results. In later calls, modules whose results cannot have changed
+    return the kept results without running. If the other modules run the same operations, outputs and random numbers
+    are bit for bit the same. If they run for several draws at once, outputs agree up to rounding.
 
-    All calls must have the same input, unless :meth:`refill` supplies the kept values for another input.
+    All calls must have the same input, unless :meth:`refill` sets the kept values of another input.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -66,12 +58,12 @@ class Memory:
 
     @property
     def is_used(self) -> bool:
-        """Whether the next call would skip what is remembered."""
+        """Whether the next call would skip the remembered modules."""
         return self._state is not None
 
     @property
     def is_off(self) -> bool:
-        """Whether there is nothing to remember, so that calls run all of the network."""
+        """Whether there is nothing to remember, so that calls run all modules."""
         return self._is_off
 
     def will_watch(self) -> bool:
@@ -91,7 +83,6 @@ class Memory:
 
     @property
     def kept(self) -> list[Tensor]:
-        """All tensors that are kept."""
         return [output.value for output in self._outputs() if output.value is not None]
 
     @property
@@ -106,7 +97,7 @@ class Memory:
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 
     def refill(self, values: Sequence[Tensor]) -> None:
-        """Continue with another input of the same shape and its values, in the order of `kept`."""
+        """Continue with another input of the same shape; the values are its tensors, in the order of `kept`."""
         outputs = [output for output in self._outputs() if output.value is not None]
         for output, value in zip(outputs, values, strict=True):
             output.value = value
@@ -115,17 +106,17 @@ class Memory:
         return (output for calls in self._calls.values() for call in calls.values() for output in call.outputs)
 
     def forget(self) -> None:
-        """Forget everything, and run all of the network from now on."""
+        """Forget everything, and run all modules from now on."""
         self._calls, self._state, self._is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls with nothing else between them: these calls check only for changed numbers."""
+        """Begin a block of calls between which only values of tensors can change: calls check only for this."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
 
     def end_block(self) -> None:
-        """End the block: the next call checks for all changes of the network again."""
+        """End the block: calls check for all changes of the network again."""
         self._is_block = False
 
     def _drop_if_changed(self) -> None:
@@ -156,7 +147,7 @@ class Memory:
     def _replaying(self) -> Callable[..., Any]:
         counts: dict[nn.Module, int] = {}
 
-        def called(module: nn.Module, forward: Forward, args: Any, kwargs: Any) -> Any:
+        def called(module: nn.Module, forward: Forward, /, *args: Any, **kwargs: Any) -> Any:
             index = counts.get(module, 0)
             counts[module] = index + 1
             call = self._calls[module].get(index)
@@ -182,13 +173,13 @@ class Memory:
 
 @contextmanager
 def _forwards(modules: list[nn.Module], called: Callable[..., Any]) -> Iterator[None]:
-    """A context that sends the forward passes of modules through a function; hooks stay as they are."""
+    """A context in which `called(module, forward, ...)` replaces the forward passes of modules; hooks still run."""
     originals = []
     try:
         for module in modules:
             attributes = vars(module)
             originals.append((attributes, attributes.get("forward")))
-            attributes["forward"] = _through(called, module, module.forward)
+            attributes["forward"] = partial(called, module, module.forward)
         yield
     finally:
         for attributes, original in originals:
@@ -196,7 +187,3 @@ def _forwards(modules: list[nn.Module], called: Callable[..., Any]) -> Iterator[
                 del attributes["forward"]
             else:
                 attributes["forward"] = original
-
-
-def _through(called: Callable[..., Any], module: nn.Module, forward: Forward) -> Forward:
-    return lambda *args, **kwargs: called(module, forward, args, kwargs)

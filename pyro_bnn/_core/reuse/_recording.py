@@ -1,7 +1,7 @@
-"""Records every torch operation in a run of a network, to find the module calls that can be remembered."""
+"""Records the torch operations of a run of a network, to find the calls of modules that can be remembered."""
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,17 +11,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..tensors import tensors_within
 from ._state import State, generators_of_others
-from ._trees import OpaqueError, described, rebuilt, tensors_in
 
 Forward = Callable[..., Any]
 
+PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
+"""Types of values without tensors inside."""
+
 
 class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
-    """The network took another branch than in the recorded run and needs a value that was not kept."""
+    """The network took another branch than in the recorded run, and needs a value that was not kept."""
+
+
+class _OpaqueError(Exception):
+    """A value of another type than `PLAIN`, which may contain tensors."""
 
 
 class Absent(Tensor):
-    """Placeholder, without values, for a tensor that only remembered calls use; any operation on it raises."""
+    """Placeholder for a tensor that only remembered calls use. It has no values; any operation on it raises."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -38,22 +44,19 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. It is kept only if something that is not remembered uses it.
+    """A tensor that a recorded call returned. Its value is kept only if a call that is not remembered uses it.
 
-    It is the call's own if its memory was allocated during the call.
+    `is_own` says whether its memory was allocated during the call.
     """
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference, self.is_own = weakref.ref(tensor), is_own
         self.value: Tensor | None = None
         self.absent = Absent(tensor)
-        self.is_lost = False
-        """Whether a later remembered call changed it in place, so that only the changed value is available."""
-        self.is_copied = False
-        """Whether the network changes it in place, so that each call must get a new copy."""
+        self.is_lost = False  # whether a later remembered call changed it in place; its value is then not available
+        self.is_copied = False  # whether the network changes it in place, so that each call gets a new copy
 
     def keep(self, tensor: Tensor) -> None:
-        """Keep the value, because something needs it."""
         if self.value is None and not self.is_lost:
             self.value = tensor.detach()
 
@@ -64,23 +67,22 @@ class RecordedOutput:
             self.value, self.is_copied = tensor.detach().clone(), True
 
     def given(self) -> Tensor:
-        """What a remembered call returns."""
         if self.value is None:
             return self.absent
         return self.value.clone() if self.is_copied else self.value.detach()
 
 
 class Call:
-    """A recorded call of a module: its described arguments and its result, with a `RecordedOutput` for each tensor."""
+    """A recorded call of a module: its described arguments, and its result with a `RecordedOutput` per tensor."""
 
     def __init__(self, inputs: Any, result: Any, outputs: list[RecordedOutput]) -> None:
         self.inputs, self.outputs, self._result = inputs, outputs, result
 
     def replayed(self, arguments: Any) -> Any:
-        """The result, if the arguments have the same structure as in the recorded call."""
-        if described(arguments) != self.inputs:
+        """The result, if the arguments have the same structure and shapes as in the recorded call."""
+        if _described(arguments) != self.inputs:
             raise Diverged("a module was called with arguments of another shape")
-        return rebuilt(self._result, RecordedOutput.given, (RecordedOutput,))
+        return _rebuilt(self._result, RecordedOutput.given, (RecordedOutput,))
 
 
 class _Frame:
@@ -92,12 +94,11 @@ class _Frame:
 
 
 class Recorder(TorchDispatchMode):
-    """Watches a run of a network.
+    """Watches a run of a network, and records calls of modules whose results are the same in every run.
 
-    A call of a module is recorded if its result can depend neither on drawn weights nor on anything else that changes:
-    it takes no tensor that was computed from drawn weights, neither as an argument nor otherwise; it draws no random
-    numbers; and it changes nothing that was there before, neither tensors nor attributes. The result of a refused
-    module counts as computed from drawn weights.
+    Such a call uses no tensor that was computed from drawn weights, draws no random numbers, and changes no tensor or
+    attribute that existed before it. Modules without such calls are refused: their results are treated as computed from
+    drawn weights.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -110,16 +111,11 @@ class Recorder(TorchDispatchMode):
         self._frame: _Frame | None = None
         self._is_open = True
         self._of_others = generators_of_others()
-        self.is_valid = True
-        """Whether the recording stands: nothing found later changes what was recorded before. Otherwise record
-        again."""
-        self.has_noise = False
-        """Whether the network itself draws random numbers."""
-        self.is_hopeless = False
-        """Whether it draws them from another generator than torch's, so that their effects cannot be traced."""
+        self.is_valid = True  # whether the recording can be used; otherwise the next call is recorded
+        self.has_noise = False  # whether the network itself draws random numbers
+        self.is_hopeless = False  # whether it draws from another generator than torch's, which cannot be traced
 
     def finish(self) -> None:
-        """End the recording and drop the outputs that nothing needs."""
         if generators_of_others() != self._of_others:
             self.is_valid, self.has_noise, self.is_hopeless = False, True, True
         self._by_storage.clear()
@@ -128,19 +124,19 @@ class Recorder(TorchDispatchMode):
 
     # --- calls of modules ---------------------------------------------------------------------------------------------
 
-    def called(self, module: nn.Module, forward: Forward, args: Any, kwargs: Any) -> Any:
+    def called(self, module: nn.Module, forward: Forward, /, *args: Any, **kwargs: Any) -> Any:
         """Run a module's forward pass, and record it if possible."""
         if self._frame is not None:
             return forward(*args, **kwargs)
         index = self._counts.get(module, 0)
         self._counts[module] = index + 1
-        if module in self.refused:  # its result may differ from call to call, and so may everything computed from it
+        if module in self.refused:  # its result may differ between calls, and so may everything computed from it
             result = forward(*args, **kwargs)
             self._drawn.update(_storage(tensor) for tensor in tensors_within(result))
             return result
         if not self._is_open or not self._is_fixed((args, kwargs)):
             return forward(*args, **kwargs)
-        state, inputs, self._frame = State(module.modules()), described((args, kwargs)), _Frame()
+        state, inputs, self._frame = State(module.modules()), _described((args, kwargs)), _Frame()
         try:
             result = forward(*args, **kwargs)
         finally:
@@ -151,21 +147,21 @@ class Recorder(TorchDispatchMode):
 
     def _is_fixed(self, arguments: Any) -> bool:
         try:
-            return all(_storage(tensor) not in self._drawn for tensor in tensors_in(arguments))
-        except OpaqueError:
+            return all(_storage(tensor) not in self._drawn for tensor in _tensors_in(arguments))
+        except _OpaqueError:
             return False
 
     def _record(self, module: nn.Module, index: int, inputs: Any, result: Any, frame: _Frame) -> bool:
         try:
-            tensors = {id(tensor): tensor for tensor in tensors_in(result)}
-        except OpaqueError:
+            tensors = {id(tensor): tensor for tensor in _tensors_in(result)}
+        except _OpaqueError:
             return False
         outputs: dict[int, RecordedOutput] = {}
         for key, tensor in tensors.items():
             storage = _storage(tensor)
             outputs[key] = RecordedOutput(tensor, is_own=storage in frame.made)
             self._by_storage.setdefault(storage, []).append((outputs[key], module))
-        tree = rebuilt(result, lambda tensor: outputs[id(tensor)], (Tensor,))
+        tree = _rebuilt(result, lambda tensor: outputs[id(tensor)], (Tensor,))
         self.calls[module, index] = Call(inputs, tree, list(outputs.values()))
         return True
 
@@ -176,7 +172,6 @@ class Recorder(TorchDispatchMode):
     # --- operations ---------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a torch operation and record it."""
         kwargs = kwargs or {}
         given = [*tensors_within(args), *tensors_within(kwargs)]
         written = _written(func, args, kwargs)
@@ -207,7 +202,7 @@ class Recorder(TorchDispatchMode):
             if len(found) == 1 and found[0][0].is_own:
                 found[0][0].protect()
                 continue
-            for _, module in found:  # the change would have to be repeated in every tensor that shares the memory
+            for _, module in found:  # every tensor that shares the memory would have to change in later calls, too
                 self._refuse(module)
 
     def _watch_inside(self, frame: _Frame, written: Sequence[Tensor], is_impure: bool) -> None:
@@ -227,7 +222,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """A key that tensors with common memory share and that stays unique while it is held; None if unknown."""
+    """A key that is equal for tensors with common memory, and unique as long as it exists; None if unknown."""
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):  # of a sparse tensor
@@ -245,8 +240,45 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operation is batch normalisation that changes running statistics, as its schema does not say."""
+    """Whether an operation is batch normalisation that changes running statistics, which its schema leaves out."""
     if "batch_norm" not in func._schema.name:
         return False
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
     return bool(named.get("training", named.get("train"))) and named.get("running_mean") is not None
+
+
+# --- arguments and results: tensors in tuples, lists and dictionaries ------------------------------------------------
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    kind = type(value)
+    if kind is Tensor or kind is nn.Parameter:
+        yield value
+    elif kind in (tuple, list):
+        for part in value:
+            yield from _tensors_in(part)
+    elif kind is dict:
+        for part in value.values():
+            yield from _tensors_in(part)
+    elif kind not in PLAIN:
+        raise _OpaqueError
+
+
+def _rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:
+    """A copy of a tree, with new containers, in which `replace` is applied to each leaf whose type is in `kinds`."""
+    if isinstance(value, kinds):
+        return replace(value)
+    if type(value) in (tuple, list):
+        return type(value)(_rebuilt(part, replace, kinds) for part in value)
+    if type(value) is dict:
+        return {key: _rebuilt(part, replace, kinds) for key, part in value.items()}
+    return value
+
+
+def _described(value: Any) -> Any:
+    """The tree with each tensor replaced by its shape, type and device, so that two calls can be compared."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.device
+    if type(value) in (tuple, list):
+        return [_described(part) for part in value]
+    return {key: _described(part) for key, part in value.items()} if type(value) is dict else value

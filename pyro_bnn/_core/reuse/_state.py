@@ -1,6 +1,6 @@
 """A snapshot of modules and of the random generators of Python and NumPy, to find later changes.
 
-It keeps each tensor's version counter instead of its values, and a reference to every other attribute.
+It has the version counter of each tensor instead of its values, and a reference to every other attribute.
 """
 
 import operator
@@ -30,7 +30,7 @@ class State:
         self._tensors = [(t, t._version) for t in held if not t.is_inference()]
 
     def is_same(self, *, deep: bool) -> bool:
-        """Whether the modules are unchanged; with `deep`, items of lists and dictionaries are compared, too."""
+        """Whether the modules are unchanged; `deep` also compares items of lists and dictionaries."""
         if not self.has_same_tensors():
             return False
         for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):
@@ -42,7 +42,7 @@ class State:
         return True
 
     def has_same_tensors(self) -> bool:
-        """Whether the tensors' values are unchanged; this takes a fraction of the time of :meth:`is_same`."""
+        """Whether the values of the tensors are unchanged; this is faster than :meth:`is_same`."""
         return all(tensor._version == version for tensor, version in self._tensors)
 
 

@@ -1,4 +1,4 @@
-"""State of the whole process that threads take turns with: their lock, torch's generators, modes of shared modules."""
+"""State of the whole process, which threads use in turn: torch's generators, modes of shared modules, and a lock."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ from .. import checks as _checks
 class ProcessLock:
     """A reentrant lock for the whole process.
 
-    A process forked while another thread holds the lock starts with a new one; otherwise it would wait forever.
+    A forked process starts with a new lock. Otherwise it would wait forever if another thread had the lock at the fork.
     """
 
     def __init__(self) -> None:
@@ -33,16 +33,15 @@ class ProcessLock:
 
 
 EXCLUSIVE = ProcessLock()
-"""Held while process-wide state is changed: torch's generators, Pyro's stack and store."""
+"""The lock for changes of process-wide state: torch's generators, Pyro's stack and store."""
 
 
 class Stream:
     """A separate stream of random numbers for a long computation, drawn from torch's generators.
 
-    These generators belong to the whole process. A ``with`` block lends them to the stream: its numbers continue where
-    its last block ended, the streams of other threads wait, and afterwards the generators are restored. So a
-    computation in many blocks gives the same numbers, whatever other threads compute in between. Without a seed, the
-    stream draws one from torch's generator.
+    These generators belong to the whole process. In a ``with`` block, they continue where the stream's last block
+    ended, and other threads wait; afterwards they are restored. So the numbers do not depend on what other threads
+    compute between the blocks. Without a seed, the stream draws one from torch's generator.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
@@ -75,7 +74,7 @@ class Stream:
         """Continue from what :meth:`state` returned."""
         if len(state) != len(self._state):
             raise ValueError(
-                f"the random numbers must go on with {len(self._state) - 1} GPU generators, got {len(state) - 1}; "
+                f"the random numbers must continue with {len(self._state) - 1} GPU generators, got {len(state) - 1}; "
                 "resume on the kind of machine that made the file."
             )
         self._state = list(state)
@@ -93,10 +92,7 @@ def _set_generators(states: list[Tensor]) -> None:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
-    """A context that seeds torch's generators and restores them at its end. Meanwhile it holds `EXCLUSIVE`.
-
-    If the seed is None, it does nothing.
-    """
+    """A context that seeds torch's generators and restores them at its end; None does nothing. It holds `EXCLUSIVE`."""
     if seed is None:
         yield
         return
@@ -119,7 +115,7 @@ def _draws_on_cuda(device: torch.device | None) -> bool:
 
 @contextmanager
 def restored(device: torch.device | None) -> Iterator[None]:
-    """A context that restores torch's generators at its end. Meanwhile it holds `EXCLUSIVE`."""
+    """A context that restores torch's generators at its end. It holds `EXCLUSIVE`."""
     with EXCLUSIVE:
         outer = _generator_states(_draws_on_cuda(device))
         try:
@@ -130,16 +126,16 @@ def restored(device: torch.device | None) -> Iterator[None]:
 
 @contextmanager
 def undone(device: torch.device) -> Iterator[Callable[[], None]]:
-    """A context that yields a function, which resets a device's generators to their state at the start."""
+    """A context that yields a function; it resets a device's generators to their state at the start."""
     states = _generator_states(_draws_on_cuda(device))
     yield lambda: _set_generators(states)
 
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """A context in which every submodule is in eval mode; afterwards each has its former mode.
+    """A context in which every submodule is in eval mode; afterwards their modes are restored.
 
-    Other threads that share the module wait: otherwise they would run it in the wrong mode or restore it too early.
+    Other threads that share the module wait, so that they do not run it in the wrong mode or restore it too early.
     """
     with EXCLUSIVE:
         training = [vars(submodule) for submodule in module.modules() if submodule.training]

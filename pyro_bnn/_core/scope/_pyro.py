@@ -1,4 +1,4 @@
-"""Isolates modules and models from Pyro's global state: parameter store, handlers and traces."""
+"""Separates modules and models from Pyro's global state: parameter store, handlers and traces."""
 
 import re
 import weakref
@@ -17,7 +17,7 @@ from ._exclusive import EXCLUSIVE
 
 
 class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
-    """Metaclass of abstract and of generic modules; it combines the metaclasses of PyroModule and `ABC`."""
+    """Metaclass of abstract and of generic Pyro modules: it combines the metaclasses of `PyroModule` and `ABC`."""
 
     def __getitem__(cls, parameters: Any) -> Any:
         """A generic class with its type parameters, as in annotations; other classes behave as in Pyro."""
@@ -29,8 +29,8 @@ def own_parameters(*modules: object) -> Iterator[None]:
     """A context in which modules do not see entries of the global parameter store under their parameters' names.
 
     A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get the
-    first one's. Other entries stay visible, for guides that are plain functions with `pyro.param`. At the end the store
-    is restored. Pyro's parameter store and handlers belong to the process, so other threads wait.
+    parameters of the first. Other entries stay visible, for guides that are plain functions with `pyro.param`. At the
+    end the store is restored. The store and Pyro's handlers belong to the process, so other threads wait.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
@@ -47,7 +47,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(nullcontext[None]):
-    """Replaces the context of a `PyroModule`: it is never active, so no attribute access is a Pyro statement."""
+    """Replaces the context of a `PyroModule`. It is never active, so no access to an attribute is a Pyro statement."""
 
     active, used = 0, True
 
@@ -56,20 +56,20 @@ class _NoContext(nullcontext[None]):
         self.param_state: dict[str, dict[str, Any]] = {"params": {}, "constraints": {}}
 
     def get(self, name: str) -> None:
-        """The result is not cached."""
+        """Find no cached value."""
 
     def set(self, name: str, value: Tensor) -> None:
-        """Keep no value."""
+        """Cache no value."""
 
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
-    """A copy of a module, a twin, whose attributes are plain: it uses neither Pyro's handlers nor its parameter store.
+    """A twin: a copy of a module that uses neither Pyro's handlers nor its parameter store.
 
-    It has the same parameters, buffers and mode. Threads may call twins of one module concurrently. Its own
-    `PyroSample` attributes have the given values; one without a value is drawn at each access.
+    The twin shares parameters, buffers and mode with the module. Threads may call twins of one module concurrently. The
+    module's own `PyroSample` attributes have the given values; without a value, they are drawn at each access.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
@@ -81,7 +81,7 @@ def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) ->
 
 
 def leave_pyro(module: nn.Module) -> None:
-    """Make the attributes of a module plain, in place, as :func:`without_pyro` does in a twin."""
+    """Stop a module, in place, from using Pyro's handlers and parameter store, as :func:`without_pyro` does."""
     for path, part in module.named_modules():
         if isinstance(part, PyroModule):
             vars(part).update(_pyro_context=_NoContext(), _pyro_name=path or "net")
@@ -90,16 +90,16 @@ def leave_pyro(module: nn.Module) -> None:
 def allow_local_mode(module: PyroModule) -> None:
     """Let a module work with both values of Pyro's setting `module_local_params`, now and later.
 
-    Otherwise a `PyroModule` works only with the value under which it was made.
+    Otherwise a `PyroModule` works only with the value at the time when it was made.
     """
     vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """A `pyro.param` statement for a parameter of a module: Pyro can trace it, but it stays out of the global store.
+    """A `pyro.param` statement for a parameter of a module, which Pyro can trace, but which is not put into its store.
 
-    A frozen parameter gets no statement. Pyro's optimizers would treat it as a parameter with gradient 0, and weight
-    decay would change it.
+    A frozen parameter gets no statement: Pyro's optimizers would treat its gradient as 0, and weight decay would change
+    it.
     """
     if not parameter.requires_grad:
         return parameter
@@ -111,7 +111,7 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """A context in which errors of a traced model are raised without the list of all shapes that Pyro adds."""
+    """A context in which errors of a traced model are raised without the list of shapes that Pyro adds."""
     try:
         yield
     except (ValueError, RuntimeError) as error:
@@ -124,5 +124,5 @@ def short_errors() -> Iterator[None]:
 
 
 def is_auxiliary(node: Any) -> bool:
-    """Whether a sample site of a guide's trace is auxiliary, so that the model has no such site."""
+    """Whether a sample site of a guide's trace is auxiliary: the model has no such site."""
     return bool((node["infer"] or {}).get("is_auxiliary"))

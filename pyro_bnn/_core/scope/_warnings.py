@@ -1,4 +1,4 @@
-"""Warning filters, which belong to the process, and fits that leave it to the caller to report how they ended."""
+"""Filters of warnings, which belong to the process, and warnings about how a fit ended."""
 
 import inspect
 import warnings
@@ -16,8 +16,8 @@ def filtered_warnings(
 ) -> Iterator[None]:
     """A context in which warnings of a category whose text begins with a pattern are ignored, or raised.
 
-    The filters belong to the process, so other threads wait: two overlapping contexts would leave one filter in place
-    forever. Use it for short computations only; for a whole fit use :func:`silent_fits`.
+    Other threads wait, since two overlapping contexts would leave one filter in place forever. So use this for short
+    computations only, and :func:`silent_fits` for a whole fit.
     """
     with EXCLUSIVE, warnings.catch_warnings():
         warnings.filterwarnings(action, message, category)
@@ -29,7 +29,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """A context in which this thread's fits do not warn about how they ended: the caller reports it."""
+    """A context in which this thread's fits do not warn about how they ended, since the caller reports it."""
     token = _is_silent.set(True)
     try:
         yield

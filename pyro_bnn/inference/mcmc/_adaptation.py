@@ -1,4 +1,4 @@
-"""Warm-up of one chain: step size by dual averaging, mass matrix from the draws' variances."""
+"""Warm-up of one chain: step size by dual averaging, mass matrix from the variances of the draws."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,14 +19,13 @@ INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 """Stan's default schedule, for 150 warm-up draws or more."""
 
 SHORTEST_WITH_MASS = 50
-"""Shorter warm-ups learn no mass matrix, since the step size must be learned again after it; heuristic."""
+"""Heuristic: shorter warm-ups learn no mass matrix, after which the step size must be learned anew."""
 
 FEWEST_UPDATES = 10
-"""Dual averaging starts at ten times the first step size, which fewer updates cannot undo; heuristic."""
+"""Heuristic: with fewer updates the first step size is kept, since dual averaging starts at ten times its value."""
 
 SHRINKAGE = 1e-3
 """Value towards which Stan shrinks a variance, with the weight of 5 draws."""
-
 
 FindStep = Callable[[Tensor, Tensor], float]
 """Function of a point and an inverse mass, both of shape (P,), that returns a first step size."""
@@ -35,7 +34,8 @@ FindStep = Callable[[Tensor, Tensor], float]
 def windows(num_warmup: int) -> list[int]:
     """Numbers of draws after which the mass matrix is updated.
 
-    Each window between updates is about twice as long as the last. Buffers at both ends learn the step size only.
+    Each window between updates is about twice as long as the one before. The first and the last draws of warm-up adapt
+    the step size only.
 
     References:
         Stan reference manual, "HMC algorithm parameters: automatic parameter tuning".
@@ -81,7 +81,6 @@ class DualAveraging:
         self._mu = math.log(10 * self.first)
 
     def update(self, accept: float) -> None:
-        """Learn from the acceptance rate of one draw."""
         self.count += 1
         eta = 1 / (self.count + self.T0)
         self.error += eta * (self.target - accept - self.error)
@@ -106,18 +105,17 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """Statistics of no vectors so far, for vectors of this length."""
+        """The running variance of no vectors yet, for vectors of this length."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:
-        """Take in one vector."""
         self.count += 1
         deviation = value - self.mean
         self.mean += deviation / self.count
         self.square += deviation * (value - self.mean)
 
     def variance(self) -> Tensor:
-        """Variance of each element, shrunk as Stan does it."""
+        """Variance of each element, shrunk as in Stan."""
         n = self.count
         return (n / (n + 5)) * self.square / (n - 1) + SHRINKAGE * 5 / (n + 5)
 
@@ -146,7 +144,7 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Continue from what :meth:`state` returned."""
 
 
 class Adaptation(AnyAdaptation):
@@ -163,16 +161,13 @@ class Adaptation(AnyAdaptation):
         self.step_size = self._averaging.step_size
 
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Start to learn the step size anew, at the first point and after each new mass matrix."""
         self._averaging = DualAveraging(find_step(z, self.inverse_mass), self._target)
         self.step_size = self._averaging.step_size
 
     def apply(self, kernel: Any, chain: int) -> None:
-        """Give a kernel the step size and inverse mass of one chain."""
         kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
-        """Learn from warm-up draw number `index`, counted from 0."""
         z = draws.z[chain]
         self._averaging.update(float(draws.accept[chain]))
         self.step_size = self._averaging.step_size
@@ -186,7 +181,6 @@ class Adaptation(AnyAdaptation):
             self.step_size = self._averaging.average
 
     def state(self) -> dict[str, Any]:
-        """What the chain has learned, as plain data."""
         return {
             "step_size": self.step_size,
             "inverse_mass": self.inverse_mass,
@@ -195,7 +189,6 @@ class Adaptation(AnyAdaptation):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
         self.step_size = _checks.positive("step_size", state["step_size"])
         self.inverse_mass = state["inverse_mass"].to(self.inverse_mass, copy=True)
         self._averaging = record(DualAveraging, state["averaging"], "averaging")

@@ -1,8 +1,8 @@
-"""Finds the part of a recorded function that computes each row of data by itself, and so can run block by block.
+"""Finds the part of a recorded function that computes each row of data by itself, and can run on blocks of rows.
 
-A likelihood is a sum over rows. If C computes one operation for all rows at a time, each result goes through memory. If
-it computes all operations for one block of rows at a time, the results stay in the processor's cache. The C text does
-not contain the number of rows, so it is compiled once for tables of any length.
+A likelihood is a sum over rows. If C computed one operation for all rows and then the next, it would read and write
+each result in main memory. C computes all operations for one block of rows instead, so the results stay in the
+processor's cache. The C text does not contain the number of rows, so it is compiled once for tables of any length.
 """
 
 import itertools
@@ -18,12 +18,12 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 248
-"""Heuristic: rows that fit into a block. With 50 units, each result of a block takes 100 kB. A power of two would be
-slower: the results of all units for one row would then compete for a few places in the processor's cache."""
+"""Heuristic: largest number of rows in a block. With 50 units, each result of a block takes 100 kB. A power of two
+would be slower: the results of all units for one row would then share few sets of the processor's cache."""
 
 STEP = 8
-"""Rows in one step of a loop, as a vector instruction takes them. The last step of a block may compute rows that do not
-exist. Sums leave these out, and the C compiler needs no second loop for remaining rows."""
+"""Number of rows in one step of a loop, for vector instructions. The last step of a block may go beyond the last row:
+sums leave out the surplus, and the C compiler needs no second loop for the remaining rows."""
 
 FEWEST_ROWS = 32
 """Heuristic: with fewer rows there are no blocks, and the C text is for this number of rows only."""
@@ -58,9 +58,9 @@ class Blocks:
     """The parts of a recorded function."""
 
     num_rows: int
-    size: int  # rows that fit into a block; no other axis has this length
+    size: int  # largest number of rows in a block; no other axis has this length
     before: list[Node]  # operations on the weights alone
-    inside: list[Node]  # operations on rows, each of which needs no other row
+    inside: list[Node]  # operations on rows that compute each row by itself
     sums: set[Node]  # operations in `inside` that sum over the rows
     after: list[Node]  # operations on the sums
     with_rows: set[Node]  # nodes whose results have an axis of rows
@@ -72,11 +72,11 @@ class Blocks:
         return list(itertools.pairwise(ends))
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape that a tensor with rows has in a block."""
+        """Shape of a tensor with rows within a block."""
         return tuple(self.size if length == self.num_rows else length for length in shape)
 
     def cut(self, constant: Tensor) -> Tensor:
-        """A constant with rows, cut into blocks along a new first axis; zeros fill up each block."""
+        """A constant with rows, cut into blocks along a new first axis and padded with zeros."""
         axis = constant.shape.index(self.num_rows)
         result = constant.new_zeros(len(self.bounds()), *self.shape(constant.shape))
         for block, (begin, end) in zip(result, self.bounds(), strict=True):
@@ -85,10 +85,10 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """The parts of a recorded function; None if it has few rows, or an operation may mix rows.
+    """The parts of a recorded function; None if it has fewer than `FEWEST_ROWS` rows, or an operation may mix rows.
 
-    The first node is the point. Each node has its operation in its `meta`. A constant has rows if one of its axes has
-    their number as its length. Other tensors have rows if they are computed from rows, or repeat a number for each row.
+    The first node is the point. A node's `meta` has its operation. A constant has rows if the length of one of its axes
+    is the number of rows. Other tensors have rows if they are computed from rows, or repeat a number for each row.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
@@ -101,7 +101,7 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 
 
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
-    """The axis of the rows, if there is one; a `ValueError` if there are several."""
+    """The axis of the rows, or None; several such axes raise a `ValueError`."""
     axes = [axis for axis, size in enumerate(shape) if size == num_rows]
     if len(axes) > 1:
         raise ValueError(f"a tensor must have one axis of {num_rows} rows, got shape {tuple(shape)}.")

@@ -19,30 +19,29 @@ from ._statistics import ChainStatistics
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
-"""Both are the advice of Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
+"""Both limits are those of Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
 FEWEST_DRAWS = 4
-"""R-hat and effective sample sizes need so many draws in each of several chains, or in each half of a single one."""
+"""R-hat and effective sample sizes need this many draws in each of several chains, or in each half of a single one."""
 
 NUM_PREDICTION_CHECKS = 50
 """Number of inputs at which the chains' predictions are compared; heuristic."""
 
 MAX_QUANTITIES = 400
-"""Most quantities to judge: ArviZ takes a millisecond for each, and should take less time than sampling; heuristic."""
+"""Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each."""
 
 SMALLEST_BFMI = 0.3
 """Below this the momentum explores the energies too slowly: Betancourt (2016), https://arxiv.org/abs/1604.00695."""
-
 
 LARGEST_WITHIN = 1.1
 """A chain has explored its mode if R-hat of its two halves is at most this; heuristic."""
 
 MAX_QUANTITIES_OF_MODES = 50
-"""Most predicted quantities to judge where each chain is judged by itself; heuristic."""
+"""Heuristic: largest number of predicted quantities to judge if each chain is judged by itself."""
 
 
 class ConvergenceWarning(UserWarning):
-    """The chains should not be trusted as they are; the message says what to do."""
+    """The chains are not reliable; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +75,16 @@ class Convergence:
 
     @property
     def worst_r_hat(self) -> float:
-        """The largest R-hat, leaving constant quantities out; NaN if all are constant."""
+        """The largest R-hat of all quantities that are not constant; NaN if all are constant."""
         return -_smallest(-self.r_hat)
 
     @property
     def worst_ess(self) -> float:
-        """The smallest of all bulk and tail sizes, leaving constant quantities out; NaN if all are constant."""
+        """The smallest bulk or tail size of all quantities that are not constant; NaN if all are constant."""
         return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
 
 
 def _of_divergences(count: int | None) -> list[str]:
-    """The problem of divergences, with a remedy; empty without divergences."""
     problem = (
         f"{count} divergent trajectories: the steps are too long for part of the posterior; warm up longer (1000 "
         "draws), raise `target_accept` (0.95) or, with MCLMC, lower its `energy_error`, or use smoother activations or "
@@ -96,7 +94,7 @@ def _of_divergences(count: int | None) -> list[str]:
 
 
 def _smallest(values: Tensor) -> float:
-    """The smallest number, leaving NaN out; NaN if all are NaN."""
+    """The smallest number without NaN; NaN if all are NaN."""
     known = values[~values.isnan()]
     return float(known.min()) if len(known) else math.nan
 
@@ -110,7 +108,7 @@ class Diagnostics:
         num_divergences: Number of divergent trajectories of all chains after warm-up; None if not reported.
         bfmi: Bayesian fraction of missing information of each chain, shape (K,); None if energies are not reported.
         latents: Convergence of every element of every latent variable.
-        predictions: Convergence of the predictive moments at given inputs; None without them.
+        predictions: Convergence of the predictive moments at given inputs; None without inputs.
     """
 
     num_chains: int
@@ -158,7 +156,7 @@ class Diagnostics:
             parts = "chains" if self.num_chains > 1 else "halves of the chain"
             found.append(
                 f"the largest R-hat of the {what} is {judged.worst_r_hat:.3f}, above {LARGEST_R_HAT}: the {parts} "
-                "disagree; warm up and sample longer, or check whether they sit in different modes."
+                "disagree; warm up and sample longer, or check whether they are in different modes."
             )
         if judged.worst_ess < SMALLEST_ESS_PER_CHAIN * self.num_chains:
             found.append(
@@ -188,7 +186,7 @@ def r_hats(values: Tensor) -> Tensor:
 
 
 def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
-    """ArviZ's statistic of each quantity, shape (M,); NaN for one that is the same in all draws."""
+    """A statistic of ArviZ for each quantity, shape (M,); NaN for a quantity that is the same in all draws."""
     arviz = optional("arviz", "ArviZ", "mcmc")
     values = values.detach().double().cpu()
     varies = (values != values[0, 0]).flatten(0, 1).any(0)
@@ -207,7 +205,7 @@ def _halves(chain: Tensor) -> Tensor:
 
 
 def predictive_moments(observation: Distribution) -> Tensor:
-    """Numbers that describe an observation's distribution: class probabilities, or mean and standard deviation."""
+    """Moments of a distribution of targets: class probabilities, or mean and standard deviation."""
     if isinstance(observation, (Categorical, Bernoulli)):
         return observation.probs.flatten(1)
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
@@ -215,10 +213,10 @@ def predictive_moments(observation: Distribution) -> Tensor:
 
 @dataclass(frozen=True)
 class Modes:
-    """Agreement of chains with themselves and with each other, in scalar quantities such as predictions.
+    """Agreement of scalar quantities, such as predictions, within and between chains.
 
     Args:
-        within: Largest R-hat between the two halves of each chain, shape (K,); infinite for one that did not move.
+        within: Largest R-hat between the two halves of each chain, shape (K,); infinite for a chain that did not move.
         between: Largest R-hat between the chains.
         share: Share of the variance of the quantities that lies between the chains' means, from 0 to 1.
     """
@@ -253,7 +251,7 @@ def modes(values: Tensor) -> Modes:
     values = values.detach().double().cpu()
     half = values.shape[1] // 2
     halves = torch.stack([values[:, :half], values[:, -half:]])  # (2, K, S / 2, M)
-    columns = halves.permute(0, 2, 1, 3).flatten(2)  # the quantities of every chain side by side
+    columns = halves.permute(0, 2, 1, 3).flatten(2)  # (2, S / 2, K M)
     r_hat = r_hats(columns).unflatten(0, (len(values), -1))
     within = r_hat.nan_to_num(-torch.inf, posinf=torch.inf).amax(-1)
     within = torch.where(r_hat.isnan().all(-1), torch.inf, within)
@@ -270,7 +268,7 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """See :meth:`MCMCPosterior.diagnose`. It judges at most `max_quantities` latents and as many predictions."""
+    """See :meth:`MCMCPosterior.diagnose`; `max_quantities` limits the number of latents and of predictions."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     arviz = optional("arviz", "ArviZ", "mcmc")
@@ -294,7 +292,7 @@ def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, a
 
 
 def _count(marks: Tensor | None) -> int | None:
-    """Number of marked draws; None if not reported."""
+    """Number of True values; None if they are not reported."""
     return None if marks is None else int(marks.sum())
 
 
@@ -314,16 +312,15 @@ def judge(
     *,
     at_modes: bool = False,
 ) -> Status:
-    """Status that says what the diagnostics found; warns of problems.
+    """The status of chains according to the diagnostics; warns of problems.
 
     Args:
         samples: The chains, ``{site: shape (K, S, *event)}``.
         statistics: What the sampler reported.
         sampler: Name of the algorithm.
-        model: The model. The status then judges its predictions at some of the inputs; without it, latent variables.
-        x: Inputs of the model, shape (N, ...).
-        at_modes: Whether each chain began at its own mode. Then each chain is judged by itself: its predictions need
-            not agree with other chains.
+        model: The model, to judge its predictions. Without a model, the latent variables are judged.
+        x: Inputs of the model, shape (N, ...); up to 50 of them are used.
+        at_modes: Whether each chain began at its own mode. Then chains need not agree, and each is judged by itself.
     """
     num_draws = next(iter(samples.values())).shape[1]
     done = _what_was_done(samples, statistics, sampler)
@@ -338,8 +335,8 @@ def judge(
             return _judged(f"{done}; {found}", [*_of_divergences(_count(statistics.diverging)), *found.problems])
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
-        is_fine = statistics.diverging is None or not bool(statistics.diverging.any())
-        return Status(is_fine, f"{done}; R-hat and effective sample sizes were not computed: {error}")
+        message = f"{done}; R-hat and effective sample sizes were not computed: {error}"
+        return Status(not _count(statistics.diverging), message)
     what, judged = report.judged
     return _judged(f"{done}; {what}: {judged}", report.problems)
 

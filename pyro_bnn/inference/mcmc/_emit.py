@@ -1,6 +1,6 @@
 """Writes recorded functions of small tensors as loops in C, without calls, allocations or transposed copies.
 
-`_writer.py` has the text, `_operations.py` the operations.
+`_writer.py` writes expressions and loops, and `_operations.py` has a function for each operation.
 """
 
 import math
@@ -17,25 +17,13 @@ from ._traced import UnsupportedError
 from ._writer import Operation, Value, Writer, in_memory, order
 
 
-class _Recorder(Interpreter):
-    """Runs a graph, and keeps what each node returns."""
-
-    def __init__(self, graph: GraphModule) -> None:
-        super().__init__(graph)
-        self.results: dict[Node, Any] = {}
-
-    def run_node(self, n: Node) -> Any:
-        self.results[n] = result = super().run_node(n)
-        return result
-
-
 @dataclass(frozen=True)
 class Emitted:
     """A function in C."""
 
     text: str  # its definition
-    num_scratch: int  # how many numbers its working memory holds
-    num_products: int  # multiplications in its matrix products, for one block if it has blocks
+    num_scratch: int  # size of its working memory, in numbers
+    num_products: int  # number of multiplications in its matrix products, in one block if it has blocks
     blocks: Blocks | None  # its blocks of rows, if it has any
     constants: Sequence[Node]  # its arguments after the point
 
@@ -45,7 +33,7 @@ class Emitted:
         return 0 if self.blocks is None else self.blocks.num_rows
 
     def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """The constants as C reads them: in the order of `strides`, and block by block if they have rows."""
+        """The constants as C reads them: with the longest axis innermost, and in blocks if they have rows."""
         result = []
         for node, value in zip(self.constants, values, strict=True):
             if self.blocks is None or node not in self.blocks.with_rows:
@@ -65,16 +53,16 @@ Results = Mapping[Node, Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
-    """Write a recorded function in C. It maps one point, shape (1, P), and constants to a number and its gradient.
+    """Write a recorded function of a point, shape (1, P), and constants, which returns a number and its gradient.
 
-    C reads the constants from `data`; see :meth:`Emitted.laid_out`.
+    C reads the constants from `data`, in the layout of :meth:`Emitted.laid_out`.
 
     Raises:
         UnsupportedError: If an operation is not in the table of operations; the message names it.
     """
-    recorder = _Recorder(graph)
-    recorder.run(*example)
-    results, writer = recorder.results, Writer()
+    interpreter, writer = Interpreter(graph, garbage_collect_values=False), Writer()
+    interpreter.run(*example)
+    results = interpreter.env
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]
@@ -107,11 +95,12 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
 def _write(
     writer: Writer, operations: Mapping[Any, Operation], nodes: Sequence[Node], values: Values, results: Results
 ) -> None:
-    """Write operations one after the other, and add their values to `values`."""
     for node in nodes:
         is_shared = _num_uses(node) > 1
         try:
-            arguments = map_arg(_arguments(node), values.get)  # `zeros_like` may come before its argument
+            arguments = map_arg(
+                _arguments(node), values.get
+            )  # None for an argument of `zeros_like` that is not written yet
             value = operations[node.meta["packet"]](writer, results[node], *arguments)
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.target} {error}") from error
@@ -129,7 +118,7 @@ def _write_blocks(
     values: Values,
     results: Results,
 ) -> None:
-    """Write operations on rows as a loop over blocks, and add up the sums. `Blocks.bounds` has the same blocks."""
+    """Write operations on rows as a loop over the blocks of `Blocks.bounds`, and add up their sums."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:
@@ -160,7 +149,7 @@ def _write_blocks(
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
-    """The positional arguments of an operation, with defaults for missing ones."""
+    """The positional arguments of an operation, including defaults."""
     schema: Any = getattr(node.target, "_schema", None)  # Python's `getitem` has none
     if schema is None:
         return node.args
@@ -175,7 +164,7 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Tensors without values, with the shape and type that a result with rows has in a block."""
+    """Tensors without values, in the shape and dtype that a result has in a block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")

@@ -1,4 +1,4 @@
-"""Markov chain Monte Carlo on any model: where the chains start, how they run, and whether to believe them."""
+"""Markov chain Monte Carlo of any model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ from ._statistics import ChainStatistics
 Start = Init | Posterior | Descent | None
 
 MAX_TRIALS = 100
-"""Heuristic: how often starts are drawn until their densities are finite."""
+"""Heuristic: number of attempts to draw first points with finite densities."""
 
 
 def fit_mcmc(
@@ -50,53 +50,52 @@ def fit_mcmc(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> MCMCPosterior:
-    r"""Draws from the exact posterior, by Markov chains.
+    r"""Draw from the exact posterior by Markov chain Monte Carlo.
 
-    The model is the one that SVI uses; every step uses all data. Chains move in unconstrained space, where a noise
-    scale is a logarithm, and the density includes the Jacobian. All chains run side by side, in one batch or on several
-    cores (`compile`). During warm-up each chain learns its own step size and diagonal mass matrix.
+    Every step uses all data. Chains move in unconstrained space, in which a noise scale is replaced by its logarithm;
+    the density includes the Jacobian of this change. All chains run at the same time, in one batch or on several cores
+    (`compile`). During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
-    In a group of processes (`torch.distributed` is initialised), each draws a share of the chains, and each returns all
-    chains. Every process must make the call, with the same arguments and all data. Each writes its own `checkpoint`,
-    whose name ends in its rank. The draws depend on the seed and the number of processes.
+    If `torch.distributed` is initialised, each process draws a share of the chains and returns all of them. Every
+    process must make the call with the same arguments and all data. Each writes its own checkpoint, with its rank in
+    the file's name. The draws depend on the seed and on the number of processes.
 
     Args:
-        model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Its learnable parameters, if it has
-            any, stay as they are.
+        model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
         data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...);
-            for networks with several inputs a tuple or a dictionary of these. For a Pyro model of one's own, the tuple
-            of its arguments, whatever they are: the model is called as ``model(*data)``.
+            for networks with several inputs, x is a tuple or a dictionary of these. For any other Pyro model, the tuple
+            of the arguments of the call ``model(*data)``.
         sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or, for an ensemble of
             modes, :class:`~pyro_bnn.MCLMC`.
-        num_samples: Number of draws kept of each chain, S.
-        num_warmup: Number of draws of each chain that only serve adaptation.
+        num_samples: Number of draws that are kept from each chain, S.
+        num_warmup: Number of warm-up draws of each chain, which are not kept.
         num_chains: Number of chains, K. With several, R-hat shows whether they agree.
-        init: What the chains' starts are drawn from: the prior (None), the Gaussians of an
+        init: Distribution of the first points: the prior (None), the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
-            gives each chain a member; :class:`~pyro_bnn.inference.mcmc.Descent` trains the members first, side by side.
-            With either of these two, each chain is judged by itself, since it explores the mode where it began.
-        target_accept: Acceptance rate that warm-up adapts the step size to; nearer to 1 the steps are smaller.
-        dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's. In C, single
-            precision takes half to two thirds of the time of double.
-        compile: Whether to draw in C: possible for NUTS or MCLMC of a small network on a CPU. Compiling takes about a
-            second, once in a process for each network, kind of prior and likelihood, and number of rows. As many chains
-            run at a time as torch has threads (`torch.set_num_threads`); the draws do not depend on this number. If C
-            is impossible, True raises an error that says why, and ``"auto"`` draws in torch, as False always does. C
-            and torch use different random numbers, so with ``"auto"`` the draws depend on the machine.
-            ``posterior.path`` says how draws were computed, and why not in a faster way.
-        progress: Show a progress bar.
-        checkpoint: File to write the run to: at the beginning, every few minutes (:class:`Checkpoint`) and at the end.
-            SIGINT and SIGTERM then save the run after the current draw, and end it.
-        resume: File that a run with the same arguments wrote, from which this run continues. The draws are bit for bit
-            the same as without interruption. A finished run can be continued with a larger `num_samples`: its draws
-            stay, and the further draws differ from those of a single longer run.
-        seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
-            were.
+            gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
+            chain. With either of these two, each chain explores its own mode, and the status judges it by itself.
+        target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
+        dtype: Dtype of the computation; None is that of the model. The draws are returned in the model's dtype. In C,
+            float32 takes half to two thirds of the time of float64.
+        compile: Whether to draw in C, which is possible for NUTS and MCLMC of a small network on a CPU. If C is
+            impossible, True raises an error with the reason, and ``"auto"`` draws in torch. Compiling takes about a
+            second, once in a process for each network with its kind of prior and likelihood. As many chains run at a
+            time as torch has threads (`torch.set_num_threads`); the draws do not depend on this number. C and torch use
+            different random numbers, so with ``"auto"`` the draws depend on the machine.
+        progress: Whether to show a progress bar.
+        checkpoint: File for the state of the run, which is written at the beginning, every ten minutes (or as a
+            :class:`Checkpoint` says) and at the end. SIGINT and SIGTERM then save the run after the current draw and
+            end it.
+        resume: Checkpoint of a run with the same arguments, to continue from. The draws are bit for bit those of an
+            uninterrupted run. A finished run can be resumed with a larger `num_samples`: it keeps its draws and adds
+            others, which differ from those of a single longer run.
+        seed: Seed that makes the run repeatable; None draws one from torch's generator. The run itself leaves torch's
+            generators unchanged.
 
     Returns:
-        The chains, with `status`, `statistics` and `path`. The status judges divergences and, where ArviZ is installed,
-        R-hat and effective sample sizes of *predictions* at some of the inputs: weights themselves are only identified
-        up to permutations and signs of the hidden units.
+        The chains, with `status`, `statistics` and `path`. The status judges divergences and, if ArviZ is installed,
+        R-hat and effective sample sizes of predictions at up to 50 inputs. It does not judge the weights of a network:
+        they are identified only up to permutations and signs of hidden units.
 
     Raises:
         ValueError: If the data do not fit the model, the model is random for given weights (dropout), no start with a
@@ -154,7 +153,7 @@ def fit_mcmc(
         recorded, seconds = _together(processes, run.recorded(), run.seconds)
         samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
     statistics = ChainStatistics(**recorded, seconds=seconds)
-    with EXCLUSIVE:  # a network is run under Pyro's handlers
+    with EXCLUSIVE:  # Pyro's handlers, under which the network runs, belong to the process
         at_modes = isinstance(init, EnsemblePosterior | Descent) and num_chains > 1
         status = processes.of_first(lambda: judge(samples, statistics, sampler.name, network, x, at_modes=at_modes))
     return MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path)
@@ -177,25 +176,10 @@ def fit_nuts(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> MCMCPosterior:
-    """Draws from the exact posterior, by the No-U-Turn Sampler: short for `fit_mcmc(..., sampler=NUTS(...))`.
+    """Draw from the exact posterior by the No-U-Turn Sampler: short for `fit_mcmc(..., sampler=NUTS(max_tree_depth))`.
 
-    All other arguments, the result and the errors are those of :func:`~pyro_bnn.fit_mcmc`.
-
-    Args:
-        model: The model.
-        data: The pair (x, y) with all rows; for a Pyro model of one's own, the tuple of its arguments.
-        max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`.
-        num_samples: Number of draws kept of each chain.
-        num_warmup: Number of draws of each chain that only serve adaptation.
-        num_chains: Number of chains.
-        init: What the chains' starts are drawn from.
-        target_accept: Acceptance rate that warm-up adapts the step size to.
-        dtype: Dtype to compute in.
-        compile: Whether to draw in C; or ``"auto"``.
-        progress: Show a progress bar.
-        checkpoint: File to write the run to.
-        resume: File from which the run continues.
-        seed: Seed of the run.
+    A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`. The other arguments,
+    the result and the errors are those of :func:`~pyro_bnn.fit_mcmc`.
     """
     return fit_mcmc(
         model,
@@ -234,7 +218,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Inputs and targets as tensors; converted here, since the file of a run identifies the data by these tensors."""
+    """Inputs and targets as tensors, by which a checkpoint identifies the data."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(
@@ -245,7 +229,6 @@ def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
 
 
 def _arguments(data: object) -> tuple[Any, ...]:
-    """Arguments of a Pyro model."""
     if not isinstance(data, tuple | list):
         raise ValueError(
             f"`data` must be the tuple of the model's arguments, such as (x, y), got {_checks.described(data)}; pass "
@@ -273,7 +256,7 @@ def _together(
 
 
 def _starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Points with a finite potential and gradient, shape (K, P); other points are drawn again."""
+    """Points with a finite potential and gradient, shape (K, P)."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)

@@ -1,4 +1,5 @@
-/* Elementary functions without branches, which a compiler turns into vector instructions. Errors are a few roundings. */
+/* Elementary functions without branches, which the compiler turns into vector instructions. Their errors are a few
+   rounding errors. At the end, the type of the data. */
 
 /* Both values are always read: GCC 12 reads wrong values if it may read them only under a condition. */
 static inline real where_(int condition, real yes, real no) { return condition ? yes : no; }
@@ -42,7 +43,7 @@ static inline real logaddexp_(real a, real b) {
 
 static inline real log_sigmoid_(real x) { return (x < 0.0f ? x : 0.0f) - log1p_(exp_(-fabs(x))); }
 
-/* as in torch, linear from 20 on */
+/* linear above 20, as in torch */
 static inline real softplus_(real x) { return x > 20.0f ? x : log1p_(exp_(x)); }
 
 static inline real softplus_slope_(real x) { return x > 20.0f ? 1.0f : sigmoid_(x); }
@@ -58,3 +59,9 @@ static inline real normal_cdf_(real x) { return 0.5f * (1.0f + erf(x * (real)0.7
 static inline real gelu_slope_(real x) { return normal_cdf_(x) + x * exp_(-0.5f * x * x) * (real)0.3989422804014327; }
 
 static inline real sign_(real x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+
+/* The constants of a potential, and the number of rows if it is computed block by block. */
+typedef struct {
+    long num_rows;
+    const real *const *constants;
+} Data;

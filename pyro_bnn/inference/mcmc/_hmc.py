@@ -8,19 +8,8 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ._kernel import (
-    DIVERGENCE,
-    NOT_ASKED,
-    Compile,
-    Draws,
-    Kernel,
-    NotInCError,
-    Sampler,
-    ValueAndGrad,
-    in_torch,
-    leapfrog,
-)
-from ._replayed import replayed_or_eager
+from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, NotInCError, Sampler, ValueAndGrad, leapfrog
+from ._replayed import TorchKernel
 
 NOT_IN_C = "only NUTS and MCLMC are written in C"
 
@@ -29,8 +18,8 @@ NOT_IN_C = "only NUTS and MCLMC are written in C"
 class HMC(Sampler):
     """Hamiltonian Monte Carlo: trajectories of random length, each accepted or rejected as a whole.
 
-    A trajectory takes 1 to `max_steps` leapfrog steps, each number with the same probability. With a fixed number, all
-    trajectories could return to their starts if the posterior has a matching frequency.
+    The number of leapfrog steps is drawn uniformly from 1 to `max_steps`. A fixed number could match the period of the
+    trajectories, which would then end where they began.
 
     Args:
         max_steps: Number of leapfrog steps of the longest trajectory.
@@ -45,24 +34,20 @@ class HMC(Sampler):
         object.__setattr__(self, "max_steps", _checks.at_least("max_steps", self.max_steps, 1))
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> "HMCKernel":
-        """The sampler on one potential, which is recorded and replayed if possible; there is no HMC in C."""
         if compile is True:
             raise NotInCError(NOT_IN_C)
-        return HMCKernel(value_and_grad, z, max_steps=self.max_steps, not_in_c=NOT_IN_C if compile else NOT_ASKED)
+        return HMCKernel(value_and_grad, z, self.max_steps, not_in_c=NOT_IN_C if compile else NOT_ASKED)
 
 
-class HMCKernel(Kernel):
-    """HMC on one potential; `not_in_c` says why draws are not computed in C."""
+class HMCKernel(TorchKernel):
+    """HMC in torch."""
 
-    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, not_in_c: str) -> None:
-        value_and_grad, obstacle = replayed_or_eager(value_and_grad, z)
-        super().__init__(value_and_grad, z)
-        self.path = in_torch(not_in_c, obstacle)
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, max_steps: int, *, not_in_c: str) -> None:
+        super().__init__(value_and_grad, z, not_in_c)
         self._z, self._max_steps = z, max_steps
         self._potential, self._gradient = self.value_and_grad(z)
 
     def draw(self) -> Draws:
-        """Make one draw of every chain; all take the same number of steps and finish together."""
         z, gradient, potential = self._z, self._gradient, self._potential
         r = torch.randn_like(z) * self.inverse_mass.rsqrt()
         energy = self._energy(potential, r)
@@ -89,11 +74,9 @@ class HMCKernel(Kernel):
         )
 
     def state(self) -> dict[str, Any]:
-        """Where the chains are; see :meth:`Kernel.state`."""
         return {"z": self._z, "gradient": self._gradient, "potential": self._potential}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
         names = ("z", "gradient", "potential")
         self._z, self._gradient, self._potential = (state[name].to(self._z, copy=True) for name in names)
 

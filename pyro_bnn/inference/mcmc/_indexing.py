@@ -1,7 +1,7 @@
-"""Operations that split, join, pick and place elements, in C; `_operations.py` has the table of all.
+"""Operations in C that split, join, select and write elements; `_operations.py` has the table of all operations.
 
-An operation is a function that takes the writer, the operation's result in the example run, and the operation's
-arguments, with values in C in place of tensors.
+An operation is a function. It takes the writer, the result of the operation in the example run, and the arguments of
+the operation, with a :class:`Value` in place of each tensor.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ from ._writer import Value, Writer, moved, places
 
 
 def split(writer: Writer, result: Sequence[Tensor], source: Value, _: Any, axis: int) -> list[Value]:
-    """Parts of a value along one axis."""
     parts, begin = list[Value](), 0
     for part in result:
         parts.append(source.sliced(part.shape, axis, begin))
@@ -24,21 +23,14 @@ def split(writer: Writer, result: Sequence[Tensor], source: Value, _: Any, axis:
 
 
 def unbind(writer: Writer, result: Sequence[Tensor], source: Value, axis: int) -> list[Value]:
-    """The slices along one axis."""
     return [source.selected(part.shape, axis, number) for number, part in enumerate(result)]
 
 
-def item(writer: Writer, result: Tensor, values: Sequence[Value], number: int) -> Value:
-    return values[number]
-
-
 def copy(writer: Writer, source: Value, result: Value, sign: str = "=") -> None:
-    """Write the elements of a value to memory."""
     writer.each(source.shape, f"{result.text} {sign} {source.text};")
 
 
 def stack(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Value:
-    """Values beside each other along a new axis."""
     memory = writer.memory(result.shape)
     for number, part in enumerate(parts):
         copy(writer, part, memory.selected(part.shape, axis, number))
@@ -54,7 +46,7 @@ def cat(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Va
 
 
 def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis: int, number: int) -> Value:
-    """Zeros but for one slice."""
+    """Zeros, except for one slice."""
     shape, axis = tuple(result.shape), axis % result.dim()
     index = places(shape)
     inside = source.at([*index[:axis], *index[axis + 1 :]])
@@ -66,7 +58,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Zeros but for a slice; torch 2.4 uses it where later versions pad."""
+    """Zeros, except for a range of slices; torch 2.4 calls this where later versions pad."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))
@@ -90,7 +82,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """The slices of a tensor that a vector of integers picks along one axis."""
+    """The slices of a tensor at the positions in a vector of integers, along one axis."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:
@@ -104,12 +96,11 @@ def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
 
 
 def take(writer: Writer, result: Tensor, source: Value, indices: Sequence[Value | None]) -> Value:
-    """Slices that a vector of integers picks along one axis."""
     return Value(tuple(result.shape), _picked(writer.stored(source), indices).text)
 
 
 def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | None], added: Value, _: Any) -> Value:
-    """A tensor with slices added to it along one axis, at the positions in a vector of integers."""
+    """The base with slices added along one axis, at the positions in a vector of integers."""
     memory = writer.memory(result.shape)
     target = _picked(memory, indices)
     copy(writer, base, memory)

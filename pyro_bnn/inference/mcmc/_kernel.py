@@ -18,8 +18,8 @@ Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
-"""Energy error in nats that marks a trajectory as divergent; Stan's constant. Samplers that adapt to the energy error
-compare the squared error of a step, divided by P, with it."""
+"""Energy error in nats above which a trajectory is divergent, as in Stan. MCLMC has this limit for the squared energy
+error of a step, divided by P."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Draws:
 
 
 class Kernel(ABC):
-    """A sampler at work on one potential: many chains, one per row, that share each evaluation of the potential.
+    """A sampler applied to one potential, for K chains. Each chain is one row of every tensor.
 
     Attributes:
         value_and_grad: The potential.
         step_size: Step size of each chain, shape (K,). Warm-up writes it.
-        inverse_mass: Diagonal of each chain's inverse mass matrix, shape (K, P): the variances of z, as far as they are
-            known. Warm-up writes it.
-        is_needed: Which chains still need draws. A kernel may leave out the others.
+        inverse_mass: Diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z. Warm-up
+            writes it.
+        is_needed: Which chains still need draws. A kernel may skip the others.
         path: How draws are computed, and why not in a faster way; see :attr:`~pyro_bnn.MCMCPosterior.path`.
 
     Args:
@@ -79,22 +79,22 @@ class Kernel(ABC):
 
     @abstractmethod
     def draw(self) -> Draws:
-        """Run until chains finish a draw. Step size and inverse mass may be changed between two calls."""
+        """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """A kernel of the same potential at other points, shape (K, P); None if this saves no time over a new one."""
+        """A kernel of the same potential at other points, shape (K, P); None if a new kernel is made as fast."""
         return None
 
     def state(self) -> dict[str, Any]:
-        """Where the chains are between two draws, as plain data: numbers, tensors, and lists and dictionaries of them.
+        """State of the chains between two draws, as numbers, tensors, and lists and dictionaries of them.
 
-        This state, step size, inverse mass and torch's random numbers determine the next draws. A sampler without this
-        method can draw, but its runs cannot be written to a file.
+        This state, step size, inverse mass and the state of torch's generators determine the next draws. A kernel
+        without this method can draw, but its runs cannot be written to a file.
         """
         raise self._stateless()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned, perhaps in another process; its tensors may be on the CPU."""
+        """Continue from what :meth:`state` returned, possibly in another process; its tensors may be on the CPU."""
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
@@ -112,11 +112,11 @@ class Kernel(ABC):
         )
 
     def momentum(self, chain: int) -> Tensor:
-        """Standard normal numbers for a first momentum of one chain, shape (P,)."""
+        """Standard normal numbers, shape (P,), from which one chain's first momentum is made."""
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """A first step size for one chain at z, shape (P,): doubled or halved until half of the steps are accepted.
+        """First step size of a chain at z, shape (P,): doubled or halved from 1 until the acceptance rate crosses 1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
@@ -134,7 +134,7 @@ class Kernel(ABC):
         step = 1.0
         grows = accepts(step)
         factor = 2.0 if grows else 0.5
-        for _ in range(60):  # 2 ** 60 is a number that float32 holds
+        for _ in range(60):  # float32 can represent 2 ** 60
             step *= factor
             if accepts(step) != grows:
                 break
@@ -142,12 +142,7 @@ class Kernel(ABC):
 
 
 NOT_ASKED = "`compile` is False"
-"""The reason why draws are not in C if nobody asked for it."""
-
-
-def in_torch(not_in_c: str, not_replayed: str) -> str:
-    """The `path` of a kernel in torch, with the reasons why it is not in C and not replayed (empty if it is)."""
-    return f"eager: {not_in_c}, and {not_replayed}" if not_replayed else f"replayed: {not_in_c}"
+"""The reason for drawing in torch if C was not asked for."""
 
 
 class NotInCError(ValueError):
@@ -188,7 +183,7 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """What one chain learns during warm-up; by default a step size for an acceptance rate, and a mass matrix.
+        """What one chain learns during warm-up; by default a mass matrix, and a step size for `target_accept`.
 
         Args:
             num_warmup: Number of warm-up draws.
@@ -199,7 +194,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
-        """The sampler at work on one potential.
+        """The kernel for one potential.
 
         Args:
             value_and_grad: The potential.

@@ -1,4 +1,4 @@
-"""Warm-up of an MCLMC chain: the energy error sets the step size, the spread of the draws sets the length."""
+"""Warm-up of an MCLMC chain: step size from the energy error, length from variances and autocorrelations of draws."""
 
 import math
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ from ._adaptation import AnyAdaptation, FindStep
 from ._kernel import Draws
 
 MEMORY = 99 / 101
-"""Factor by which the weight of past steps falls at each step: they are averaged over about a hundred steps."""
+"""Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
 
 TRUST = 9.0
-"""A step's weight is a Gaussian function, of this standard deviation, of the logarithm of its energy error."""
+"""Standard deviation of the Gaussian function of the logarithm of a step's energy error that gives its weight."""
 
 SHRINKAGE = 0.8
 """After a step that was not taken, step sizes are at most this fraction of its step size."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of warm-up after which the second and the third phase begin. At the end of the second phase, the variances of
-its draws set the length; at the end of the third, their autocorrelations do."""
+"""Shares of warm-up after which the second and the third phase begin. After the second phase, the variances of its
+draws set the length; after the third phase, the autocorrelations of its draws."""
 
 FORGETTING = 0.4
 """Length as a fraction of the distance that a chain moves in its mean autocorrelation time."""
@@ -61,12 +61,10 @@ class MCLMCAdaptation(AnyAdaptation):
         """Nothing is learned before the first draw."""
 
     def apply(self, kernel: Any, chain: int) -> None:
-        """Give a kernel the step size and length of one chain."""
         kernel.step_size[chain] = self.step_size
         kernel.length[chain] = self.length
 
     def update(self, index: int, draws: Draws, chain: int, find_step: FindStep) -> None:
-        """Learn from warm-up draw number `index`, counted from 0."""
         z, num_weights = draws.z[chain], draws.z.shape[1]
         first, last = self._targets
         target = num_weights * (first + (last - first) * index / max(self._num_warmup - 1, 1))
@@ -97,10 +95,9 @@ class MCLMCAdaptation(AnyAdaptation):
             self.length = FORGETTING * self.step_size * steps
         if num_drawn == self._num_warmup:
             self._recent.clear()
-        self.length = max(self.length, FORGETTING * self.step_size)  # equal draws have no spread
+        self.length = max(self.length, FORGETTING * self.step_size)  # the variance of equal draws is 0
 
     def state(self) -> dict[str, Any]:
-        """What the chain has learned, as plain data."""
         return {
             "step_size": self.step_size,
             "length": self.length,
@@ -111,7 +108,6 @@ class MCLMCAdaptation(AnyAdaptation):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
         self.step_size, self.length = (_checks.positive(name, state[name]) for name in ("step_size", "length"))
         self._sum, self._weight = (_checks.number(name, state[name]) for name in ("sum", "weight"))
         self._largest = state["largest"]
@@ -121,7 +117,7 @@ class MCLMCAdaptation(AnyAdaptation):
 def autocorrelation_time(draws: Tensor) -> float:
     """Integrated autocorrelation time in draws, averaged over the P numbers; at least 1.
 
-    Pairs of neighbouring autocorrelations are added up until the sum of a pair is negative.
+    Pairs of neighbouring autocorrelations are summed until the sum of a pair is negative.
 
     Args:
         draws: Successive draws, shape (S, P).

@@ -1,9 +1,9 @@
-/* Microcanonical Langevin steps of one chain: `_mclmc.py` has the algorithm, and the same functions for many chains. */
+/* Microcanonical Langevin steps of one chain: `_microcanonical.py` has the algorithm and these functions in torch. */
 
 typedef struct {
     Vector z, direction, gradient;
     real potential;
-} Walker;
+} Chain;
 
 static void normalise(real *direction) {
     const real scale = 1.0f / sqrt(dot(direction, direction));
@@ -21,28 +21,28 @@ static double turn(real *direction, const real *gradient, double time) {
     return (NUM_WEIGHTS - 1) * (delta - log(2.0) + log(1.0 + along + (1.0 - along) * zeta * zeta));
 }
 
-/* Takes steps. A step that diverges, or gives numbers that are not finite, is undone, and its error is NaN.
+/* Takes steps. A step that diverges or is not finite is undone, and its error is NaN.
 
    normal: standard normal numbers, num_steps x P.
    errors: the energy errors, num_steps. */
-void walk(Walker *w, long num_steps, double step, double refreshment, const real *normal, real *errors, real *scratch,
-          const Data *data) {
+void langevin_steps(Chain *c, long num_steps, double step, double refreshment, const real *normal, real *errors,
+                    real *scratch, const Data *data) {
     const real half = 0.5 * step, noise = refreshment;
     for (long n = 0; n < num_steps; ++n) {
-        const Walker before = *w;
+        const Chain before = *c;
         const double outer = 0.1931833275037836 * step;
-        double change = turn(w->direction, w->gradient, outer);
-        EACH(i) w->z[i] += half * w->direction[i];
-        value_and_grad(w->z, &w->potential, w->gradient, scratch, data);
-        change += turn(w->direction, w->gradient, step - 2.0 * outer);
-        EACH(i) w->z[i] += half * w->direction[i];
-        value_and_grad(w->z, &w->potential, w->gradient, scratch, data);
-        change += turn(w->direction, w->gradient, outer);
-        const double error = change + w->potential - before.potential, size = dot(w->gradient, w->gradient);
+        double change = turn(c->direction, c->gradient, outer);
+        EACH(i) c->z[i] += half * c->direction[i];
+        value_and_grad(c->z, &c->potential, c->gradient, scratch, data);
+        change += turn(c->direction, c->gradient, step - 2.0 * outer);
+        EACH(i) c->z[i] += half * c->direction[i];
+        value_and_grad(c->z, &c->potential, c->gradient, scratch, data);
+        change += turn(c->direction, c->gradient, outer);
+        const double error = change + c->potential - before.potential, size = dot(c->gradient, c->gradient);
         const int is_taken = error * error <= DIVERGENCE * NUM_WEIGHTS && size - size == 0.0;
-        if (!is_taken) *w = before;
+        if (!is_taken) *c = before;
         errors[n] = is_taken ? error : NAN;
-        EACH(i) w->direction[i] += noise * normal[n * NUM_WEIGHTS + i];
-        normalise(w->direction);
+        EACH(i) c->direction[i] += noise * normal[n * NUM_WEIGHTS + i];
+        normalise(c->direction);
     }
 }

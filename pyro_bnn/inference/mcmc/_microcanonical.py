@@ -4,7 +4,7 @@ A point has a position z of P numbers and a direction u of length 1. With the po
 
 .. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1)
 
-leave the density exp(-U) of z unchanged, and so does a little noise on the direction after each step.
+leave the density exp(-U) of z unchanged. So does the noise that is added to the direction after each step.
 """
 
 import math
@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, in_torch
-from ._replayed import replayed_or_eager
+from ._kernel import DIVERGENCE, Draws, ValueAndGrad
+from ._replayed import TorchKernel
 
 OUTER = 0.1931833275037836
-"""Share of a step that the first and the last turn of the direction take; it minimises the integrator's error."""
+"""Fraction of a step in the first and in the last turn of the direction; it minimises the error of the integrator."""
 
 
-class MCLMCKernel(Kernel):
+class MCLMCKernel(TorchKernel):
     """MCLMC on one potential, all chains in one batch; see :class:`~pyro_bnn.MCLMC`.
 
     Attributes:
@@ -32,20 +32,17 @@ class MCLMCKernel(Kernel):
         value_and_grad: The potential.
         z: First points, shape (K, P).
         steps_per_draw: Number of steps from one draw to the next, T.
-        not_in_c: Why draws are not computed in C, for `path`.
+        not_in_c: The reason why it does not draw in C.
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, steps_per_draw: int, *, not_in_c: str) -> None:
-        value_and_grad, obstacle = replayed_or_eager(value_and_grad, z)
-        super().__init__(value_and_grad, z)
-        self.path = in_torch(not_in_c, obstacle)
+        super().__init__(value_and_grad, z, not_in_c)
         self.length = torch.ones_like(self.step_size)
         self._steps_per_draw = steps_per_draw
         self._z, self._direction = z, torch.zeros_like(z)
         self._potential, self._gradient = self.value_and_grad(z)
 
     def draw(self) -> Draws:
-        """Take the steps of one draw of every chain."""
         if not bool(self._direction.any()):  # before the first draw
             self._direction = normalize(torch.randn_like(self._z))
         errors = torch.stack([self._step() for _ in range(self._steps_per_draw)], -1)
@@ -80,7 +77,6 @@ class MCLMCKernel(Kernel):
         return torch.where(is_taken, error, torch.nan)
 
     def state(self) -> dict[str, Any]:
-        """Where the chains are; see :meth:`Kernel.state`."""
         return {
             "z": self._z,
             "direction": self._direction,
@@ -89,7 +85,6 @@ class MCLMCKernel(Kernel):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
         self.require_own(state, "direction")
         names = ("z", "direction", "gradient", "potential")
         self._z, self._direction, self._gradient, self._potential = (
@@ -121,5 +116,5 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Scale of the noise on each number of a direction after a step; chains forget their direction over `length`."""
+    """Standard deviation of the noise that makes a chain forget its direction over `length`, for each number of it."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()

@@ -1,7 +1,7 @@
-"""The No-U-Turn Sampler in C for small networks, compiled and loaded.
+"""Samplers in C for small networks, compiled and loaded.
 
-Compiling takes a second. A density runs in torch instead if it has operations that C lacks (`_operations.py`), is wide,
-or is on another device than the CPU.
+Compiling takes about a second. The sampler runs in torch instead if the density has an operation that cannot be written
+in C (`_operations.py`), needs large matrix products, or is not on the CPU.
 """
 
 import ctypes
@@ -26,32 +26,32 @@ from ._operations import OPERATIONS
 from ._traced import UnsupportedError, traced
 
 MOST_PRODUCTS = 2**20
-"""Heuristic: with more multiplications in a potential, a library's matrix products are faster than loops."""
+"""Heuristic: with more multiplications in a potential, torch's matrix products are faster than loops in C."""
 
 MOST_PRODUCTS_OF_BLOCKS = 2**24
-"""The same for a block of rows. Blocks stay in the cache, but a library computes all rows and chains in memory."""
+"""The same limit for one block of rows. It is higher since blocks stay in the processor's cache."""
 
 MOST_LINES = 5000
-"""Heuristic: more lines of C take longer than ten seconds to compile."""
+"""Heuristic: more lines of C take over ten seconds to compile."""
 
 NUM_KEPT = 64
-"""Number of compiled functions to keep, those used last. Each takes some kilobytes."""
+"""Number of compiled texts to keep; the least recently used are dropped. Each takes a few kilobytes."""
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
-"""Options of the C compiler: infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
+"""Options of the C compiler. Infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
 """The file of C text for each dtype."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""How far a potential and its gradient in C may be from torch's, relative to their size. Heuristic."""
+"""Heuristic: largest relative difference of a potential and its gradient between C and torch."""
 
 _LOCK = ProcessLock()
 _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
 
 
 def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
-    """The samplers of a potential, compiled; the point z has shape (1, P).
+    """The compiled samplers of a potential; z is one point, shape (1, P).
 
     Raises:
         UnsupportedError: If C cannot compute it, the C compiler fails, or C and torch give different numbers.
@@ -68,14 +68,13 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     parts = ["#include <string.h>", "#include <tgmath.h>"]
     parts += [f"#define {name} {size}L" for name, size in sizes.items()]
     parts.append(f"#define DIVERGENCE {DIVERGENCE!r}")
-    parts += [(folder / name).read_text() for name in (FORMATS[z.dtype], "_functions.c", "_data.c")]
+    parts += [(folder / name).read_text() for name in (FORMATS[z.dtype], "_functions.c")]
     parts.append(potential.text)
     parts += [(folder / name).read_text() for name in ("_trajectory.c", "_microcanonical.c")]
-    reals = [constant.detach().to(z.dtype) for constant in function.constants]
-    data = potential.laid_out(reals)
+    data = potential.laid_out([constant.detach().to(z.dtype) for constant in function.constants])
     sampler = Native(_loaded("\n".join(parts)), data, potential.num_rows, potential.num_scratch, z.shape[1])
     for point in (z, z + 0.1) if z.dtype == torch.float64 else (z + 0.1, z - 0.1):
-        # at a mode, where terms cancel, single precision leaves few digits of a gradient
+        # in single precision, a gradient at a mode has few digits, since its terms cancel
         _require_same(sampler.value_and_grad(point), value_and_grad(point))
     return sampler
 
@@ -83,7 +82,7 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """The samplers in C for points like those of z, or None and why not; if `compile` is True, raise the reason."""
+    """The compiled samplers and an empty text, or None and the reason, which `compile=True` raises."""
     if not compile:
         return None, NOT_ASKED
     try:
@@ -127,20 +126,20 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
         if not torch.allclose(own, theirs, rtol=tolerance, atol=atol, equal_nan=True):
             raise UnsupportedError(
                 f"the {name} in C begins with {own.flatten()[:3].tolist()} where torch's begins with "
-                f"{theirs.flatten()[:3].tolist()}, which is a fault of this package or of the C compiler, or the model "
+                f"{theirs.flatten()[:3].tolist()}: an error of this package or of the C compiler, or a model that "
                 "computes outside of torch"
             )
 
 
 def _compiler() -> list[str] | None:
-    """The command of the C compiler: `CC`, which may have options, or the first one found; None without any."""
+    """The command of the C compiler: `CC`, which may have options, or the first one that is found; else None."""
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
     return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
 
 
 def _loaded(text: str) -> ctypes.CDLL:
-    """The compiled text; it is compiled once in a process."""
+    """The library compiled from a text, once in a process."""
     with _LOCK:
         library = _kept.pop(text, None) or _compile(text)
         _kept[text] = library

@@ -1,6 +1,6 @@
-"""Compiled samplers and their independent chains: several cores draw several chains at a time.
+"""Compiled samplers and their chains, which several threads draw at the same time.
 
-Each chain has its own random numbers, so its draws depend neither on other chains nor on the core that draws them.
+Each chain has its own random numbers, so its draws depend neither on other chains nor on the thread.
 """
 
 import ctypes
@@ -14,22 +14,23 @@ import torch
 from torch import Tensor
 
 from ._kernel import Draws, Kernel
+from ._microcanonical import refreshment
 
 RANDOM_BLOCK = 256
-"""Uniform numbers are drawn for this many steps at once; heuristic."""
+"""Heuristic: number of steps for which uniform numbers are drawn at once."""
 
 ENERGY, ACCEPT, DIVERGING, NUM_STEPS = 1, 2, 3, 4
-"""Indices of these numbers in a chain's point, counted from its potential."""
+"""Indices of these numbers in the point of a chain of NUTS, counted from its potential."""
 
 
 class _Data(ctypes.Structure):
-    """The constants of a potential and the number of their rows, for C."""
+    """The `Data` of `_functions.c`."""
 
     _fields_ = (("num_rows", ctypes.c_long), ("constants", ctypes.c_void_p))
 
 
 class Native:
-    """The samplers of one potential, compiled; they may run in several threads at a time, without Python's lock."""
+    """The compiled samplers of one potential. Several threads may call them at the same time."""
 
     def __init__(
         self, library: ctypes.CDLL, constants: Sequence[Tensor], num_rows: int, num_scratch: int, num_weights: int
@@ -46,14 +47,13 @@ class Native:
         before = (pointer, ctypes.c_int, pointer, real, pointer, pointer, pointer)
         self._advance.argtypes = (*before, number, pointer, pointer, pointer)
         self._advance.restype = ctypes.c_int
-        self._walk = library.walk
-        self._walk.argtypes = (pointer, number, real, real, *[pointer] * 4)
-        self._walk.restype = None
+        self._langevin_steps = library.langevin_steps
+        self._langevin_steps.argtypes = (pointer, number, real, real, *[pointer] * 4)
+        self._langevin_steps.restype = None
         library.size_of_state.restype = number
         self.size_of_state = int(library.size_of_state())
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The potential; see `ValueAndGrad`."""
         z = z.contiguous()
         value, gradient = z.new_empty(len(z)), torch.empty_like(z)
         num_parts = min(len(z), torch.get_num_threads())
@@ -92,11 +92,11 @@ class Native:
         )
         return bool(done)
 
-    def walk(self, point: Tensor, step: float, refreshment: float, normal: Tensor, scratch: Tensor) -> None:
-        """Take microcanonical steps; see `walk` in `_microcanonical.c`. The errors become the point's last numbers."""
+    def langevin_steps(self, point: Tensor, step: float, noise: float, normal: Tensor, scratch: Tensor) -> None:
+        """Take steps of MCLMC as in `_microcanonical.c`; their energy errors become the point's last numbers."""
         errors = point[3 * self.num_weights + 1 :]
-        setting = len(normal), step, refreshment, normal.data_ptr()
-        self._walk(point.data_ptr(), *setting, errors.data_ptr(), scratch.data_ptr(), self._data_pointer)
+        setting = len(normal), step, noise, normal.data_ptr()
+        self._langevin_steps(point.data_ptr(), *setting, errors.data_ptr(), scratch.data_ptr(), self._data_pointer)
 
 
 class NativeChain(ABC):
@@ -113,24 +113,23 @@ class NativeChain(ABC):
         self.scratch = point.new_empty(sampler.num_scratch)
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers of this chain."""
         return torch.randn(*shape, dtype=self.point.dtype, generator=self.generator)
 
     @abstractmethod
     def draw(self, setting: Any) -> Tensor:
-        """The point of the next draw; may run in a thread of its own."""
+        """The point of the next draw; this may run in any thread."""
 
     def state(self) -> dict[str, Any]:
-        """All that the next draw depends on, except what warm-up sets."""
+        """Everything on which the next draw depends, except the numbers that warm-up sets."""
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Continue from what :meth:`state` returned."""
         self.point = state["point"].clone()
         self.generator.set_state(state["generator"])
 
 
-class _Tree(NativeChain):
+class _NUTSChain(NativeChain):
     """One chain of NUTS; see `advance` in `_trajectory.c` for the numbers in its point."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
@@ -139,7 +138,6 @@ class _Tree(NativeChain):
         self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
 
     def draw(self, setting: tuple[float, Tensor]) -> Tensor:
-        """The point of the next draw; may run in a thread of its own."""
         point, normal = self.point.clone(), self.normal(len(setting[1]))
         is_new, is_done = True, False
         while not is_done:
@@ -151,13 +149,25 @@ class _Tree(NativeChain):
         return point
 
     def state(self) -> dict[str, Any]:
-        """See :meth:`NativeChain.state`."""
         return {**super().state(), "numbers": self.numbers, "position": self.position.value}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See :meth:`NativeChain.restore`."""
         super().restore(state)
         self.numbers, self.position.value = state["numbers"].clone(), state["position"]
+
+
+class _MCLMCChain(NativeChain):
+    """One chain of MCLMC: its point is a position, a direction, a gradient, a potential, and T energy errors."""
+
+    def draw(self, setting: tuple[float, float]) -> Tensor:
+        """The point of the next draw; the setting is a step size and the standard deviation of the noise."""
+        point, num_weights = self.point.clone(), self.sampler.num_weights
+        direction = point[num_weights : 2 * num_weights]
+        if not bool(direction.any()):  # before the first draw
+            direction.copy_(torch.nn.functional.normalize(self.normal(num_weights), dim=0))
+        num_steps = len(point) - 3 * num_weights - 1
+        self.sampler.langevin_steps(point, *setting, self.normal(num_steps, num_weights), self.scratch)
+        return point
 
 
 class NativeKernel(Kernel):
@@ -182,14 +192,14 @@ class NativeKernel(Kernel):
 
     @abstractmethod
     def setting(self, chain: int) -> Any:
-        """What warm-up has set for a chain, as `NativeChain.draw` takes it."""
+        """Numbers that warm-up has set for a chain, as an argument of `NativeChain.draw`."""
 
     @abstractmethod
     def report(self, finished: Tensor, points: Tensor) -> Draws:
         """Draws from the points of all chains."""
 
     def draw(self) -> Draws:
-        """Run until chains finish a draw; the other chains continue in their own threads."""
+        """Run until at least one chain finishes a draw; the others continue in their threads."""
         self._seed()
         waiting = [k for k in range(len(self._chains)) if self.is_needed[k] and k not in self._before]
         new: dict[int, Tensor] = {}
@@ -211,26 +221,24 @@ class NativeKernel(Kernel):
         return self.report(finished, torch.stack([chain.point for chain in self._chains]))
 
     def momentum(self, chain: int) -> Tensor:
-        """Standard normal numbers, shape (P,), from the chain's own."""
         self._seed()
         return self._chains[chain].normal(self.inverse_mass.shape[1])
 
     def state(self) -> dict[str, Any]:
-        """The chains after their last draws; see :meth:`Kernel.state`. Unfinished draws will start again."""
+        """The chains after their last draws; see :meth:`Kernel.state`. Unfinished draws start again after a resume."""
         return {
             "is_seeded": self._is_seeded,
             "chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
         self.require_own(state, "chains")
         for chain, its_state in zip(self._chains, state["chains"], strict=True):
             chain.restore(its_state)
         self._is_seeded = state["is_seeded"]
 
     def _seed(self) -> None:
-        """Seed the chains from torch's generator; at the first draw, since a run is resumed before it."""
+        """At the first draw, seed the chains from torch's generator, unless :meth:`restore` has set them."""
         if not self._is_seeded:
             for chain, seed in zip(self._chains, torch.randint(2**62, (len(self._chains),)).tolist(), strict=True):
                 chain.generator.manual_seed(seed)
@@ -243,18 +251,15 @@ class NativeNUTSKernel(NativeKernel):
     def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
         potential, gradient = sampler.value_and_grad(z)
         points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
-        super().__init__(sampler, z, [_Tree(sampler, point) for point in points], num_threads=num_threads)
+        super().__init__(sampler, z, [_NUTSChain(sampler, point) for point in points], num_threads=num_threads)
 
     def at(self, z: Tensor) -> "NativeNUTSKernel":
-        """See :meth:`Kernel.at`."""
         return NativeNUTSKernel(self.sampler, z, num_threads=self.num_threads)
 
     def setting(self, chain: int) -> tuple[float, Tensor]:
-        """Step size and inverse mass."""
         return float(self.step_size[chain]), self.inverse_mass[chain].clone()
 
     def report(self, finished: Tensor, points: Tensor) -> Draws:
-        """See :meth:`NativeKernel.report`."""
         num_weights = self.inverse_mass.shape[1]
         rest = points[:, 2 * num_weights :]
         return Draws(
@@ -265,4 +270,41 @@ class NativeNUTSKernel(NativeKernel):
             accept=rest[:, ACCEPT],
             diverging=rest[:, DIVERGING] > 0,
             num_steps=rest[:, NUM_STEPS].long(),
+        )
+
+
+class NativeMCLMCKernel(NativeKernel):
+    """MCLMC in C on one potential; see :class:`~pyro_bnn.MCLMC`.
+
+    Attributes:
+        length: Distance over which each chain forgets its direction, shape (K,). Warm-up writes it.
+    """
+
+    def __init__(self, sampler: Native, z: Tensor, steps_per_draw: int, *, num_threads: int = 1) -> None:
+        potential, gradient = sampler.value_and_grad(z)
+        rest = z.new_zeros(len(z), steps_per_draw)
+        points = torch.cat([z, torch.zeros_like(z), gradient, potential[:, None], rest], -1)
+        super().__init__(sampler, z, [_MCLMCChain(sampler, point) for point in points], num_threads=num_threads)
+        self._steps_per_draw = steps_per_draw
+        self.length = torch.ones_like(self.step_size)
+
+    def at(self, z: Tensor) -> "NativeMCLMCKernel":
+        return NativeMCLMCKernel(self.sampler, z, self._steps_per_draw, num_threads=self.num_threads)
+
+    def setting(self, chain: int) -> tuple[float, float]:
+        step, num_weights = self.step_size[chain], self.inverse_mass.shape[1]
+        return float(step), float(refreshment(step, self.length[chain], num_weights))
+
+    def report(self, finished: Tensor, points: Tensor) -> Draws:
+        num_weights = self.inverse_mass.shape[1]
+        potential, errors = points[:, 3 * num_weights], points[:, 3 * num_weights + 1 :]
+        return Draws(
+            finished=finished,
+            z=points[:, :num_weights],
+            log_density=-potential,
+            energy=None,
+            accept=None,
+            diverging=errors.isnan().any(-1),
+            num_steps=torch.full(finished.shape, errors.shape[1]),
+            energy_errors=errors,
         )

@@ -1,7 +1,7 @@
 """The No-U-Turn Sampler for many chains at once.
 
-All chains share one evaluation of the potential, and none waits for another: each takes its leapfrog step inside its
-own tree, wherever the others are in theirs. `_tree.py` has the algorithm.
+One evaluation of the potential serves all chains. No chain waits for another: each takes the next leapfrog step of its
+own tree. `_tree.py` has the algorithm.
 """
 
 import functools
@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch
+from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._native import native_or_reason
-from ._native_kernel import NativeNUTSKernel
-from ._replayed import replayed_or_eager
+from ._native_kernel import RANDOM_BLOCK, NativeNUTSKernel
+from ._replayed import TorchKernel
 from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, finish, grow
-
-RANDOM_BLOCK = 256
-"""Uniform numbers are drawn for this many steps at once; heuristic."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +25,11 @@ class NUTS(Sampler):
     r"""The No-U-Turn Sampler: trajectories that grow until they turn back.
 
     A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of its
-    points. With velocities v at the two ends and :math:`\rho` the sum of the momenta from end to end, the two ends
-    counting half, a trajectory turns back if :math:`v \cdot \rho \le 0` at either end.
+    points. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta of its points, in
+    which both ends count half. The trajectory turns back if :math:`v \cdot \rho \le 0` at either end.
 
     Args:
-        max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
+        max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps.
 
     References:
         Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246; Betancourt (2017),
@@ -45,44 +42,39 @@ class NUTS(Sampler):
         object.__setattr__(self, "max_tree_depth", _checks.at_least("max_tree_depth", self.max_tree_depth, 1))
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
-        """The sampler on one potential: in C, with as many chains at a time as threads, or in torch."""
         sampler, not_in_c = native_or_reason(value_and_grad, z, compile, self.max_tree_depth)
         if sampler is not None:
             return NativeNUTSKernel(sampler, z, num_threads=torch.get_num_threads())
-        return NUTSKernel(value_and_grad, z, max_tree_depth=self.max_tree_depth, not_in_c=not_in_c)
+        return NUTSKernel(value_and_grad, z, self.max_tree_depth, not_in_c=not_in_c)
 
 
-class NUTSKernel(Kernel):
-    """NUTS on one potential, for trees of a largest depth; `not_in_c` says why draws are not computed in C."""
+class NUTSKernel(TorchKernel):
+    """NUTS in torch."""
 
-    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_tree_depth: int, not_in_c: str) -> None:
-        value_and_grad, obstacle = replayed_or_eager(value_and_grad, z)
-        super().__init__(value_and_grad, z)
-        self.path = in_torch(not_in_c, obstacle)
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int, *, not_in_c: str) -> None:
+        super().__init__(value_and_grad, z, not_in_c)
         self._max_size, self._tables = 2**max_tree_depth, checkpoint_tables(max_tree_depth, z.device)
-        self._tree, self._subtree = empty(z, *value_and_grad(z), num_levels=self._tables[0].shape[1])
+        self._tree, self._subtree = empty(z, *self.value_and_grad(z), num_levels=self._tables[0].shape[1])
         self._log_uniform = z.new_empty(0, 3, len(z))  # random numbers for the next steps
         self._position = 0  # number of steps that have used theirs
 
     def draw(self) -> Draws:
-        """Run all chains until at least one finishes a draw; the others stop in the middle of their trees."""
+        """Run all chains until at least one finishes a draw. The others continue their trees at the next call."""
         normal = torch.randn_like(self._tree.proposal)
         constants = TreeConstants(self.step_size, self.inverse_mass, *self._tables)
         self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, constants, normal)
         while True:
-            for_step, for_merge, for_side = self._next_log_uniform()
+            for_step, *for_end = self._next_log_uniform()
             self._subtree = grow(self.value_and_grad, self._tree, constants, self._subtree, for_step)
             chains = ended(self._tree, self._subtree)
             if bool(chains.any()):
-                numbers = for_merge, for_side
                 self._tree, self._subtree = finish(
-                    chains, self._tree, self._subtree, constants, self._max_size, *numbers
+                    chains, self._tree, self._subtree, constants, self._max_size, *for_end
                 )
                 if bool(self._tree.finished.any()):
                     return self._report()
 
     def state(self) -> dict[str, Any]:
-        """The trees, and the random numbers that are left for their next steps; see :meth:`Kernel.state`."""
         return {
             "tree": list(self._tree),
             "subtree": list(self._subtree),
@@ -91,7 +83,6 @@ class NUTSKernel(Kernel):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
         self.require_own(state, "tree")
         to = functools.partial(torch.Tensor.to, device=self.step_size.device, copy=True)
         self._tree, self._subtree = Tree(*map(to, state["tree"])), Subtree(*map(to, state["subtree"]))

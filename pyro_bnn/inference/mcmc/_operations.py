@@ -1,7 +1,7 @@
 """Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
-An elementwise operation is its C text, with `{0}`, `{1}` and so on for its arguments. The others are functions, as in
-`_indexing.py`.
+An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. All other operations are
+functions, as in `_indexing.py`.
 """
 
 import operator
@@ -17,7 +17,6 @@ from ._indexing import (
     embedding,
     embedding_backward,
     gather,
-    item,
     put,
     scatter_add,
     select_backward,
@@ -62,7 +61,7 @@ ELEMENTWISE = {
     aten.hardtanh: "where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))",
     aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0f, {0})",
 }
-"""Fast elementwise operations. They are not stored, but computed wherever their results are read."""
+"""Fast elementwise operations. Their results are not stored, but computed wherever they are read."""
 
 SLOW = {
     aten.sqrt: "sqrt({0})",
@@ -100,7 +99,7 @@ REQUIRED: dict[Any, dict[int, object]] = {
     aten.index_put: {3: True},
     aten.embedding_dense_backward: {3: -1, 4: False},
 }
-"""Arguments, by number, that must have the value for which the C text is right."""
+"""Values that arguments must have, by their number, since the C text is correct only for these."""
 
 POWERS: dict[object, str] = {
     -2.0: "1.0f / ({0} * {0})",
@@ -122,21 +121,12 @@ def _power(writer: Writer, result: Tensor, value: Value, exponent: object) -> Va
     return combined(f"({POWERS[exponent]})", value.shape, value)
 
 
-def _full(writer: Writer, result: Tensor, *arguments: Any) -> Value:
-    """A tensor filled with the last argument."""
-    return constant(arguments[-1], result.shape)
-
-
-def _zeros(writer: Writer, result: Tensor, *_: Any) -> Value:
-    return constant(0.0, result.shape)
-
-
-def _ones(writer: Writer, result: Tensor, *_: Any) -> Value:
-    return constant(1.0, result.shape)
+def _filled(number: float) -> Operation:
+    return lambda writer, result, *_: constant(number, result.shape)
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Has a second result in torch, which the backward pass in C does not need."""
+    """Two results, as in torch; C does not use the second one."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -165,11 +155,11 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
 
 
 LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are added, since all comparisons are written out one by one."""
+"""Heuristic: longest axis over which exponentials are summed. C has one line for each comparison along it."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
-    """The logarithm of the sum of exponentials over one short axis, which stays with size 1."""
+    """The logarithm of the sum of exponentials over one axis, which keeps size 1."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
     largest = _largest(writer, value, axis)
@@ -179,7 +169,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """The largest along an axis, which stays with size 1; 0 where it is infinite, as in torch's `logsumexp`."""
+    """The largest element along an axis, which keeps size 1; 0 if it is infinite, as in torch's `logsumexp`."""
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")
@@ -192,7 +182,6 @@ def _largest(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _requiring(operation: Operation, required: dict[int, object]) -> Operation:
-    """An operation that refuses arguments without the required values."""
 
     def write(writer: Writer, result: Any, *arguments: Any) -> Any:
         if any(arguments[number] != value for number, value in required.items()):
@@ -205,9 +194,9 @@ def _requiring(operation: Operation, required: dict[int, object]) -> Operation:
 OPERATIONS: dict[Any, Operation] = {
     **{name: elementwise(text) for name, text in ELEMENTWISE.items()},
     **{name: elementwise(text, is_slow=True) for name, text in SLOW.items()},
-    **dict.fromkeys(VALUELESS, _full),
-    **dict.fromkeys((aten.zeros, aten.zeros_like, aten.new_zeros), _zeros),
-    **dict.fromkeys((aten.ones, aten.ones_like, aten.new_ones), _ones),
+    **dict.fromkeys(VALUELESS, lambda writer, result, *arguments: constant(arguments[-1], result.shape)),
+    **dict.fromkeys((aten.zeros, aten.zeros_like, aten.new_zeros), _filled(0.0)),
+    **dict.fromkeys((aten.ones, aten.ones_like, aten.new_ones), _filled(1.0)),
     **dict.fromkeys((aten.expand, aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy), view(Value.broadcast)),
     **dict.fromkeys((aten.view, aten._unsafe_view, aten.squeeze, aten.unsqueeze), view(Value.reshaped)),
     **dict.fromkeys((aten.transpose, aten.t), view(Value.transposed)),
@@ -218,7 +207,7 @@ OPERATIONS: dict[Any, Operation] = {
     aten.split: split,
     aten.split_with_sizes: split,
     aten.unbind: unbind,
-    operator.getitem: item,
+    operator.getitem: lambda writer, result, values, number: values[number],
     aten.stack: stack,
     aten.cat: cat,
     aten.select_backward: select_backward,

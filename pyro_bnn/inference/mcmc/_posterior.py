@@ -20,18 +20,18 @@ from ._statistics import ChainsRecord, ChainStatistics, check_statistics
 
 
 class MCMCPosterior(Posterior):
-    """Draws of Markov chains, K chains of S draws each.
+    """The draws of K Markov chains, S draws each.
 
     Args:
         samples: The draws, ``{site: shape (K, S, *event)}``, constrained.
         statistics: What the sampler reported.
-        status: What the diagnostics say.
+        status: Result of the diagnostics.
         sampler: Name of the algorithm.
-        path: How the draws were computed: ``"C"``; ``"replayed"`` or ``"eager"``, both in torch, with the reason why
-            not in a faster way; ``"pyro"``; or empty for a sampler of one's own that does not say.
+        path: How the draws were computed: ``"C"``, ``"pyro"``, or in torch: then it begins with ``"replayed"`` or
+            ``"eager"`` and says why no faster way was possible. Empty if a custom sampler does not set it.
 
     Raises:
-        ValueError: If an argument is of another kind, or if sites have different numbers of draws.
+        ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class MCMCPosterior(Posterior):
     ) -> "MCMCPosterior":
         """The draws of Pyro's own `MCMC`, for `predict`, `compare`, diagnostics and files.
 
-        Pyro reports which draws diverged. All else in `statistics` is None.
+        Of the statistics, only `diverging` and `seconds` are known.
 
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. Its draws are not copied.
-            model: The model that was sampled, for a status that judges predictions. Without it the status judges the
-                latent variables; weights of a network rarely pass, see :meth:`diagnose`.
-            x: The model's inputs, shape (N, ...); the predictions at some of them are judged.
+            model: The model that was sampled. The status judges its predictions; without a model, the latent variables,
+                which rarely converge if they are weights (see :meth:`diagnose`).
+            x: Inputs of the model, shape (N, ...). The status judges predictions at up to 50 of them.
             seconds: Wall time of the run, if it was measured.
 
         Raises:
-            ValueError: If `mcmc` was not run or a site is discrete; if only one of model and x is given, or the draws
-                are of another model.
+            ValueError: If `mcmc` was not run, a site is discrete, only one of model and x is given, or the draws are of
+                another model.
 
         Warns:
             ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
@@ -86,12 +86,10 @@ class MCMCPosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Name of the sampler."""
         return self.sampler
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """Shape of each latent variable."""
         return {name: value.shape[2:] for name, value in self.samples.items()}
 
     @property
@@ -101,19 +99,17 @@ class MCMCPosterior(Posterior):
 
     @property
     def num_stored(self) -> int:
-        """Number of draws of all chains together, K times S."""
         return self._lead.numel()
 
     @property
     def seconds(self) -> float | None:
-        """Wall time of warm-up and sampling together; None if unknown."""
         return self.statistics.seconds
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Evenly spaced draws of the chains, one after the other, each at most once; see :meth:`Posterior.draws`.
+        """Evenly spaced draws from the chains, one after the other; see :meth:`Posterior.draws`.
 
         Raises:
-            ValueError: If fewer draws are stored than are asked for.
+            ValueError: If `num_samples` exceeds the number of stored draws.
         """
         flat = {name: value.flatten(0, 1) for name, value in self.samples.items()}
         yield from spaced(flat, num_samples, remedy="sample longer")
@@ -122,7 +118,7 @@ class MCMCPosterior(Posterior):
         """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
 
         Judge by the predictions. Permuting hidden units, or flipping their signs, changes the weights but not the
-        function. So chains may sit in mirrored modes, where their predictions agree but their weights never do.
+        function. Chains may therefore agree in their predictions while their weights differ.
 
         Args:
             model: The model that was sampled.
@@ -138,7 +134,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """All draws and the sampler's statistics if `num_samples` is None; else so many draws, without statistics."""
+        """`num_samples` draws without statistics, or, if it is None, all draws with the sampler's statistics."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics
@@ -155,12 +151,10 @@ class MCMCPosterior(Posterior):
         return self.samples, {name: value for name, value in named.items() if value is not None}
 
     def to_record(self) -> dict[str, Any]:
-        """The chains and their statistics; see :meth:`Posterior.to_record`."""
         return plain(ChainsRecord(self.samples, self.statistics, self.status, self.sampler, self.path))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "MCMCPosterior":
-        """See :meth:`Posterior.from_record`."""
         saved, sites = record(ChainsRecord, values, "posterior"), destination.sites
         lead = check_samples(saved.samples, sites, destination.dtype)
         size = None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
@@ -179,7 +173,6 @@ def _check_samples(samples: Mapping[str, Tensor]) -> None:
 
 
 def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
-    """Draws of Pyro's own `MCMC`, ``{site: shape (K, S, *event)}``."""
     _checks.kind("mcmc", mcmc, MCMC, "a pyro.infer.MCMC")
     samples = mcmc.get_samples(group_by_chain=True)  # None before the run
     if not samples:
@@ -199,7 +192,6 @@ def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
 
 
 def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
-    """What Pyro reports of a run: the draws that diverged, if the sampler can diverge."""
     like = next(iter(mcmc.get_samples(group_by_chain=True).values()))
     divergences = mcmc.diagnostics().get("divergences")
     diverging = None

@@ -1,4 +1,4 @@
-"""Chains spread over the processes of a group of `torch.distributed`."""
+"""Chains divided among the processes of `torch.distributed`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,22 +27,19 @@ class ChainProcesses(Processes):
         return num_chains // self.count + (self.rank < num_chains % self.count)
 
     def own_seed(self, seed: int | None) -> int:
-        """Seed of this process: no two processes may draw the same chains. If None, the first process draws one."""
+        """Seed of this process, different from those of the others. If `seed` is None, the first process draws it."""
         return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
 
     def file(self, path: str | Path) -> Path:
-        """The file of this process: each writes its own."""
         return Path(path) if self.count == 1 else Path(f"{path}.{self.rank}-of-{self.count}")
 
     def checkpoint(self, checkpoint: str | Path | Checkpoint | None) -> Checkpoint | None:
-        """The checkpoint of this process."""
         if checkpoint is None:
             return None
         given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
         return replace(given, path=self.file(given.path))
 
     def require_same_arguments(self, values: Mapping[str, Any]) -> None:
-        """Raise a `ValueError` unless all processes have the same values."""
         for other in self.gathered(dict(values)):
             for name, value in values.items():
                 if other[name] != value:

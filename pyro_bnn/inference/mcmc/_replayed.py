@@ -1,8 +1,8 @@
-"""Potentials recorded as operations that torch runs one after the other, without Python and autograd in between.
+"""Potentials recorded as a list of torch operations, which run without Python and autograd.
 
-For small tensors, Python takes more time than the computation. No compiler is needed. A leapfrog step of NUTS of 61,
-481 and 1021 weights (100 rows, one thread) takes 175, 237 and 254 microseconds instead of 425, 593 and 558 with one
-chain, and 268, 418 and 512 instead of 605, 780 and 949 with four.
+For small tensors, Python and autograd take more time than the operations. This needs no compiler. A leapfrog step of
+NUTS with 61, 481 and 1021 weights (100 rows, one thread) takes 175, 237 and 254 microseconds instead of 425, 593 and
+558 for one chain, and 268, 418 and 512 instead of 605, 780 and 949 for four chains.
 """
 
 from typing import Any
@@ -11,28 +11,32 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ._kernel import ValueAndGrad
+from ._kernel import Kernel, ValueAndGrad
 from ._traced import UnsupportedError, traced, unsupported_if_it_fails
 
 MOST_OPERATIONS = 2000
-"""Heuristic: a potential of more operations is not recorded. Recording takes about a millisecond for each."""
+"""Heuristic: a potential with more operations is not recorded. Recording takes about a millisecond for each."""
 
 
-def replayed_or_eager(value_and_grad: ValueAndGrad, z: Tensor) -> tuple[ValueAndGrad, str]:
-    """A potential recorded for points of the shape of z; or the potential itself, and why it cannot be recorded."""
-    try:
-        return replayed(value_and_grad, z), ""
-    except UnsupportedError as error:
-        return value_and_grad, str(error)
+class TorchKernel(Kernel):
+    """A kernel in torch, with a recorded potential if possible; `not_in_c` is the reason why it does not draw in C."""
+
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, not_in_c: str) -> None:
+        try:
+            value_and_grad, path = replayed(value_and_grad, z), f"replayed: {not_in_c}"
+        except UnsupportedError as error:
+            path = f"eager: {not_in_c}, and {error}"
+        super().__init__(value_and_grad, z)
+        self.path = path
 
 
 def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
-    """A potential recorded for points of the shape of z.
+    """The potential recorded for points of z's shape.
 
     Raises:
         UnsupportedError: If it cannot be recorded.
     """
-    if z.device.type != "cpu":  # elsewhere Python takes little of the time
+    if z.device.type != "cpu":  # on other devices Python takes little of the time
         raise UnsupportedError(f"records are replayed on a CPU, and the device is {z.device}")
     with unsupported_if_it_fails(), _Counter() as counter:
         value_and_grad(z)
@@ -61,8 +65,6 @@ def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
 
 
 class _Counter(TorchDispatchMode):
-    """Counts the operations that are called in its context."""
-
     count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

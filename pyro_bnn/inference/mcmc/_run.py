@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Keeper
-from ..._core.files import read_state, understood
+from ..._core.files import raw_bytes, read_state, understood
 from ..._core.scope import Stream
 from ..joint import Potential
 from ._adaptation import AnyAdaptation
@@ -22,11 +22,10 @@ from ._kernel import Compile, Draws, Kernel, Sampler
 from ._start import Descent
 
 KIND = "checkpoint of chains"
-"""Kind of the files, see :func:`write_state`."""
+"""Kind of the files; see :func:`write_state`."""
 
 SAME_DENSITY = 1e-4
-"""Relative difference of densities that rounding on another machine may cause; heuristic."""
-
+"""Heuristic: largest relative difference of densities that rounding on another machine may cause."""
 
 RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "energy_error")
 """Fields of `Draws` that are kept, if the sampler has them."""
@@ -34,7 +33,7 @@ RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "e
 
 @dataclass
 class Chain:
-    """One chain: first it learns its step size and mass, then it records draws, then it idles until all are done."""
+    """One chain, which first adapts and then records draws."""
 
     index: int  # its row in the kernel's tensors
     num_warmup: int
@@ -45,7 +44,6 @@ class Chain:
 
     @property
     def is_done(self) -> bool:
-        """Whether the chain has all of its draws."""
         return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
@@ -65,12 +63,10 @@ class Chain:
         return torch.stack(self.records[name]) if self.records[name] else None
 
     def state(self) -> dict[str, Any]:
-        """What the chain has learned and recorded, as plain data."""
         records = {name: self.recorded(name) for name in self.records}
         return {"num_drawn": self.num_drawn, "adaptation": self.adaptation.state(), "records": records}
 
     def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Go on from what :meth:`state` returned."""
         self.num_drawn = _checks.at_least("num_drawn", state["num_drawn"], 0)
         self.adaptation.restore(state["adaptation"])
         num_recorded = max(self.num_drawn - self.num_warmup, 0)
@@ -86,7 +82,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run does; see :func:`~pyro_bnn.fit_mcmc`."""
+    """Settings of a run; see :func:`~pyro_bnn.fit_mcmc`."""
 
     sampler: Sampler
     num_chains: int  # of this process
@@ -103,8 +99,7 @@ class Run:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
         self._kernel: Kernel | None = None
         self._begin, self._seconds_before = time.perf_counter(), 0.0
-        self.path = ""
-        """How draws are computed; see :attr:`Kernel.path`."""
+        self.path = ""  # how draws are computed; see :attr:`Kernel.path`
 
     def start(self, starts: Tensor, descent: Descent | None) -> None:
         """Begin chains at points of shape (K, P), or where a descent from these points ends."""
@@ -137,7 +132,7 @@ class Run:
             chain.restore(its_state, self._starts.device)
         self.path = state["path"]
         if not all(chain.is_done for chain in self._chains):
-            # To get more draws, a finished run begins anew at its last ones.
+            # A finished run that needs more draws begins anew at its last ones.
             z = torch.stack([chain.records["z"][-1] for chain in self._chains]) if is_finished else self._starts
             with self._stream:
                 self._kernel = self._new_kernel(z)
@@ -148,10 +143,10 @@ class Run:
         self._stream.restore(state["stream"])
 
     def finish(self, keeper: Keeper, *, progress: bool) -> None:
-        """Make the missing draws; the keeper gets the state at the beginning, now and then, and at the end."""
+        """Make the missing draws; the keeper writes the state at the beginning, at intervals and at the end."""
         if self._kernel is None:
             return
-        keeper.write(self.state)  # errors in writing show before hours of drawing
+        keeper.write(self.state)  # so that an error in writing is raised before hours of drawing
         kernel, chains = self._kernel, self._chains
         total, done = sum(c.num_warmup + c.num_samples for c in chains), sum(c.num_drawn for c in chains)
         with tqdm(total=total, initial=done, disable=not progress, unit="draw") as bar:
@@ -169,7 +164,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Wall time so far, including that before interruptions."""
+        """Wall time so far, including the time before interruptions."""
         return self._seconds_before + time.perf_counter() - self._begin
 
     def recorded(self) -> dict[str, Tensor]:
@@ -184,7 +179,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """All that the rest of the run depends on, as plain data. A finished run has no kernel."""
+        """Everything on which the missing draws depend, as plain data. A finished run has no kernel."""
         return {
             "settings": dict(self._settings),
             "starts": self._starts,
@@ -208,7 +203,7 @@ class Run:
 
 
 def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
-    """Settings that must be equal to resume a run, as plain data, by the name of the argument."""
+    """Settings that a resumed run must have in common with its file, as plain data by argument."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
         "data": digest(data),
@@ -230,8 +225,7 @@ def digest(value: object) -> str:
         return str([digest(part) for part in value])
     if not isinstance(value, Tensor):
         return repr(value)
-    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-    return f"{value.dtype} {_checks.shape(value)} {hashlib.sha256(content).hexdigest()}"
+    return f"{value.dtype} {_checks.shape(value)} {hashlib.sha256(raw_bytes(value.cpu())).hexdigest()}"
 
 
 def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], is_finished: bool) -> None:
@@ -248,7 +242,7 @@ def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def _require_same_densities(path: Path, before: Tensor, now: Tensor) -> None:
-    """Raise if the density at the first points has changed, so the model must be another one."""
+    """Raise if the density at the first points has changed, which shows that the model has changed."""
     if not torch.allclose(before, now, rtol=SAME_DENSITY, atol=SAME_DENSITY):
         raise ValueError(
             f"`resume` must be a file of the same model, but the posterior density differs from that in {path}: a "

@@ -1,4 +1,4 @@
-"""Starts of chains at modes of the posterior."""
+"""Starts of chains at random points, or at modes of the posterior."""
 
 import math
 from dataclasses import dataclass
@@ -17,15 +17,14 @@ from ._kernel import ValueAndGrad
 class FreshInit(Init):
     """Points of freshly initialised networks: Gaussian weights that keep the scale of activations across ReLU layers.
 
-    Weights have the standard deviation sqrt(2 / number of inputs). Vectors and numbers, such as biases and noise
-    scales, start at 0 or their prior's median.
+    Weights have the standard deviation sqrt(2 / number of inputs). Sites with fewer than two axes have fixed starts:
+    biases and other real ones 0, constrained ones such as noise scales the median of their prior.
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.
     """
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Zeros or the prior's median, and the standard deviation as rho; see :meth:`Init.__call__`."""
         start = site.unconstrained_start
         if start.dim() < 2:
             loc = torch.zeros_like(start) if site.transform is None else start
@@ -36,15 +35,15 @@ class FreshInit(Init):
 
 @dataclass(frozen=True)
 class Descent:
-    """Starts at modes: Adam takes each chain from a random point to a nearby mode, all chains side by side.
+    """Starts at modes: Adam moves each chain from a random point to a nearby mode.
 
-    This trains one network per chain, an ensemble, to maximise the posterior density on all data. With C it takes
-    seconds; see `compile` of :func:`~pyro_bnn.fit_mcmc`.
+    This trains one network per chain to maximise the posterior density. With C it takes seconds; see `compile` of
+    :func:`~pyro_bnn.fit_mcmc`.
 
     Args:
         num_steps: Number of steps of Adam, each on all data.
-        learning_rate: The first learning rate, which falls to 0 by a cosine.
-        init: What the random points are drawn from; None is :class:`FreshInit`.
+        learning_rate: The first learning rate, which falls to 0 along a cosine.
+        init: Distribution of the random points; None is :class:`FreshInit`.
 
     References:
         Sommer et al. (2025), https://arxiv.org/abs/2502.06335, for chains that start at the members of an ensemble.
@@ -61,7 +60,7 @@ class Descent:
             _checks.kind("init", self.init, Init, "an Init or None")
 
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor) -> Tensor:
-        """Where the descents from points of shape (K, P) end: in each row, at the lowest potential on the way."""
+        """The point of lowest potential on each descent. The descents begin at the rows of z, shape (K, P)."""
         z = z.clone()
         lowest, best = torch.full_like(z[:, 0], torch.inf), z.clone()
         adam = torch.optim.Adam([z], lr=self.learning_rate)

@@ -1,4 +1,4 @@
-"""What a sampler reports for each draw, how a file stores chains, and checks of both."""
+"""What a sampler reports, the record of chains in a file, and checks of what a file has."""
 
 from dataclasses import dataclass
 
@@ -24,13 +24,13 @@ KINDS: dict[str, tuple[torch.dtype, ...]] = {
 
 @dataclass(frozen=True)
 class ChainStatistics:
-    """What the sampler did at each draw, shapes (K, S) unless said otherwise; None if not reported.
+    """What the sampler reported for each draw, shape (K, S) unless stated otherwise; None if not reported.
 
     Args:
         log_density: Log joint density in unconstrained space, in nats.
         energy: Hamiltonian of the draw, in nats.
         accept: Mean acceptance probability along the trajectory.
-        diverging: Whether the trajectory's energy error was so large that its steps must have been too long.
+        diverging: Whether the trajectory was divergent, which shows that its steps were too long.
         num_steps: Number of steps.
         step_size: Step size after warm-up, shape (K,).
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
@@ -61,7 +61,7 @@ class ChainsRecord:
 
 
 def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
-    """Raise unless statistics fit chains of shape `lead`, (K, S), with so many numbers in a draw (None if unknown)."""
+    """Raise unless statistics fit chains of shape `lead`, (K, S), of `num_dimensions` numbers (None if unknown)."""
     mass = statistics.inverse_mass
     size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
     shapes = dict.fromkeys(KINDS, tuple(lead)) | {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}
@@ -73,6 +73,5 @@ def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensio
             raise ValueError(f"`{name}` of the chains must be {' or '.join(map(str, kinds))}, got {value.dtype}.")
         check_tensor(f"{name}` of the chains", value, shapes[name], value.dtype)
         check_finite(f"{name}` of the chains", value)
-        least = {"step_size": 0.0, "inverse_mass": 0.0}.get(name)
-        if least is not None and not bool((value > least).all()):
+        if name in ("step_size", "inverse_mass") and not bool((value > 0).all()):
             raise ValueError(f"`{name}` of the chains must be above 0, got {float(value.min()):.4g}.")

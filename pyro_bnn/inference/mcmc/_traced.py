@@ -1,4 +1,4 @@
-"""Records functions as graphs of tensor operations, with their constant tensors as arguments."""
+"""Records functions as graphs of tensor operations, with constant tensors as further arguments."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class UnsupportedError(Exception):
-    """A faster way to compute cannot be used; the message says why, as a clause without a full stop."""
+    """A faster way to compute is not possible; the message is the reason, as a clause without a full stop."""
 
 
 @contextmanager
 def unsupported_if_it_fails() -> Iterator[None]:
-    """A context for tracing a density, which can fail where a plain run does not; errors become `UnsupportedError`."""
+    """A context in which a density is traced; its errors become an `UnsupportedError`."""
     try:
         yield
     except Exception as error:  # whatever a user's model raises
@@ -26,9 +26,9 @@ def unsupported_if_it_fails() -> Iterator[None]:
 
 
 class Traced(NamedTuple):
-    """A recorded function and the tensors that it used besides its arguments, such as data, buffers and prior scales.
+    """A recorded function and its constants: the tensors that it used besides its arguments, such as data and buffers.
 
-    Two functions that differ only in the values of such tensors have the same graph, so that C is compiled once.
+    Functions that differ only in the values of their constants have the same graph, so C is compiled once for them.
     """
 
     graph: GraphModule  # called with the arguments, then the constants
@@ -42,10 +42,12 @@ def traced(
 ) -> Traced:
     """A function recorded as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` has functions of simpler operations to record in place of some operations.
+    `decompositions` are functions that are recorded in place of some operations, and consist of simpler ones.
 
-    Results that depend on constants alone, such as the normaliser of the likelihood, are computed here, once. A
-    function that cannot be recorded, such as one that branches on a value, raises an :class:`UnsupportedError`.
+    Results that depend only on constants, such as the normaliser of a likelihood, are computed here, once.
+
+    Raises:
+        UnsupportedError: If the function cannot be recorded, for example because it branches on a value.
     """
     with unsupported_if_it_fails(), sdpa_kernel([SDPBackend.MATH]):
         graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)
@@ -83,7 +85,7 @@ def _lift(graph: GraphModule) -> list[Tensor]:
 def _constant_values(graph: GraphModule) -> dict[Node, Any]:
     """Values of all nodes that do not depend on the graph's arguments, in the order of the graph."""
     values: dict[Node, Any] = {}
-    first: dict[int, Node] = {}  # by identity: a tensor that was used several times is one constant
+    first: dict[int, Node] = {}  # by `id`: a tensor that was used several times is one constant
     is_pure = not any(node.op == "call_function" and node.is_impure() for node in graph.graph.nodes)
     for node in list(graph.graph.nodes):
         if node.op == "get_attr":

@@ -1,4 +1,4 @@
-/* The No-U-Turn Sampler for one chain: `_tree.py` has the algorithm, and the same functions for many chains.
+/* The No-U-Turn Sampler for one chain: `_tree.py` has the algorithm and these functions in torch.
 
    The text before this file defines NUM_WEIGHTS (P), NUM_LEVELS (D), MAX_SIZE, DIVERGENCE and
 

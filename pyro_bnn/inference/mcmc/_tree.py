@@ -1,10 +1,10 @@
 """The trees of the No-U-Turn Sampler: their fields, and the functions that make them grow.
 
 A trajectory starts as a tree of one point (`begin`). A subtree as large as the tree grows from one of its ends, one
-leapfrog step at a time (`grow`), until it is complete, turns or diverges (`ended`). A complete one is added to the tree
-(`merge`), and the next one starts from an end chosen at random (`turn`); `finish` does both.
+leapfrog step at a time (`grow`), until it is complete, turns back or diverges (`ended`). A complete subtree is added to
+the tree (`merge`), and the next one starts from a random end (`turn`); `finish` does both.
 
-Every chain is one row of every tensor. The functions that take `chains` change the rows that it marks, and no others.
+Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that it marks.
 
 References:
     Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A, for the trees and their weights; Phan, Pradhan and
@@ -45,7 +45,7 @@ class Tree(NamedTuple):
 
 
 class Subtree(NamedTuple):
-    """The part of the trajectory that is growing, not yet in the tree. It starts without points."""
+    """The growing part of the trajectory, which is not yet in the tree. It starts without points."""
 
     z: Tensor  # (K, P), position of the moving end
     r: Tensor
@@ -58,7 +58,7 @@ class Subtree(NamedTuple):
     momentum_sum: Tensor  # (K, P)
     accept_sum: Tensor  # (K,)
     leaf: Tensor  # (K,), number of points so far
-    turning: Tensor  # (K,), whether a balanced subtree that the last point completed turns back on itself
+    turning: Tensor  # (K,), whether a balanced subtree that ends at the last point turns back on itself
     diverging: Tensor  # (K,), whether the last point lost too much energy
     velocities: Tensor  # (K, D, P), velocity at each checkpoint
     middles: Tensor  # (K, D, P), sum of the momenta before each checkpoint and half of its own
@@ -75,15 +75,14 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Chains that have just finished a draw at z. Only the proposals matter: `begin` replaces all else."""
+    """Chains that have just finished a draw at z. Only the proposals matter: `begin` replaces all other fields."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
     yes, no, step = count == 0, count > 0, potential[:, None]
     tree = Tree(*point, *point, *proposal, potential, z, potential, count, potential, count, step, yes)
     subtree = Subtree(*(*point, *proposal, potential, z, potential, count, no, no), *(levels, levels, levels[..., 0]))
-    # Each field gets its own memory and the usual strides. If two fields were one tensor, a record would rely on that,
-    # and be wrong once they differ.
+    # Each field gets its own memory, in contiguous order.
     copied = functools.partial(torch.clone, memory_format=torch.contiguous_format)
     return Tree(*map(copied, tree)), Subtree(*map(copied, subtree))
 
@@ -156,7 +155,10 @@ def finish(
     for_merge: Tensor,
     for_side: Tensor,
 ) -> tuple[Tree, Subtree]:
-    """Merge the subtrees of marked chains with their trees, and start the next ones, by logs of uniform numbers."""
+    """Merge the subtrees of marked chains with their trees, and start the next subtrees.
+
+    `for_merge` and `for_side` are logarithms of uniform numbers.
+    """
     tree = merge(chains, tree, subtree, constants, max_size, for_merge)
     return turn(chains & ~tree.finished, tree, subtree, constants, for_side)
 
@@ -164,15 +166,14 @@ def finish(
 def merge(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, max_size: int, log_uniform: Tensor
 ) -> Tree:
-    r"""Add the subtrees of marked chains to their trees, unless they turn or diverge, and mark trajectories that end.
+    r"""Add the subtrees of marked chains to their trees, unless they turn back or diverge; mark trajectories that end.
 
-    The subtree's proposal, with W the sum of weights, replaces the tree's with probability
+    With W for the sum of weights, the subtree's proposal replaces the tree's with probability
 
     .. math:: \min\left(1, \frac{W_\text{subtree}}{W_\text{tree}}\right).
 
-    The trajectory ends if the subtree was not added, the tree has its largest size, or it turns back. With velocities v
-    at its ends and :math:`\rho` the sum of its momenta, the two ends counting half, it turns back if
-    :math:`v \cdot \rho \le 0` at either end.
+    The trajectory ends if the subtree was not added, the tree has its largest size, or it turns back as
+    :class:`~pyro_bnn.NUTS` defines.
     """
     grown = chains & ~subtree.turning & ~subtree.diverging
     # Drawing from the union would be valid too, but favouring the subtree moves the chain further.
@@ -220,7 +221,7 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """A subtree without points, to grow from an end. Old checkpoints stay: each is written before it is read."""
+    """A subtree without points, which grows from an end. Old checkpoints stay; each is written before it is read."""
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),
@@ -229,12 +230,12 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where each leaf of a subtree is stored as a checkpoint, and which checkpoints it is checked against.
+    """At which level each leaf of a subtree is stored as a checkpoint, and with which checkpoints it is compared.
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
-    needs the subtree's first leaf, so first leaves are stored. Every even leaf n is a first leaf. It is stored at a
-    level, the number of ones in the binary form of n // 2. An odd leaf completes as many balanced subtrees as its
-    binary form has ones at the end; their first leaves are the last ones stored.
+    needs the subtree's first leaf, so first leaves are stored. Every even leaf n is a first leaf; its level is the
+    number of ones in the binary form of n // 2. An odd leaf completes as many balanced subtrees as its binary form has
+    ones at the end; their first leaves are the last ones stored.
 
     Both tables have a row per leaf of the largest tree's last subtree, and a column per level.
     """

@@ -1,8 +1,8 @@
-"""The text of a C function, and tensors as pieces of it.
+"""The text of a C function, and expressions for tensors in it.
 
-A value is a C expression for its element, with places for the indices. Most operations only combine such expressions. A
-result is written to memory if it is used more than once, or if its operation runs over an axis. The longest axis is
-innermost, so that the C compiler can vectorise over it.
+A tensor is a C expression for its elements, with a placeholder for the index along each axis. Most operations only
+combine such expressions. A result is written to memory if it is used more than once, or if its operation sums over an
+axis. The longest axis is innermost, so that the C compiler can vectorise over it.
 """
 
 import math
@@ -27,17 +27,17 @@ class Value:
 
     shape: tuple[int, ...]
     text: str  # the element's expression, with `{0}`, `{1}` and so on for the index along each axis
-    is_stored: bool = False  # whether the element is in memory, so that using it often is cheap
-    is_scratch: bool = False  # whether that memory may be written to
+    is_stored: bool = False  # whether the elements are in memory, so that they can be read several times
+    is_scratch: bool = False  # whether C may write to that memory
     is_filled: bool = False  # whether zeros follow the rows of a block
-    example: Tensor | None = None  # the tensor of the example run, once it is known
+    example: Tensor | None = None  # the tensor in the example run, once it is known
 
     def at(self, index: Index) -> str:
-        """The expression of an element, from one expression per axis."""
+        """The expression of the element at an index."""
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """A tensor of another shape that reads this one at other indices, made of its own :func:`places`."""
+        """A tensor of a new shape, whose elements are those of this one at `index`, a text with :func:`places`."""
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
@@ -47,7 +47,6 @@ class Value:
         return replace(result, is_scratch=self.is_scratch and own == tuple(shape[lead:]))
 
     def transposed(self, shape: Sequence[int], first: int = 0, second: int = -1) -> "Value":
-        """With two axes in each other's place."""
         index, a, b = places(shape), first % len(shape), second % len(shape)
         index[a], index[b] = index[b], index[a]
         return self.read_at(shape, index)
@@ -67,18 +66,20 @@ class Value:
         return self.read_at(shape, index)
 
     def sliced(self, shape: Sequence[int], axis: int, begin: int | None, _: Any = None, step: int = 1) -> "Value":
-        """Some slices along an axis."""
+        """A range of slices along an axis."""
         axis, begin = axis % len(shape), begin or 0
         first, place = begin + self.shape[axis] if begin < 0 else begin, places(shape)[axis]
         return self.read_at(shape, moved(places(shape), axis, f"({first} + {scaled(place, step)})"))
 
     def selected(self, shape: Sequence[int], axis: int, number: int) -> "Value":
-        """One slice along an axis."""
         index, axis = places(shape), axis % len(self.shape)
         return self.read_at(shape, [*index[:axis], str(number % self.shape[axis]), *index[axis:]])
 
     def reshaped(self, shape: Sequence[int], *_: Any) -> "Value":
-        """The same elements in the same order, in another shape; most networks only add or remove axes of size 1."""
+        """The same elements in the same order, in another shape.
+
+        Shapes that differ only in axes of size 1, the most frequent case, give short expressions.
+        """
         index, own = places(shape), ["0"] * len(self.shape)
         for from_axes, to_axes in _parts_of(self.shape, shape):
             position = "0"
@@ -110,27 +111,24 @@ def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[lis
 
 
 def places(shape: Sequence[int]) -> list[str]:
-    """The places in a text for the indices of a tensor."""
+    """The placeholders for the indices of a tensor: `{0}`, `{1}` and so on."""
     return [f"{{{axis}}}" for axis in range(len(shape))]
 
 
 def moved(index: Index, axis: int, text: str) -> list[str]:
-    """The index with another text for one axis."""
+    """The index with a new text for one axis."""
     return [*index[:axis], text, *index[axis + 1 :]]
 
 
 def scaled(text: str, factor: int) -> str:
-    """The product of an expression and a whole number."""
     return text if factor == 1 else f"{factor} * ({text})"
 
 
 def constant(number: float, shape: Sequence[int]) -> Value:
-    """A tensor of equal numbers."""
     return Value(tuple(shape), literal(number), is_stored=True)
 
 
 def literal(number: float) -> str:
-    """A number in C."""
     number = float(number)
     if math.isnan(number):
         return "NAN"
@@ -140,7 +138,7 @@ def literal(number: float) -> str:
 
 
 def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
-    """A tensor whose elements are a text with `{0}`, `{1}` and so on for those of others, which are broadcast."""
+    """A tensor from a text with `{0}`, `{1}` and so on for the elements of other tensors, which are broadcast."""
     return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
 
 
@@ -153,12 +151,12 @@ def strides(shape: Sequence[int]) -> list[int]:
 
 
 def order(shape: Sequence[int]) -> list[int]:
-    """Axes from the outermost to the innermost loop: the longest comes last."""
+    """Axes from the outermost to the innermost loop; the longest axis is last."""
     return sorted(range(len(shape)), key=lambda axis: shape[axis])
 
 
 def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
-    """A tensor that begins at an element of an array."""
+    """A tensor in an array, from the element at `offset`."""
     axes = zip(places(shape), strides(shape), shape, strict=True)
     terms = [scaled(place, step) for place, step, n in axes if n > 1]
     return Value(tuple(shape), f"{name}[{' + '.join([str(offset), *terms])}]", is_stored=True)
@@ -171,20 +169,18 @@ class Writer:
         self.lines: list[str] = []
         self.num_scratch = 0
         self.num_products = 0
-        self.size = 0  # rows that fit into the block that is being written; 0 outside of blocks
+        self.size = 0  # largest number of rows in a block; 0 outside of the loop over blocks
         self._count = 0
 
     def name(self, prefix: str) -> str:
-        """A new name."""
         self._count += 1
         return f"{prefix}{self._count}"
 
     def add(self, line: str) -> None:
-        """Add a line."""
         self.lines.append(line)
 
     def memory(self, shape: Sequence[int]) -> Value:
-        """A new tensor in memory, to be written."""
+        """A new tensor in memory without values."""
         value = replace(in_memory("w", self.num_scratch, shape), is_scratch=True)
         self.num_scratch += -(-math.prod(shape) // 8) * 8  # whole cache lines
         return value
@@ -193,9 +189,10 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Loops over some axes, all by default; yields an index for each axis, 0 for the others.
+        """Loops over some axes, by default all; yields the index, which is 0 along the other axes.
 
-        `pragma` is for the innermost loop. `rows` is the C variable with the rows of a block; "room" is rounded up.
+        `pragma` belongs to the innermost loop. `rows` is the C variable for the number of rows of a block: "rows", or
+        "room", which is rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
@@ -209,17 +206,17 @@ class Writer:
         self.add("}" * len(opened))
 
     def each(self, shape: Sequence[int], line: str) -> None:
-        """Loops over all axes around a line with places for the indices.
+        """Loops over all axes around a line with placeholders for the indices.
 
-        The line must compute each element independently of the others. Where the length of the loop is known, a
-        compiler sees this independence without a pragma.
+        The line must compute each element independently of the others. If the length of the loop is known, the compiler
+        finds this out without a pragma.
         """
         is_known = self.size == 0 or self.size != max(shape, default=0)
         with self.loops(shape, pragma="" if is_known else "omp simd") as index:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Write zeros after the last row of a block along an axis, if possible; returns whether zeros are there."""
+        """Write zeros after the last row of a block along an axis, if possible; returns whether there are zeros."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")
@@ -245,9 +242,9 @@ class Writer:
         return result
 
     def sum(self, value: Value, axes: Sequence[int]) -> Value:
-        """Sum over some axes, which stay with size 1.
+        """Sum over some axes, which keep size 1.
 
-        A short sum is one expression, so the loop around it can run over the longest axis.
+        A sum of at most 16 terms is one expression, so that the loop around it can run over the longest axis.
         """
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape))
         inner = [axis for axis in order(value.shape) if axis in axes and value.shape[axis] > 1]
@@ -269,7 +266,7 @@ class Writer:
     def reduction(
         self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
     ) -> Iterator[list[str]]:
-        """Loops over axes that add to variables; the compiler may add the terms in any order."""
+        """Loops that add terms to variables, in any order that the compiler chooses."""
         if not axes:
             yield ["0"] * len(shape)
             return
@@ -282,11 +279,11 @@ class Writer:
 
 
 Operation = Callable[..., Any]
-"""Writes one operation in C. Arguments: the writer, the result for the example, the operation's own arguments."""
+"""Writes one operation in C. Arguments: the writer, the result in the example run, and those of the operation."""
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:
-    """An operation on elements, written as a text with `{0}`, `{1}` and so on for its arguments."""
+    """An elementwise operation, from a text with `{0}`, `{1}` and so on for its arguments."""
     num_read = 1 + max(int(number) for number in re.findall(r"{(\d)}", text))
 
     def write(writer: Writer, result: Tensor, *arguments: Any) -> Value:
@@ -301,7 +298,7 @@ def elementwise(text: str, *, is_slow: bool = False) -> Operation:
 
 
 def view(of: Callable[..., Value]) -> Operation:
-    """An operation that moves elements without computing anything, from the method of :class:`Value` that does it."""
+    """An operation that only changes indices, from a method of :class:`Value`."""
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return of(source, result.shape, *others)

@@ -1,4 +1,4 @@
-"""Stochastic-gradient Markov chain Monte Carlo: chains of draws from gradients of minibatches."""
+"""Stochastic-gradient Markov chain Monte Carlo, with gradients of minibatches."""
 
 from ._fit import fit_sgmcmc as fit_sgmcmc
 from ._plans import ConstantSteps as ConstantSteps

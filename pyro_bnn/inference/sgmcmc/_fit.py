@@ -45,45 +45,44 @@ def fit_sgmcmc(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> MCMCPosterior:
-    """Draw from the posterior with gradients of minibatches: chains for networks and data that are too large for NUTS.
+    """Draw from the posterior with gradients of minibatches, for networks and data that are too large for NUTS.
 
     There is no accept/reject step, so the draws have an error that grows with the step size and with the noise of the
-    gradients. To estimate it, halve the step size: the predictions should not change.
+    gradients. To see this error, halve the step size: the predictions should not change.
 
-    The chains run one after the other, which on a CPU is no slower: the gradients of four chains together, by
-    `torch.func.vmap` on one thread, took 1.15 times as long as one after the other for a network 784-400-400-10 with
-    batches of 128, and 1.6 times as long for LeNet-5.
+    The chains run one after the other. On one CPU thread this is faster: with `torch.func.vmap`, the gradients of four
+    chains took 1.15 times as long for a network 784-400-400-10 with batches of 128, and 1.6 times as long for LeNet-5.
 
     Args:
-        model: The model. Its learnable parameters stay as they are: only variables with a prior are drawn.
+        model: The model. Its learnable parameters do not change: only variables with a prior are drawn.
         data: A tuple (x, y) with all rows, or a loader of such pairs with a length; see :func:`fit_svi`.
-        sampler: How a point moves, with its step size: :class:`SGHMC` or :class:`SGLD`.
-        num_epochs: Number of passes over the data of each chain.
-        num_samples: Number of draws that each chain keeps, S, evenly spaced over the steps at which it samples. They
+        sampler: The algorithm with its step size: :class:`SGHMC` or :class:`SGLD`.
+        num_epochs: Number of passes of each chain over the data.
+        num_samples: Number of draws that each chain keeps, S, evenly spaced over the steps after warm-up. All draws
             take 4 S K P bytes in single precision.
         batch_size: Number of rows in each batch; None uses all rows at once.
         num_chains: Number of chains, K.
         steps: Plan of step sizes and stages; None is :class:`ConstantSteps`, whose first half is warm-up.
-        init: Distribution of the chains' starts: the Gaussians of an :class:`Init`, or a posterior. None is
+        init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. None is
             :class:`NetworkInit`, close to the network's own weights.
-        store: New file for the draws, which are memory-mapped and read only when used; a resumed run uses its existing
-            file. None keeps them in memory. It is a safetensors file that identifies its run, and must exist as long as
-            the posterior is used. A call that fails removes the file if that call made it.
+        store: New safetensors file for the draws; None keeps them in memory. The draws are read from the file when they
+            are used, so it must exist as long as the posterior is used. A resumed run uses its existing file. If a call
+            fails, it removes the file that it made.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain.
         execution: How steps are computed.
-        checkpoint: File to which the state of a chain is written; see :func:`fit_svi`. With several chains, the number
-            of the chain is added to the file's name.
+        checkpoint: File for the state of a chain; see :func:`fit_svi`. With several chains, the number of the chain is
+            added to the file's name.
         resume: Checkpoint from which the chains continue.
-        seed: Seed of the chains, which makes them repeatable; None draws one.
+        seed: Seed that makes the chains repeatable; None draws one.
 
     Returns:
         The chains, with a status that says whether their predictions agree.
 
     Raises:
-        ValueError: If the arguments do not fit each other, or `store` exists and is not of the run that is resumed.
+        ValueError: If the arguments do not fit each other, or `store` is a file of another run than `resume`.
         NonFiniteError: If a loss or gradient is not finite, mostly because the step size is too large.
-        FileExistsError: If `store` exists and no chain is resumed, or if a checkpoint would be lost.
+        FileExistsError: If `store` exists and no chain is resumed, or if a checkpoint exists and is not resumed.
 
     Warns:
         ConvergenceWarning: If R-hat is above 1.01, or an effective sample size is low.
@@ -128,7 +127,7 @@ def fit_sgmcmc(
     with _only_latent(model), draws.removed_on_failure():
         for chain, point in enumerate(points):
             record = Record(point, draws, chain, layout, kept)
-            with silent_fits():  # unlike other fits, a chain does not end at a best point
+            with silent_fits():  # a chain need not converge to a point
                 fitted = fit_svi(
                     model,
                     point,
@@ -163,7 +162,6 @@ def _num_batches(model: BayesianModel, data: Data, batch_size: int | None, execu
 
 
 def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int) -> list[DeltaGuide]:
-    """A point for each chain."""
     init = NetworkInit() if init is None else init
     if isinstance(init, Posterior):
         draws = list(init.draws(num_chains))
@@ -174,7 +172,7 @@ def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int
 
 @dataclass(frozen=True)
 class _Here(Init):
-    """The point of a draw."""
+    """Starts at the values of a draw."""
 
     draw: Draw
 
@@ -190,7 +188,7 @@ class _Here(Init):
 
 @contextmanager
 def _only_latent(model: BayesianModel) -> Iterator[None]:
-    """A context in which the model's learnable parameters stay as they are."""
+    """A context in which the model's learnable parameters do not change."""
     warn_of_learnable(model, stacklevel=4)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learned:
@@ -203,7 +201,7 @@ def _only_latent(model: BayesianModel) -> Iterator[None]:
 
 
 class Files(NamedTuple):
-    """The checkpoint that a chain writes, and the one from which it continues, which is None for a new chain."""
+    """The checkpoint that a chain writes, and the one from which it continues; None if there is none."""
 
     checkpoint: Checkpoint | None
     resume: Path | None
@@ -212,7 +210,7 @@ class Files(NamedTuple):
     def of(
         cls, chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
     ) -> "Files":
-        """A chain's files, numbered if there are several chains; a later chain without a file begins anew."""
+        """A chain's files, numbered if there are several chains. A later chain without a file to resume begins anew."""
 
         def own(path: str | Path) -> Path:
             return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")
@@ -227,13 +225,12 @@ class Files(NamedTuple):
 def _store(
     path: str | Path | None, shape: tuple[int, int, int], like: Tensor, files: list[Files], execution: Execution
 ) -> Store:
-    """Storage for the draws, after checks of all files of the run; no file is changed."""
+    """Storage for the draws, after checks of all files of the run; no file is written."""
     if path is not None and execution.processes.are_many:
-        raise ValueError("`store` is for a single process; leave it out, and each process keeps the draws in memory.")
+        raise ValueError("`store` must be None with several processes; each process keeps the draws in memory.")
     for own in files:
         if own.checkpoint is not None and execution.processes.is_first:
             check_target(Path(own.checkpoint.path), own.resume, own.checkpoint.path)
-    for own in files:
         require_other_file(path, "checkpoint", None if own.checkpoint is None else Path(own.checkpoint.path))
         require_other_file(path, "resume", own.resume)
     return Store(path, shape, like, is_resumed=files[0].resume is not None)

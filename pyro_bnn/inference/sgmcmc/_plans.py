@@ -30,7 +30,7 @@ class StepSizes(ABC):
         """The stage at a step.
 
         Args:
-            step: Number of the step, from 0.
+            step: Number of the step, counted from 0.
             num_steps: Number of steps of the chain, M.
         """
 
@@ -49,7 +49,6 @@ class ConstantSteps(StepSizes):
         _fraction("warmup", self.warmup)
 
     def stage(self, step: int, num_steps: int) -> Stage:
-        """Noise throughout; see :meth:`StepSizes.stage`."""
         return Stage(1.0, True, step >= round(self.warmup * num_steps))
 
 
@@ -61,8 +60,8 @@ class CyclicalSteps(StepSizes):
 
     .. math:: \alpha = \tfrac12 \alpha_0 (1 + \cos \pi t).
 
-    While t is below `exploration` there is no noise: the chain optimises its way to a mode. After that it samples. One
-    cycle draws from one mode; all cycles together draw from several.
+    While t is below `exploration` there is no noise, and the chain moves to a mode like an optimizer. Then it samples
+    from this mode. Each cycle may find another mode.
 
     Args:
         num_cycles: Number of cycles, C.
@@ -85,7 +84,6 @@ class CyclicalSteps(StepSizes):
         _fraction("exploration", self.exploration)
 
     def stage(self, step: int, num_steps: int) -> Stage:
-        """See :meth:`StepSizes.stage`."""
         length = math.ceil(num_steps / self.num_cycles)
         done = (step % length) / length
         is_sampling = done >= self.exploration

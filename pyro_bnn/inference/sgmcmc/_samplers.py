@@ -1,4 +1,4 @@
-"""Samplers that move by a noisy gradient and added noise, as torch optimizers."""
+"""Stochastic-gradient samplers, and the torch optimizer that makes their steps."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,11 +15,11 @@ from ..svi import SkippingOptimizer
 from ._plans import Stage, StepSizes
 
 LEAST, MOST = 1e-30, 1e30
-"""Limits of settings: beyond them, products of two settings are 0 or infinite in single precision."""
+"""Limits of settings. Beyond them, a product of two settings is 0 or infinite in single precision."""
 
 
 class StochasticGradientSampler(ABC):
-    r"""A way to move a point z by a noisy gradient of the potential :math:`U(z) = -\log p(y, z)`, in nats."""
+    r"""Moves a point z by a noisy gradient of the potential :math:`U(z) = -\log p(y, z)`, in nats."""
 
     lr: float
     temperature: float
@@ -30,8 +30,8 @@ class StochasticGradientSampler(ABC):
 
         Args:
             point: The point z, or a part of it.
-            gradient: Unbiased estimate of :math:`\nabla U` there, of the point's shape; it may be overwritten.
-            memory: State that the sampler keeps for this part between steps; empty at first.
+            gradient: Unbiased estimate of :math:`\nabla U(z)`, of the point's shape; it may be overwritten.
+            memory: State that the sampler keeps for this point between steps; empty at first.
             stage: The stage of the chain.
         """
 
@@ -47,7 +47,7 @@ class SGLD(StochasticGradientSampler):
     Args:
         lr: Step size :math:`\alpha`. U is a sum over the whole data set, so a learning rate that suits a loss averaged
             over N rows is N times as large: ``lr=0.1 / num_data``.
-        temperature: Temperature T; the draws follow the T-th root of the posterior. 1 is the posterior.
+        temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 
     References:
         Welling and Teh (2011), Bayesian Learning via Stochastic Gradient Langevin Dynamics.
@@ -60,7 +60,6 @@ class SGLD(StochasticGradientSampler):
         _check_settings(self)
 
     def move(self, point: Tensor, gradient: Tensor, memory: dict[str, Any], stage: Stage) -> None:
-        """See :meth:`StochasticGradientSampler.move`."""
         size = self.lr * stage.factor
         point.add_(gradient, alpha=-size)
         if stage.is_noisy:
@@ -76,9 +75,9 @@ class SGHMC(StochasticGradientSampler):
     .. math:: v \leftarrow v - h \nabla U(z), \qquad z \leftarrow z + \tfrac h2 v, \qquad
               v \leftarrow \beta v + \sqrt{(1 - \beta^2) T}\, \epsilon, \qquad z \leftarrow z + \tfrac h2 v.
 
-    Like a step of Chen et al. (2014), it needs one gradient. The order of its parts is the splitting BAOAB of
-    Leimkuhler and Matthews (2013): with an exact gradient, draws from a Gaussian posterior have no error from the step
-    size, and draws from other posteriors a small one. A minibatch adds noise to the gradient, whose effect vanishes
+    A step needs one gradient, as in Chen et al. (2014). The order of its parts is the splitting BAOAB of Leimkuhler and
+    Matthews (2013). With an exact gradient, the step size causes no error in draws from a Gaussian posterior, and a
+    small error in draws from other posteriors. The noise in the gradient of a minibatch causes an error that vanishes
     with the step size.
 
     Args:
@@ -87,7 +86,7 @@ class SGHMC(StochasticGradientSampler):
             :math:`\alpha / (1 - \beta)` along a steady gradient.
         momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1. With 0 the sampler is
             Langevin dynamics.
-        temperature: Temperature T; the draws follow the T-th root of the posterior. 1 is the posterior.
+        temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 
     References:
         Chen, Fox and Guestrin (2014), https://arxiv.org/abs/1402.4102; Leimkuhler and Matthews (2013),
@@ -104,7 +103,6 @@ class SGHMC(StochasticGradientSampler):
             raise ValueError(f"`momentum` must be at least 0 and below 1, got {self.momentum:g}.")
 
     def move(self, point: Tensor, gradient: Tensor, memory: dict[str, Any], stage: Stage) -> None:
-        """See :meth:`StochasticGradientSampler.move`."""
         if "velocity" not in memory:
             memory["velocity"] = torch.randn_like(point).mul_(math.sqrt(self.temperature))
         velocity, h = memory["velocity"], math.sqrt(self.lr * stage.factor)
@@ -126,9 +124,9 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 
 
 class ChainOptimizer(SkippingOptimizer):
-    """A chain in the form of an optimizer, so that an SVI step on a point is a step of the chain.
+    """A chain as an optimizer: an SVI step for a guide that is a point makes a step of the chain.
 
-    `record` is called with the number of each step after it. With several processes, all use the noise of process 0.
+    After each step `record` is called with the step's number. With several processes, all use the noise of process 0.
     """
 
     def __init__(
@@ -141,7 +139,7 @@ class ChainOptimizer(SkippingOptimizer):
         record: Callable[[int], None],
         processes: Processes,
     ) -> None:
-        # Resumed fits are compared by these settings. The history records `lr` as the step size.
+        # A resumed fit must have the same settings. The history records `lr` as the step size.
         settings = {"lr": sampler.lr, "sampler": repr(sampler), "steps": repr(steps), "num_steps": num_steps}
         super().__init__(parameters, settings)
         self._sampler, self._steps, self._num_steps, self._record = sampler, steps, num_steps, record
@@ -149,12 +147,10 @@ class ChainOptimizer(SkippingOptimizer):
 
     @property
     def can_skip(self) -> bool:
-        """Always; see :attr:`SkippingOptimizer.can_skip`."""
         return True
 
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
-        """Make a step of the chain."""
         stage = self._steps.stage(self._count, self._num_steps)
         for group in self.param_groups:
             group["lr"] = self._sampler.lr * stage.factor
@@ -174,10 +170,9 @@ class ChainOptimizer(SkippingOptimizer):
         point.copy_(torch.where(is_bad, before, point))
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of an optimizer, and the number of steps made."""
+        """The state of an optimizer, and the number of steps so far."""
         return {**super().state_dict(), "count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
         self._count = state_dict["count"]
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "count"})

@@ -23,17 +23,17 @@ from ..joint import Layout
 from ._plans import StepSizes
 
 KIND, NAME = "draws", "draws"
-"""Format name in the header of a file, and the name of its one tensor."""
+"""Kind of the file in its header, and the name of its only tensor."""
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 ALIGNMENT = 64
-"""The header's length is a multiple of this many bytes, as in safetensors, so that the numbers are aligned."""
+"""The header's length is a multiple of this many bytes, as in safetensors, so that the draws are aligned."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a file of draws: the run they belong to, and their shape and dtype."""
+    """Content of the header of a file of draws."""
 
     run: str
     shape: tuple[int, ...]
@@ -43,9 +43,8 @@ class Header:
 class Store:
     """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped file.
 
-    The file is a safetensors file, with a header that holds the identifier of the run. It is created, or opened for
-    writing, when the first draw is kept: by then every other check has passed. Only a resumed run may find an existing
-        file.
+    The file is a safetensors file, whose header has the identifier of the run. It is created, or opened for writing,
+    when the first draw is kept: by then every other check has passed. Only a resumed run accepts an existing file.
     """
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
@@ -60,7 +59,6 @@ class Store:
             raise FileNotFoundError(f"`store` must lie in a folder that exists, got {path}; make the folder first.")
 
     def _checked(self, path: Path, *, is_resumed: bool) -> Header:
-        """The header of the existing file."""
         if not is_resumed:
             raise FileExistsError(f"`store` must be a new file, but {path} exists; choose another path or remove it.")
         found, expected = read_header(path), DTYPES[self._like.dtype]
@@ -74,12 +72,12 @@ class Store:
 
     @property
     def run(self) -> str:
-        """Identifier of the run, random for a new run."""
+        """Identifier of the run; random for a new run."""
         self._run = self._run or uuid.uuid4().hex
         return self._run
 
     def join(self, run: str) -> None:
-        """Continue the run of a checkpoint, which must be the run of the file and of the earlier chains."""
+        """Continue the run of a checkpoint; the file and the earlier chains must belong to the same run."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -120,7 +118,7 @@ class Store:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """A context that, if it fails, removes a file that it created: checkpoints hold all draws too."""
+        """A context that, on an error, removes a file that it created; checkpoints have all draws, too."""
         try:
             yield
         except BaseException:
@@ -130,13 +128,13 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise if the file of draws is also named by another argument."""
+    """Raise if the file of draws is also the file of the argument `name`."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
 
 def read_header(path: Path) -> Header:
-    """The header of a file of draws; the length of the file is checked, too."""
+    """The header of a file of draws, after a check of the file's length."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             about, draws = file.metadata() or {}, file.get_slice(NAME)
@@ -145,14 +143,14 @@ def read_header(path: Path) -> Header:
             return Header(about["run"], tuple(draws.get_shape()), draws.get_dtype())
     except (safetensors.SafetensorError, OSError, UnicodeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"`store` must be a file of draws of the run that is resumed, got {path}, which is not one or damaged; "
-            "choose another path."
+            f"`store` must be a file of draws of the run that is resumed, got {path}, which is damaged or another "
+            "file; choose another path."
         ) from error
 
 
 @dataclass(frozen=True)
 class ChainState:
-    """Record of a chain in a checkpoint: the draws so far, ``{site: shape (number so far, *event)}``, of S in total."""
+    """Record of a chain in a checkpoint: the draws so far, ``{site: shape (number so far, *event)}``."""
 
     run: str
     num_samples: int
@@ -160,7 +158,7 @@ class ChainState:
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Numbers of the steps after which a draw is kept, evenly spaced over a chain's sampling steps."""
+    """Numbers of the steps after which a draw is kept, evenly spaced over the steps at which a chain samples."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(
@@ -171,18 +169,17 @@ def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
 
 
 class Record:
-    """The draws of one chain; a fit's callback with a state, so that checkpoints hold the draws."""
+    """The draws of one chain. It is a callback with a state, so that checkpoints have the draws."""
 
     def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
         self._point, self._store, self._chain, self._layout = point, store, chain, layout
         self._kept, self._num_kept = kept_steps, 0
 
     def _draws(self) -> dict[str, Tensor]:
-        """Storage for the chain's draws, ``{site: shape (S, *event)}``."""
         return self._layout.views(self._store.draws()[self._chain])
 
     def keep(self, step: int) -> None:
-        """Keep the point if a draw is due after the step that was just made."""
+        """Keep the point after a step if a draw is due."""
         if self._num_kept < len(self._kept) and step == self._kept[self._num_kept]:
             draws = self._draws()
             for name, value in self._point.locations().items():
@@ -193,13 +190,11 @@ class Record:
         """Do nothing at the end of an epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The draws so far, and their run."""
         draws = self._draws() if self._num_kept else {}
         kept = {name: values[: self._num_kept].clone() for name, values in draws.items()}
         return {"run": self._store.run, "num_samples": len(self._kept), "draws": kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
         state = record(ChainState, state_dict, "draws of a chain")
         if state.num_samples != len(self._kept):
             raise ValueError(

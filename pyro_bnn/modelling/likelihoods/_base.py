@@ -1,4 +1,4 @@
-"""The interface of likelihoods, and checks that they share."""
+"""The interface of likelihoods, and their common checks."""
 
 import copy
 from abc import abstractmethod
@@ -22,7 +22,7 @@ L = TypeVar("L", bound="Likelihood[Any]")
 
 
 class Weighted(TorchDistribution):
-    """A distribution whose log-densities are multiplied by weights, while its draws stay the same."""
+    """A distribution with log-densities multiplied by weights, and unchanged draws."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -32,20 +32,16 @@ class Weighted(TorchDistribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Support of the base distribution."""
         return self.base.support
 
     def expand(self, batch_shape: Sequence[int], _instance: Distribution | None = None) -> "Weighted":
-        """The same with a larger batch shape."""
         return Weighted(self.base.expand(batch_shape), self.weights)
 
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
-        """Draws of the base distribution."""
         draws: Tensor = self.base.sample(torch.Size(sample_shape))
         return draws
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density of the base distribution times the weight, in nats."""
         weighted: Tensor = self.base.log_prob(value) * self.weights
         return weighted
 
@@ -65,9 +61,9 @@ class MovedPrior:
 class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Maps the output of a network to the distribution of an observation.
 
-    A subclass defines the distribution, the targets that are allowed, and the prediction from many weight draws. It may
-    own a learnable parameter or a latent variable (a `PyroSample`). Its type parameter is the type of the predictions,
-    as in ``class Mine(Likelihood[RegressionPrediction])``; type checkers then know what `predict` returns.
+    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. It may own a
+    learnable parameter or a latent variable (a `PyroSample`). Its type parameter is the type of the predictions, as in
+    ``class Mine(Likelihood[RegressionPrediction])``, so that type checkers know the type of the result of `predict`.
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
     With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts twice, and the
@@ -77,15 +73,15 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     """
 
     has_row_weights: bool = False
-    """Whether targets come with a weight, in a last axis of two; see :meth:`with_row_weights`."""
+    """Whether the targets have a last axis of two: value and weight; see :meth:`with_row_weights`."""
 
     def __init__(self) -> None:
-        super().__init__()  # `PyroModule` would also take a name
+        super().__init__()  # without the argument `name` of `PyroModule`
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a number in double precision as a buffer that is exact in every dtype to which the likelihood moves.
+        """Register a number in double precision as a buffer, which is exact again after each change of dtype.
 
-        A buffer that went through single precision stays rounded in double precision; this one does not.
+        An ordinary buffer that moved to single precision and back would stay rounded.
         """
         self.register_buffer(name, value)
         if value is not None:
@@ -97,7 +93,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super()._apply(fn, recurse)
         for name, exact in kept.items():
             old, new = before[name], self.get_buffer(name)
-            if not (old.is_meta or new.is_meta) and torch.equal(exact.to(old), old):  # else a loaded file changed it
+            if not (old.is_meta or new.is_meta) and torch.equal(
+                exact.to(old), old
+            ):  # otherwise a loaded file has changed it
                 new.copy_(exact)
                 if not bool((torch.isfinite(new) & ((new > 0) == (exact > 0))).all()):
                     raise ValueError(
@@ -117,27 +115,27 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if outputs, of at least one row, are not what this likelihood expects."""
+        """Warn if outputs, of at least one row, are of a wrong kind, such as probabilities in place of logits."""
         return
 
     @abstractmethod
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise a `ValueError` if a target has a wrong dtype or an impossible value; the model has checked the shape.
+        """Raise a `ValueError` if a target has a wrong dtype or an impossible value.
 
         Args:
             output: Network output, of at least one row.
-            y: Targets without weights, shape (N, ...).
+            y: Targets without weights, shape (N, ...); the model has checked this shape.
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """The targets in the form that the log-density takes, without weights; `dtype` is that of the output."""
+        """The targets without weights, as an argument of `log_prob`; `dtype` is that of the output."""
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
-        """A copy whose targets come with weights: wherever y is an argument, pass a result of :meth:`join_weights`.
+        """A copy for targets with weights: wherever y is an argument, pass a result of :meth:`join_weights`.
 
-        The weights travel with the data, so loaders, batches and samplers need not know of them. Predictions take such
-        targets too, and ignore their weights.
+        The weights are a part of the targets, so data loaders need no change. Predictions take such targets, too, and
+        ignore their weights.
 
         Example:
             >>> from pyro_bnn import GaussianLikelihood
@@ -156,7 +154,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         Args:
             y: Targets, shape ``(N, *O)``.
             weights: Weights of at least 0, as a number, or a tensor, array or list of shape (N,) or ``(N, *O)``. A
-                value of weight 0, such as a placeholder for a missing one, has no effect on a fit.
+                target of weight 0 has no effect on a fit; it may stand for a missing value.
 
         Returns:
             Floating-point numbers, shape ``(N, *O, 2)``: value and weight of each target.
@@ -185,12 +183,12 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """Number of outputs that the last layer of a network needs.
 
         Args:
-            num_targets: Number of targets of a row; of classes for :class:`CategoricalLikelihood`.
+            num_targets: Number of targets per row; for :class:`CategoricalLikelihood`, the number of classes.
         """
         return num_targets
 
     def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the targets, given that of the observed values."""
+        """Shape of the targets, given the shape of their values."""
         return (*observed, 2) if self.has_row_weights else tuple(observed)
 
     def check_targets(self, output: Tensor, y: Tensor) -> None:
@@ -218,7 +216,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """The prior of a latent variable, without Pyro, given `values` of others; a tensor if these fix its value."""
+        """The prior of a latent variable, given `values` of others, without Pyro; a tensor if they determine it."""
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
         assert isinstance(prior, (TorchDistributionMixin, Tensor))
@@ -233,7 +231,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return self.given(values)
 
     def draw_shape(self) -> torch.Size:
-        """Shape of the draw axes that the likelihood's own latent variables have in this call; empty by default."""
+        """Shape of the draw axes of the likelihood's own latent variables in this call; empty by default."""
         return torch.Size()
 
     @property
@@ -243,18 +241,16 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @abstractmethod
     def accumulator(self) -> Accumulator[P_co]:
-        """An empty running sum over weight draws, which makes a prediction from them."""
+        """A new accumulator, which makes a prediction from weight draws that are added one after the other."""
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):
-    """A likelihood of numbers, floating-point ones unless a subclass says otherwise."""
+    """A likelihood of floating-point numbers, or of other numbers in a subclass."""
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real(type(self).__name__, y)
 
     def accumulator(self) -> Accumulator[RegressionPrediction]:
-        """An accumulator that averages means and variances."""
         return MomentAccumulator()
 
 
@@ -275,7 +271,7 @@ def require_real(name: str, y: Tensor) -> None:
 
 
 def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
-    """Raise unless the output is a dense floating-point tensor of at least `minimum` axes, of the shape `axes`."""
+    """Raise unless the output is a dense floating-point tensor with `minimum` axes or more; `axes` is for messages."""
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.layout != torch.strided:
         _checks.kind("output", output, Tensor, f"a tensor for {name}")
         raise ValueError(

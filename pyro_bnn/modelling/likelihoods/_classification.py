@@ -14,8 +14,8 @@ from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationP
 from ._base import Likelihood, require_output_dims
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: probabilities add up to 1 within so many units of rounding, at most 1e-2. Other outputs hardly ever
-do, even in a single row."""
+"""Heuristic: outputs that add up to 1 within 16 rounding errors, or within 1e-2 if this is less, are probabilities.
+Other outputs rarely do, even in a single row."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
@@ -28,7 +28,7 @@ class _ClassLikelihood(Likelihood[ClassificationPrediction]):
         self.keep_exact("class_weights", None if class_weights is None else _checked_weights(class_weights))
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
+        """Weight of the class times weight of the row."""
         weights = super().fit_weights(y, dtype)
         if self.class_weights is None:
             return weights
@@ -36,22 +36,21 @@ class _ClassLikelihood(Likelihood[ClassificationPrediction]):
         return of_labels if weights is None else weights * of_labels
 
     def accumulator(self) -> Accumulator[ClassificationPrediction]:
-        """Averages probabilities."""
         return ClassAccumulator()
 
 
 class CategoricalLikelihood(_ClassLikelihood):
-    """One of C classes; the network's last axis holds unnormalised log-probabilities (logits).
+    """One of C classes. The network's output has shape (N, C): unnormalised log-probabilities (logits).
 
-    Output of shape (N, C) goes with integer targets of shape (N,), each in 0, ..., C - 1.
+    Targets are integers from 0 to C - 1, shape (N,).
 
-    With class weights a fit multiplies each row's log-probability by the weight of its class, for example where rare
-    classes should count as much as common ones; :class:`Likelihood` says what this means. The weights are not
-    normalised. For weights inverse to the frequencies of the classes, and of mean 1 over the data, pass
-    ``len(y) / (C * torch.bincount(y, minlength=C))``; ``weights / weights[y].mean()`` gives any weights this mean.
+    With class weights, a fit multiplies the log-probability of each row by the weight of its class, for example to give
+    rare classes the same influence as common ones; see :class:`Likelihood`. The weights are not normalised. The weights
+    ``len(y) / (C * torch.bincount(y, minlength=C))`` are inverse to the frequencies of the classes and have mean 1 over
+    the data; ``weights / weights[y].mean()`` gives any weights this mean.
 
     Args:
-        class_weights: Weight of each class above 0, C numbers; None weights all alike.
+        class_weights: Weight above 0 of each class, C numbers; None is 1 for all classes.
 
     Raises:
         ValueError: If the weights are not C finite numbers above 0.
@@ -81,7 +80,7 @@ class CategoricalLikelihood(_ClassLikelihood):
             )
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are whole numbers from 0 to C - 1; see :meth:`Likelihood.check_values`."""
+        """Raise unless targets are whole numbers from 0 to C - 1."""
         num_classes = output.shape[-1]
         if self.has_row_weights:  # joined with weights, labels are floating point
             if not bool((y == y.floor()).all()):
@@ -99,19 +98,18 @@ class CategoricalLikelihood(_ClassLikelihood):
             )
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """The labels as integers."""
         labels = super().as_targets(y, dtype)
         return labels.long() if self.has_row_weights else labels
 
 
 class BernoulliLikelihood(_ClassLikelihood):
-    """Yes or no; the network's output is the log-odds of yes, and has the shape of the targets.
+    """Yes or no. The network's output is the log-odds of yes, and has the shape of the targets.
 
     Targets are 0 or 1 (integer, boolean or floating point). Predictions get a last axis of two classes, no and yes.
 
     Args:
-        class_weights: Weights above 0 of no and of yes in a fit, as for :class:`CategoricalLikelihood`: (1, w) is the
-            `pos_weight` of torch's ``BCEWithLogitsLoss``. None weights both alike.
+        class_weights: Weights above 0 of no and of yes in a fit, as for :class:`CategoricalLikelihood`; None is 1 for
+            both. (1, w) has the effect of ``pos_weight=w`` in torch's ``BCEWithLogitsLoss``.
 
     Raises:
         ValueError: If the weights are not two finite numbers above 0.
@@ -128,7 +126,7 @@ class BernoulliLikelihood(_ClassLikelihood):
         return dist.Bernoulli(logits=output, validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are zeros and ones; see :meth:`Likelihood.check_values`."""
+        """Raise unless targets are zeros and ones."""
         if y.is_complex():
             raise ValueError(f"targets of BernoulliLikelihood must be 0 or 1, got {y.dtype}; convert with `y.real`.")
         if not bool(((y == 0) | (y == 1)).all()):
@@ -137,12 +135,11 @@ class BernoulliLikelihood(_ClassLikelihood):
             )
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """The targets in the dtype of the output."""
         return super().as_targets(y, dtype).to(dtype)
 
 
 def _checked_weights(weights: object) -> Tensor:
-    """The weights of at least two classes, finite and above 0, as a vector of double precision."""
+    """The weights as a vector in double precision; raises unless they are two or more numbers above 0."""
     try:
         vector = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
     except (TypeError, ValueError, RuntimeError, OverflowError):

@@ -1,4 +1,4 @@
-"""Likelihoods for targets with several plausible values at one input."""
+"""A likelihood for targets with several plausible values at one input."""
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -12,7 +12,7 @@ from ._base import Likelihood, require_multiple, require_real
 
 
 class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
-    r"""A mixture of M Gaussians for each target, with all parameters from the network: a mixture density network.
+    r"""A mixture of M Gaussians for each target; all its parameters are network outputs (mixture density network).
 
     .. math:: p(y \mid x) = \sum_{m=1}^M \pi_m(x)\, N(y; \mu_m(x), \sigma_m(x)^2), \qquad
               \pi = \mathrm{softmax}(a), \quad \sigma_m = \epsilon + \log(1 + e^{\rho_m}).
@@ -21,19 +21,20 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     order: logits a, means :math:`\mu`, and :math:`\rho`. Each part holds the M components of the first target, then
     those of the second, and so on. Given x, targets are independent of each other.
 
-    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones: so a
-    large :math:`\rho` does not overflow, and the mean of the variances does not explode where :math:`\rho` is
+    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones. A
+    large :math:`\rho` therefore does not overflow, and the mean of the variances stays moderate if :math:`\rho` is
     uncertain. The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one point. In single
     precision and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and
     :math:`\rho` if targets lie within :math:`10^{10}` of the means.
 
-    Equal components would get equal gradients; :meth:`initial_bias` lets them start apart.
+    Equal components would get equal gradients; :meth:`initial_bias` gives them different means.
 
     Args:
         num_components: Number of Gaussians M; 1 is a :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` with another
             map from outputs to scales.
         min_scale: Lower bound :math:`\epsilon` of the standard deviations, in units of the targets, above 0. The
-            default is far below the noise of targets near 1, and well above the rounding of single precision there.
+            default suits targets of size 1: it is far below their usual noise, and above the rounding error of single
+            precision.
 
     Raises:
         ValueError: If `num_components` is below 1 or `min_scale` not above 0.
@@ -61,15 +62,14 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         return NormalMixture(logits, loc, self.min_scale + softplus(rho), validate_args=False)
 
     def num_outputs(self, num_targets: int) -> int:
-        """Three for each component of each target; see :meth:`Likelihood.num_outputs`."""
+        """Three for each component of each target."""
         return 3 * self.num_components * num_targets
 
     def extra_repr(self) -> str:
-        """The number of components; see `torch.nn.Module`."""
         return f"{self.num_components}"
 
     def initial_bias(self, y: Tensor) -> Tensor:
-        r"""Bias of the last layer with which components start apart; set ``net[-1].bias.data`` to it.
+        r"""Bias of the last layer that gives the components different means; set ``net[-1].bias.data`` to it.
 
         The weights of the components start equal, their means at the targets' quantiles :math:`(m - \tfrac12) / M`, and
         their scales at the targets' standard deviation divided by M.
@@ -94,9 +94,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         return torch.stack([torch.zeros_like(loc), loc, scale + (-(-scale).expm1()).log()]).flatten()
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("MixtureDensityLikelihood", y)
 
     def accumulator(self) -> Accumulator[MixtureDensityPrediction]:
-        """Averages means, variances within components, and variances between components."""
         return MixtureAccumulator()

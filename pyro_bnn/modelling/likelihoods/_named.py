@@ -1,4 +1,4 @@
-"""Likelihoods by name, for places where a text is natural: the command line, and estimators for tables."""
+"""Likelihoods by name, for the command line and for estimators of tables."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -11,24 +11,21 @@ from ._mixture import MixtureDensityLikelihood
 from ._regression import GaussianLikelihood, HeteroscedasticGaussianLikelihood, PoissonLikelihood
 
 NOISE_PRIOR = (-1.5, 1.5)
-"""Heuristic: log-normal prior of a Gaussian's noise scale, for targets of standard deviation 1. 95 % of it lie between
-0.012 and 4.2: from a hundredth of the targets' scale to four times this scale."""
+"""Heuristic: parameters of the log-normal prior of a Gaussian's noise scale, for targets of standard deviation 1. The
+scale lies between 0.012 and 4.2 with probability 95 %."""
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
-    """A Gaussian with a known noise scale; None makes the scale a latent variable, for targets in standard units."""
+    """A Gaussian with a known noise scale; None makes it a latent variable, for targets of standard deviation 1."""
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
 class _Choice(NamedTuple):
     """One of the likelihoods that have a name."""
 
-    make: Callable[..., Likelihood]
-    """Function that makes the likelihood from its number, or without one."""
-    number: str
-    """What the number after the colon is; empty if there is none."""
-    targets: str
-    """What it observes: ``"classes"``, ``"numbers"`` or ``"counts"``."""
+    make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
+    number: str  # name of this number; empty if the likelihood takes none
+    targets: str  # kind of the targets: ``"classes"``, ``"numbers"`` or ``"counts"``
 
 
 LIKELIHOODS: dict[str, _Choice] = {
@@ -39,11 +36,11 @@ LIKELIHOODS: dict[str, _Choice] = {
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
-"""Each likelihood by its typed name. Bernoulli has one output for two classes, categorical one for each class."""
+"""Each likelihood by its name. Bernoulli has one output for two classes, categorical one output for each class."""
 
 
 def likelihoods_in_words(names: Iterable[str]) -> str:
-    """Names of likelihoods in a sentence, with the numbers that they take.
+    """Names of likelihoods for a sentence, with the numbers that they take.
 
     Example:
         >>> likelihoods_in_words(["categorical", "gaussian"])
@@ -55,18 +52,18 @@ def likelihoods_in_words(names: Iterable[str]) -> str:
 
 
 LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
-"""All names in a sentence."""
+"""All names for a sentence."""
 
 
 def make_likelihood(spec: str) -> Likelihood:
     """The likelihood that a text names; :meth:`Likelihood.num_outputs` says how many outputs the network needs.
 
     Args:
-        spec: A name of :data:`LIKELIHOODS`, or a name and a number: the noise scale in ``gaussian:0.5``, the number of
-            components in ``mixture:5``. ``gaussian`` alone learns its noise scale, for targets in standard units.
+        spec: A name in :data:`LIKELIHOODS`, or a name and a number: the noise scale in ``gaussian:0.5``, the number of
+            components in ``mixture:5``. ``gaussian`` alone infers the noise scale, for targets of standard deviation 1.
 
     Raises:
-        ValueError: If there is no such likelihood, or a number is missing, out of range or too many.
+        ValueError: If there is no such likelihood, it takes no number, or the text after the colon is no such number.
 
     Example:
         >>> make_likelihood("gaussian:0.5").noise_scale()

@@ -48,13 +48,12 @@ class GaussianLikelihood(NumberLikelihood):
             self.keep_exact("fixed_scale", torch.tensor(_checks.positive("scale", scale), dtype=torch.float64))
 
     def extra_repr(self) -> str:
-        """The scale; see `torch.nn.Module`."""
         if "fixed_scale" in self._buffers:
             return f"scale={float(self.get_buffer('fixed_scale')):.4g}"
         return "latent scale" if "scale" in self._pyro_samples else "learned scale"
 
     def noise_scale(self) -> Tensor:
-        """The standard deviation of the noise, fixed or learned so far, a tensor of shape ().
+        """The fixed or learned standard deviation of the noise, a tensor of shape ().
 
         Raises:
             ValueError: If it is a latent variable, which has no single value.
@@ -74,7 +73,7 @@ class GaussianLikelihood(NumberLikelihood):
         return self.get_buffer("fixed_scale") if "fixed_scale" in self._buffers else self.scale
 
     def draw_shape(self) -> torch.Size:
-        """Draw axes of a latent scale, without the data axis of size 1 that vectorised particles have."""
+        """Draw axes of a latent scale, without the data axis of size 1 of vectorised particles."""
         if "scale" not in self._pyro_samples:
             return torch.Size()
         lead = self.scale.shape[: self.scale.dim() - self._scale_event_dim]
@@ -86,7 +85,7 @@ class GaussianLikelihood(NumberLikelihood):
         return dist.Normal(output, self._lifted(self._scale(), output), validate_args=False)
 
     def _lifted(self, scale: Tensor, output: Tensor) -> Tensor:
-        """A latent scale of shape (*draws, *event) with axes that make it broadcast with (*draws, N, *event)."""
+        """A latent scale of shape (*draws, *event), with new axes so that it broadcasts with (*draws, N, *event)."""
         num_lead, missing = scale.dim() - self._scale_event_dim, output.dim() - scale.dim()
         if num_lead == 0 or missing <= 0:
             return scale
@@ -96,12 +95,11 @@ class GaussianLikelihood(NumberLikelihood):
 class _Standardising(dist.Normal):
     """A Gaussian whose log-density divides by the scale before it squares.
 
-    torch divides by the variance, and in the gradient by its square. In single precision this gives infinity for a
-    scale of 1e-7 and an error of 3e5, where the true gradient in the log variance is 5e24.
+    torch divides by the variance, and in the gradient by its square. In single precision, the gradient in the log
+    variance is then infinite for a scale of 1e-7 and an error of 3e5, although its true value is 5e24.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density in nats."""
         standardised = (value - self.loc) / self.scale
         log_prob: Tensor = -0.5 * standardised.square() - self.scale.log() - HALF_LOG_TAU
         return log_prob
@@ -120,7 +118,7 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
         return _Standardising(mean, (0.5 * log_variance).exp(), validate_args=False)
 
     def num_outputs(self, num_targets: int) -> int:
-        """Two for each target; see :meth:`Likelihood.num_outputs`."""
+        """Two for each target."""
         return 2 * num_targets
 
 
@@ -133,7 +131,7 @@ class PoissonLikelihood(NumberLikelihood):
         return dist.Poisson(output.exp(), validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are whole numbers of at least 0; see :meth:`Likelihood.check_values`."""
+        """Raise unless targets are whole numbers of at least 0."""
         expected = "targets of PoissonLikelihood must be whole numbers"
         if y.is_complex():
             raise ValueError(f"{expected}, got {y.dtype}; convert with `y.real`.")
@@ -142,5 +140,4 @@ class PoissonLikelihood(NumberLikelihood):
             raise ValueError(f"{expected} of at least 0, got values down to {float(y.min())}.")
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """The targets in the dtype of the output."""
         return super().as_targets(y, dtype).to(dtype)

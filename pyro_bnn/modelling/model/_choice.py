@@ -1,4 +1,4 @@
-"""The random parameters of a network, chosen by `where` and `exclude`; warnings about globs that miss similar ones."""
+"""Choice of a network's random parameters by `where` and `exclude`; warnings about globs that miss similar ones."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ class SelectionWarning(UserWarning):
 def make_random(
     net: nn.Module, where: object, exclude: object, declared: Iterable[str], *, stacklevel: int
 ) -> dict[str, list[str]]:
-    """Turn selected parameters of a network into buffers for drawn values; put frozen parts into eval mode.
+    """Turn selected parameters of a network into buffers for drawn values, and put frozen parts into eval mode.
 
-    Returns the selected sites, in the order of the network, with all paths of each site's parameter. The buffers of
-    `declared`, which are always random, come last.
+    Returns ``{site: paths}`` for the selected sites, in the order of the network. The buffers at the paths `declared`
+    are always random; they come last.
     """
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
@@ -41,7 +41,7 @@ def make_random(
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object, stacklevel: int) -> set[str]:
-    """Sites of the parameters that `where` selects and `exclude` does not; `exclude` may not select fixed ones."""
+    """Sites that `where` selects and `exclude` does not; `exclude` must not select one of the `fixed` parameters."""
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")
@@ -67,7 +67,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Sites of the random parameters that some rules select; in `net` these parameters are already buffers."""
+    """Sites of the random parameters that the rules `where` select; in `net` these parameters are buffers."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
@@ -80,12 +80,12 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 def _warn_of_a_part(
     argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str, stacklevel: int
 ) -> None:
-    """Warn if a glob misses parameters of the same kind, in the same block, as those that it chooses.
+    """Warn if a glob misses parameters of the same kind, in the same block, as those that it selects.
 
-    The glob must have a wildcard in the layer's name: a glob that spells the name, such as ``net.fc.*`` or
-    ``**.conv1.weight``, is meant literally. The blocks are the part of the glob in front of that name.
+    A glob without a wildcard in the layer's name, such as ``net.fc.*`` or ``**.conv1.weight``, is taken literally. The
+    part of the glob before the layer's name is the block.
     """
-    *block, layer, leaf = ["", "", *glob.split(".")]  # also for a glob with one component
+    *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):
         return
     block = block[2:]
@@ -103,23 +103,22 @@ def _warn_of_a_part(
         inside_block = f" in `{'.'.join(block)}`" if block else ""
         names = "the layers in the glob" if argument == "exclude" else "the layers in the glob or in `exclude`"
         warnings.warn(
-            f"`{argument}` glob {glob!r} selects only a part of {kinds}"
-            f"{inside_block} and {outside} {few(left)}: a `*` is one component of a "
-            f"name. Add them, as with layers({layers}); if the part is meant, name {names}.",
+            f"`{argument}` glob {glob!r} selects only a part of {kinds}{inside_block} and {outside} {few(left)}: a `*` "
+            f"is one component of a name. Add them, as with layers({layers}); to select only this part, name {names}.",
             SelectionWarning,
             stacklevel=stacklevel + 1,
         )
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
-    """The first names as text, and how many more there are."""
+    """The first `most` names as text, and the number of the others."""
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
 
 
 def parameter_tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Nested modules with a parameter under each dotted name, without the first component, ``prior``."""
+    """Nested modules with a parameter under each dotted name, of which the first component, ``prior``, is left out."""
     root = nn.Module()
     for name, value in values.items():
         _, *path, leaf = name.split(".")

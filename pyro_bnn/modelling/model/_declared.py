@@ -27,18 +27,15 @@ Statement = TorchDistributionMixin | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class DeclaredPrior(WeightPrior):
-    """The prior given by a `PyroSample`."""
+    """The prior that a `PyroSample` of the network declares."""
 
     statement: Statement
-    sites: Mapping[str, str] = field(default_factory=dict)
-    """Path in the module of every other site that the statement reads, by site."""
-    is_learned: bool = False
-    """Whether the statement reads a learnable parameter."""
+    sites: Mapping[str, str] = field(default_factory=dict)  # sites that the statement reads -> path in the module
+    is_learned: bool = False  # whether the statement reads a learnable parameter
 
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """See :meth:`WeightPrior.given`; `module` is the declaring module."""
         if isinstance(self.statement, TorchDistributionMixin):
             return _whole(self.statement, parameter)
         given = {path: values[site] for site, path in self.sites.items()}
@@ -61,7 +58,7 @@ class DeclaredPrior(WeightPrior):
 
 
 class _Stacked(TorchDistribution):
-    """A batch, of shape `lead`, of distributions of one kind: one for each draw of the values that they depend on."""
+    """A batch of distributions, with batch shape `lead`: one for each draw of the values on which they depend."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -74,16 +71,13 @@ class _Stacked(TorchDistribution):
         return self._rows[0].support
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "_Stacked":
-        """The same distributions, repeated along further batch axes."""
         index = torch.arange(len(self._rows)).view(self.batch_shape).expand(batch_shape)
         return _Stacked([self._rows[row] for row in index.flatten().tolist()], index.shape)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
-        """Differentiable draws."""
         return self._drawn([row.rsample(sample_shape) for row in self._rows], len(sample_shape))
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
-        """Draws."""
         with torch.no_grad():
             return self._drawn([row.sample(sample_shape) for row in self._rows], len(sample_shape))
 
@@ -91,7 +85,6 @@ class _Stacked(TorchDistribution):
         return torch.stack(values, axis).unflatten(axis, self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density of each, given its own value."""
         num_event, lead = len(self.event_shape), self.batch_shape
         outer = value.shape[: max(value.dim() - num_event - len(lead), 0)]
         value = value.expand(*outer, *lead, *self.event_shape).flatten(len(outer), len(outer) + len(lead) - 1)
@@ -106,11 +99,11 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 
 
 def take_declared(net: nn.Module) -> dict[str, Statement]:
-    """Replace every `PyroSample` of a network by a buffer with a first value.
+    """Replace every `PyroSample` of a network by a buffer with a first value, so that no module uses Pyro any more.
 
-    The first values are medians of a few draws; torch's generators are left as they were. Afterwards no module of the
-    network uses Pyro. A `PyroSample` that is a tensor computed from others stays. Returns the declaration of each new
-    buffer by path, in an order in which each depends only on earlier ones.
+    The first values are medians of draws from the priors; torch's generators do not change. A `PyroSample` that is a
+    tensor computed from others stays. Returns the declaration of each new buffer by path, in an order in which each
+    depends only on earlier ones.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -136,7 +129,7 @@ def _require_attributes(path: str, module: PyroModule) -> None:
             site = ".".join(filter(None, (SITE_PREFIX, path, name)))
             raise ValueError(
                 f"`{site}` is declared by a decorator in the class {type(module).__name__}, where no drawn value can "
-                f"take its place; set it in `__init__`, as `self.{name} = {type(kind).__name__}(...)`."
+                f"replace it; set it in `__init__`, as `self.{name} = {type(kind).__name__}(...)`."
             )
 
 
@@ -157,7 +150,7 @@ def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[s
                     site = ".".join(filter(None, (SITE_PREFIX, path, name)))
                     raise ValueError(
                         f"the prior of `{site}` cannot be made ({type(error).__name__}: {error}); let its function use "
-                        "attributes that are there before it runs: numbers, parameters, and other `PyroSample`s."
+                        "attributes that exist before it runs: numbers, parameters, and other `PyroSample`s."
                     ) from error
 
     with own_parameters(net), restored(None), torch.no_grad(), poutine.block(), context, short_errors():
@@ -186,7 +179,7 @@ class _AtMedians(Messenger):
 def declared_priors(
     net: nn.Module, statements: Mapping[str, Statement], paths: Mapping[str, list[str]]
 ) -> dict[str, DeclaredPrior]:
-    """The priors of declared variables by site, with their dependencies; random parameters are already buffers."""
+    """The priors of declared variables by site, with their dependencies; random parameters are buffers."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     return {sites[path]: _declared_prior(net, path, statement, sites) for path, statement in statements.items()}
 

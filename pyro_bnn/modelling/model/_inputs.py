@@ -36,7 +36,7 @@ def _require_tensors(name: str, x: object) -> None:
     if isinstance(x, Tensor):
         return
     if not isinstance(x, (tuple, list, Mapping)):
-        raise ValueError(f"`{name}` must be a tensor, got {type(x).__name__}; several go in a tuple or a dictionary.")
+        raise ValueError(f"`{name}` must be a tensor, got {type(x).__name__}; pass several in a tuple or a dictionary.")
     for key, part in x.items() if isinstance(x, Mapping) else enumerate(x):
         _require_tensors(f"{name}[{key!r}]", part)
 

@@ -1,4 +1,4 @@
-"""The latent variables of a model: the random parameters of its network, their priors, and how both are stored."""
+"""The latent variables of a model: random parameters of the network, parents of their priors, and noise."""
 
 from collections.abc import Mapping
 from typing import Generic
@@ -25,7 +25,7 @@ from ._selection import Rules
 
 
 class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
-    """What a :class:`~pyro_bnn.BayesianModel` draws: its sites, their priors and their first values."""
+    """The part of a :class:`~pyro_bnn.BayesianModel` that draws: its sites, their priors and their first values."""
 
     def __init__(
         self, net: nn.Module, prior: WeightPrior, likelihood: Likelihood[P_co], where: Rules, exclude: Rules
@@ -58,7 +58,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def network(self) -> nn.Module:
         """The model's own copy of the network, in which random parameters are buffers with their initial values.
 
-        Inside a call, reading ``model.net`` would put parameters into Pyro's global store; this property does not.
+        In a call of the model, the attribute ``model.net`` would put parameters into Pyro's global store.
         """
         net = self._modules["net"]
         assert net is not None
@@ -71,7 +71,6 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return likelihood
 
     def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
-        """The likelihood, with its own latent variables set to the given values."""
         likelihood = self._likelihood
         return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
 
@@ -92,7 +91,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def parameter_paths(self) -> dict[str, tuple[str, ...]]:
-        """Names in the network of each site's parameter, ``{site: paths}``; tied weights have several."""
+        """Paths in the network of each site's parameter, ``{site: paths}``; tied weights have several."""
         return {name: tuple(paths) for name, paths in self._paths.items()}
 
     @property
@@ -116,7 +115,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         try:
             return self.network.get_buffer(self._paths[name][0])
         except AttributeError:
-            return first_value(self.network, name, self._paths[name])  # it reports that the layer was replaced
+            return first_value(self.network, name, self._paths[name])  # raises, since the layer was replaced
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
         """The prior of a site of the network, or of a parent of such a site, on the model's present device.
@@ -143,7 +142,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
         Args:
             name: The site.
-            values: A value, shape ``(*draws, *event)``, for every parent; further entries are ignored.
+            values: A value, shape ``(*draws, *event)``, for every parent; other entries are ignored.
 
         Returns:
             A distribution of batch shape ``draws``.
@@ -161,18 +160,18 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
 
     def _prior_parameter(self, name: str) -> Tensor:
-        tree = self._modules["prior_parameters"]  # the attribute would put it into Pyro's global store
+        tree = self._modules["prior_parameters"]  # reading the attribute would put it into Pyro's global store
         assert tree is not None
         path = name.removeprefix(f"{PRIOR_PREFIX}.")
         parameter = tree.get_parameter(path)
         return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
 
     def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
-        """The prior of any latent variable, without Pyro; None for a user's own statement.
+        """The prior of a latent variable, without Pyro statements; None if the user's statement is no distribution.
 
         Args:
             name: The variable, one of :attr:`latent_names`.
-            values: Values of the latent variables before it, ``{site: shape (*event)}``.
+            values: Values of the earlier latent variables, ``{site: shape (*event)}``.
         """
         prior: object = self._pyro_samples.get(name)
         if isinstance(prior, SiteStatement):
@@ -190,20 +189,20 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior depends on other variables or is learned; a prior that the user replaced may do so."""
+        """Whether no prior depends on other variables or is learned, including priors that the user replaced."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
 
     @pyro_method
     def sample_latents(self, *args: object, **kwargs: object) -> None:
-        """A Pyro model with all sample sites except `obs`, to build guides; it ignores its arguments."""
+        """A Pyro model with all sample sites except `obs`, for guides. The arguments are ignored."""
         self._draw_weights()
         for name in self._likelihood._pyro_samples:
             getattr(self._likelihood, name)
 
     def _draw_weights(self) -> dict[str, Tensor]:
-        for parent in self._priors.children:  # first, so that the weights find them in PyroModule's cache
+        for parent in self._priors.children:  # first, so that PyroModule has cached them for the weights
             getattr(self, parent)
         return {name: getattr(self, name) for name in self._paths}
 
@@ -245,6 +244,6 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         except (KeyError, TypeError):
             require_values(values, self._paths)
             raise
-        with EXCLUSIVE:  # another thread may have put its draw into the network
+        with EXCLUSIVE:  # another thread may have replaced the network's weights by a draw
             net = self.network
             return {path: _functional.as_used(net, path, value) for path, value in pairs}

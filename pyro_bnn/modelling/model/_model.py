@@ -29,33 +29,34 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
 
-    The model holds a private copy of `net`; the caller's is never changed. Each parameter selected by `where` becomes
-    a `PyroSample` of the model under its site name, the module path: ``net.0.weight``. All other parameters stay
-    learnable. A parameter used under several names (tied weights) is one site. The weights are drawn outside the data
-    plate, and the log-likelihood of a batch of B rows is multiplied by ``num_data / B``. So for every batch size the
-    expected ELBO is that of the whole data set. The plate draws no random indices. The weights may have leading draw
-    axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
+    The model makes a copy of `net`, and never changes the original. Each parameter that `where` selects becomes a
+    `PyroSample` of the model; its site is named after its path in the network, such as ``net.0.weight``. All other
+    parameters stay learnable. A parameter with several names (tied weights) is one site.
+
+    The weights are drawn outside the data plate. The log-likelihood of a batch of B rows is multiplied by
+    ``num_data / B``, so for every batch size the expected ELBO is that of the whole data set. The weights may have
+    leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
 
     A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). They are
-    sites of the model, such as ``prior.0.scale``, drawn before the weights. A prior's learnable numbers are parameters.
+    sites such as ``prior.0.scale``, drawn before the weights. The learnable numbers of a prior are parameters.
 
-    A network with several inputs gets them in a tuple, as ``net(*x)``, or in a dictionary, as ``net(**x)``; all have N
-    rows. They may be nested.
+    A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as ``net(**x)``. Inputs
+    may be nested; all have N rows.
 
-    The padding row of a random embedding is a constant: the layer uses the row of `net`. The drawn row has no effect on
+    The padding row of a random embedding is constant: the layer uses the row of `net`. The drawn row has no effect on
     the likelihood, so its posterior is its prior.
 
-    A network may consist of Pyro modules. Each of its `PyroSample` attributes is a site under its module path, with the
-    declared distribution as its prior. It is drawn once per call, regardless of `where` and `prior`.
+    The network may have Pyro modules. Each of their `PyroSample` attributes is a site under its path, with the declared
+    distribution as its prior. It is drawn once per call, regardless of `where` and `prior`.
 
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
         prior: Prior of each selected parameter.
-        likelihood: Distribution of y given the network's output; the model keeps a copy.
+        likelihood: Distribution of y given the network's output; the model makes a copy.
         num_data: Number N of data points in the whole data set.
         where: Which parameters are random: a glob on site names, in which ``*`` is one component and ``**`` any number
-            of them; :func:`layers`; a function of name, parameter and layer; or a list of these.
-        exclude: Which of these are not random, in the same forms.
+            of components; :func:`layers`; a function of name, parameter and layer; or a list of these.
+        exclude: Which of the selected parameters are not random, in the same forms.
 
     Raises:
         ValueError: If no parameter is random or a glob matches none, if a prior has the wrong shape or has Pyro
@@ -98,7 +99,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return self._observe(x).distribution
 
     def forward(self, x: Inputs, y: Tensor | None = None) -> Tensor:
-        """The Pyro model: draws the weights, runs the network, and observes y at the site ``obs``; without y, draws it.
+        """The Pyro model: it draws the weights, runs the network, and observes y, or draws it, at the site ``obs``.
 
         Args:
             x: Inputs, shape (B, ...).
@@ -118,10 +119,10 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return response.output
 
     def log_likelihood(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-        """Estimate of the whole data set's log-likelihood from a batch, in nats, without Pyro's machinery.
+        """Estimate of the log-likelihood of the whole data set from a batch, in nats, without Pyro statements.
 
         Args:
-            values: One value for every latent variable, ``{site: shape (*event)}``.
+            values: A value for every latent variable, ``{site: shape (*event)}``.
             x: Inputs, shape (B, ...).
             y: Targets, shape (B, ...).
 
@@ -138,10 +139,10 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
-        """The elementwise distribution of the targets, given all latent variables, without Pyro's machinery.
+        """The elementwise distribution of the targets given all latent variables, without Pyro statements.
 
         Args:
-            values: A value, shape ``(*draws, *event)``, for every latent variable; further entries are ignored.
+            values: A value, shape ``(*draws, *event)``, for every latent variable; other entries are ignored.
             x: Inputs, shape (N, ...).
 
         Returns:
@@ -157,21 +158,21 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return self._respond(self._likelihood, values, x).output
 
     def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The elementwise distribution of targets, given network outputs and the likelihood's latent variables.
+        """The elementwise distribution of the targets, given network outputs and the likelihood's latent variables.
 
         Args:
             output: Network outputs, shape ``(*draws, N, ...)``.
-            values: A value, shape ``(*draws, *event)``, for at least every latent variable of the likelihood.
+            values: A value, shape ``(*draws, *event)``, for every latent variable of the likelihood.
         """
         return self._likelihood_given(values)(output)
 
     @property
     def interception(self) -> Interception:
-        """Where estimators and memories of earlier calls intervene in the calls of the network."""
+        """Contexts in which estimators and memories act on the calls of the network."""
         return self._interception
 
     def check_targets(self, x: Inputs, y: Tensor) -> None:
-        """Raise a `ValueError` unless y is possible as targets of x; only the first row goes through the network."""
+        """Raise a `ValueError` unless y can be the targets of x. The network runs on the first row only."""
         check_input(x, self.like)
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
@@ -190,23 +191,22 @@ class BayesianModel(Shown, LatentVariables[P_co]):
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
         response = respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
-        _ = response.distribution  # here, since Pyro statements of the likelihood belong to this call
+        _ = response.distribution  # made here, since it may have Pyro statements, which belong to this call
         return response
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
-        """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
-        net = self.network
+        """The response to x under given weights, without Pyro statements; `likelihood` is a twin of the model's."""
         check_input(x, self.like)
-        return respond(net, likelihood, self._paths, values, x, self._interception)
+        return respond(self.network, likelihood, self._paths, values, x, self._interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
-        """The value without a data axis, which vectorised particles add: the 1 in the shape (S, 1, *parameter)."""
+        """The value without the data axis of vectorised particles: the 1 in the shape (S, 1, *parameter)."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 
 
 def random_paths(model: BayesianModel) -> set[str]:
-    """Names in the network of all random parameters; tied weights have several."""
+    """Paths in the network of all random parameters; tied weights have several."""
     return {path for paths in model.parameter_paths.values() for path in paths}
 
 
@@ -218,13 +218,13 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def own_paths(model: BayesianModel) -> dict[str, str]:
-    """Paths of the network's own parameters and buffers, by the names that they have in draws that carry them."""
+    """Paths of the network's parameters and buffers, by the names that they have in draws."""
     tensors = itertools.chain(model.network.named_parameters(), model.network.named_buffers())
     return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Paths of the values in a draw that are not latent variables, by name; raises for an unknown name."""
+    """Paths of the values in a draw that are not latent variables, by name. An unknown name raises."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

@@ -1,4 +1,4 @@
-"""The model's own copy of a network, without wrappers that hide parameters or would ignore drawn weights."""
+"""The model's own copy of a network, into which drawn weights can be put."""
 
 from collections.abc import Collection
 
@@ -14,9 +14,9 @@ MODULE_TABLES = ("_parameters", "_modules", "_buffers")
 
 
 def private_copy(net: nn.Module) -> nn.Module:
-    """A copy of a network that can take drawn weights; for a compiled network, a copy of the original module.
+    """A copy of a network into which drawn weights can be put; for a compiled network, a copy of the original module.
 
-    A compiled module stores its parameters under ``_orig_mod``, and its code may contain them as constants.
+    A compiled module has its parameters under ``_orig_mod``, and its code may contain them as constants.
     """
     _checks.kind("net", net, nn.Module, "a torch.nn.Module")
     for name, module in net.named_modules():
@@ -60,18 +60,18 @@ def _require_plain(name: str, module: nn.Module) -> None:
 
 
 def _require_reachable(net: nn.Module) -> None:
-    """Raise if a module keeps a parameter in a Python container, which would not see the drawn weights."""
+    """Raise if a module keeps a parameter in a Python container, which would not get the drawn weights."""
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     for path, module in net.named_modules():
         for attribute, value in vars(module).items():
             if attribute in MODULE_TABLES or (isinstance(module, nn.RNNBase) and attribute == "_flat_weights"):
-                continue  # recurrent layers must look up their weights again
+                continue  # `refresh_recurrent_weights` updates this list
             parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
             found = [names[id(part)] for part in parts if id(part) in names]
             if found:
                 raise ValueError(
                     f"`{'.'.join(filter(None, ('net', path, attribute)))}` is a {type(value).__name__} with the "
-                    f"parameter `{found[0]}`, which would not see drawn weights; use a `ParameterList` or "
+                    f"parameter `{found[0]}`, which would not get the drawn weights; use a `ParameterList` or "
                     "`ParameterDict`, or reach the parameter through its layer."
                 )
 
@@ -87,14 +87,16 @@ def _require_values(name: str, value: Tensor) -> None:
         return
     is_weight = isinstance(value, nn.Parameter)  # a buffer may be a mask with minus infinity
     if bool(value.isnan().any()) or (is_weight and bool(value.isinf().any())):
-        raise ValueError(f"`net` must have finite weights, got NaN or infinity in `{name}`; load or make it anew.")
+        raise ValueError(
+            f"`net` must have finite weights, got NaN or infinity in `{name}`; load or initialise it again."
+        )
 
 
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
     """Put the frozen parts of a network into eval mode, so that their running statistics do not change.
 
-    A part is frozen if it has parameters, and none of them is random (of the given paths) or learned, as after
-    ``requires_grad_(False)``. It is then a fixed function: its dropout is off as well.
+    A part is frozen if it has parameters, and none of them is learned or has one of the paths `random`. A frozen part
+    is a fixed function, so its dropout is off, too.
     """
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""

@@ -1,4 +1,4 @@
-"""The priors of a network's sites: their dependencies, and their distributions given those values."""
+"""The priors of a network's sites: on what they depend, and their distributions given these values."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """Raises an error at a Pyro statement in a prior: it would run only once, since the distribution is kept."""
+    """Raises an error at a Pyro statement in a prior, which would run only once, since the distribution is kept."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
@@ -33,13 +33,13 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """The result of a method of a prior, hidden from Pyro's handlers; statements inside raise an error."""
+    """The result of a prior's method, invisible to Pyro's handlers; Pyro statements inside raise an error."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 
 
 def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
-    """The value in the caller's network of a random parameter, which is now a buffer."""
+    """The value of a random parameter in the caller's network; in `net` the parameter is a buffer."""
     try:
         return net.get_buffer(paths[0])
     except AttributeError as error:
@@ -50,19 +50,17 @@ def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
 
 
 class NetworkPriors:
-    """A prior, applied to a network's random parameters (now buffers) that have no `declared` prior."""
+    """The priors of a network's random parameters, which are buffers: the `declared` ones, or a given prior."""
 
     def __init__(
         self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str], declared: Mapping[str, DeclaredPrior]
     ) -> None:
         self._prior, self._net, self._paths, self.declared = prior, net, dict(paths), dict(declared)
         self._cache: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
-        self.first_values: dict[str, Tensor] = {}
-        """First value of every learnable number."""
-        self.children: dict[str, str] = {}
-        """For every parent, one of the sites whose priors depend on it."""
+        self.first_values: dict[str, Tensor] = {}  # first value of every learnable number of a prior
+        self.children: dict[str, str] = {}  # for every parent, a site whose prior depends on it
+        # For every site, the names of its parents and of the learnable numbers of its prior.
         self.dependencies: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        """For every site, the names of its parents and of the learnable numbers of its prior."""
         for name in paths:
             self._add(name)
 
@@ -119,14 +117,13 @@ class NetworkPriors:
             )
 
     def given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The prior of a site's parameter, for given values of its parents and learnable numbers."""
+        """The prior of a site, for given values of its parents and learnable numbers."""
         prior = self.declared.get(name, self._prior)
         if not self.is_fixed(name):
             return prior.given(values, *self._arguments(name))
         return self._cached(name, name, lambda: prior.given({}, *self._arguments(name)))
 
     def of_parent(self, parent: str) -> TorchDistributionMixin:
-        """The prior of a parent."""
         child = self.children[parent]
         return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
@@ -135,7 +132,7 @@ class NetworkPriors:
         parameter = first_value(self._net, site, [self._paths[site]])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
-            with EXCLUSIVE:  # another thread may have put its draw into the network, and a prior may use these weights
+            with EXCLUSIVE:  # a prior may use the network's weights, which another thread may have replaced by a draw
                 found = self._cache[key] = (parameter.new_empty(0), make())
         return found[1]
 
@@ -158,7 +155,7 @@ def _are_equal(a: TorchDistributionMixin, b: TorchDistributionMixin) -> bool:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """The function of a `PyroSample`: the prior of a site or a parent, given the values drawn in the same call."""
+    """Function for a `PyroSample`: the prior of a site or parent, given the values drawn in the same call."""
 
     name: str
     parents: tuple[str, ...] = ()

@@ -17,11 +17,11 @@ from ..likelihoods import Likelihood
 from ._inputs import check_shapes
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
-"""Function from weights, ``{site: value}``, and the number of rows to a context for the network's call."""
+"""Function that returns a context for a call of the network, given weights ``{site: value}`` and a number of rows."""
 
 
 class Interception:
-    """The hook through which estimators, memories of calls and checks of outputs act on a network's calls."""
+    """Contexts in which an estimator, a memory of calls or a check of outputs acts on the calls of a network."""
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None
@@ -54,7 +54,7 @@ class Interception:
 
     @contextmanager
     def remembering(self, memory: Memory) -> Iterator[None]:
-        """A context in which calls of the network are remembered, or skip what is; see :class:`Memory`."""
+        """A context in which calls of the network use a :class:`Memory`."""
         before, self.memory = self.memory, memory
         try:
             yield
@@ -64,7 +64,7 @@ class Interception:
 
 @dataclass(frozen=True)
 class Response:
-    """A model's response to inputs."""
+    """The response of a model to inputs."""
 
     output: Tensor  # the network's output, shape (*draws, N, ...)
     num_lead: int  # number of draw axes
@@ -82,14 +82,14 @@ class Response:
         return tuple(self.distribution.batch_shape[self.num_lead :])
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """The distribution with log-densities weighted as in a fit, and the targets, checked and converted."""
+        """The distribution, with the log-densities weighted as in a fit, and the converted targets, after checks."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(
                 f"`num_data` is {num_data} but the batch has {len(y)} rows; build the model with the size of the whole "
                 "data set."
             )
-        if not reads_wait(y.device):  # `fit_svi` checks once
+        if not reads_wait(y.device):  # for other devices `fit_svi` checks once
             self.likelihood.check_targets(self.output, y)
         dtype = self.output.dtype
         return self.likelihood.weighted(self.distribution, y, dtype), self.likelihood.as_targets(y, dtype)
@@ -103,7 +103,7 @@ def respond(
     x: Inputs,
     interception: Interception,
 ) -> Response:
-    """Run a network, whose random parameters are buffers, with given weights, and apply a likelihood to its output."""
+    """Run a network with given weights, and apply a likelihood to its output; random parameters are buffers."""
     weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)
@@ -111,7 +111,7 @@ def respond(
     remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
     with remembered, nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
         output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
-    if interceptor is not None and output.is_floating_point():  # autocast may have lowered its dtype
+    if interceptor is not None and output.is_floating_point():  # under autocast it may have another dtype
         output = output.to(next(iter(weights.values())).dtype)
     rows = len(x) if isinstance(x, Tensor) else num_rows(x)
     if output.dim() <= num_lead or output.shape[num_lead] != rows:

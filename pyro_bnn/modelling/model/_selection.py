@@ -1,4 +1,4 @@
-"""Rules that select parameters of a network: by name, by kind of layer, by a function, or by combining rules."""
+"""Rules that select parameters of a network by name, by kind of layer, by a function, or by several of these."""
 
 import inspect
 import operator
@@ -19,9 +19,9 @@ Chooser = Callable[[str, Tensor, nn.Module], bool]
 
 @dataclass(frozen=True)
 class Owned:
-    """A parameter of a network with one of its names, and the layer that owns it under that name."""
+    """A parameter of a network with one of its names, and the layer that has it under this name."""
 
-    site: str  # tied weights share the parameter
+    site: str  # the same for all names of a tied weight
     name: str
     parameter: Tensor
     layer: nn.Module  # for a parametrised weight, the layer that uses it
@@ -33,7 +33,7 @@ class Owned:
 
 
 def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
-    """Parameters of a network, given with their paths; a repeated tensor belongs to the site of its first path."""
+    """Parameters of a network with given paths; a tensor with several paths has the site of the first one."""
     sites: dict[int, str] = {}
     found = []
     for path, value in values:
@@ -51,10 +51,10 @@ class Selection:
     selects and b does not; b may also be a glob or a function.
 
     Args:
-        sites: Function of all parameters under all of their names, and of the name of the argument that contains the
-            rule; returns the sites of the selected parameters.
+        sites: Function that returns the sites of the selected parameters. It is called with all parameters under all
+            of their names, and with the name of the argument that has the rule, for messages.
         text: The rule as text.
-        glob: The glob on names, if the rule is one.
+        glob: The glob on names, if the rule is a glob.
 
     Example:
         >>> from pyro_bnn import layers
@@ -127,10 +127,10 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 
 
 def layers(*kinds: type[nn.Module]) -> Selection:
-    """All parameters that layers of these kinds own directly.
+    """A selection of all parameters that layers of these kinds own directly.
 
-    Subclasses count too, as in `isinstance`. Parameters of a nested layer belong to that layer: some projections of
-    `nn.MultiheadAttention` are its own (``in_proj_weight``), others belong to a linear layer inside it.
+    Subclasses count, too, as in `isinstance`. Parameters of a nested layer belong only to the nested layer: for example
+    `nn.MultiheadAttention` owns ``in_proj_weight``, while its output projection belongs to a linear layer inside it.
 
     Args:
         kinds: Classes of layers, such as `nn.Linear`.
@@ -188,7 +188,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Reason why a function cannot be called with name, parameter and layer; empty if it can, or if that is unknown."""
+    """Reason why a function cannot be called with name, parameter and layer; empty if it can, or if this is unknown."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:

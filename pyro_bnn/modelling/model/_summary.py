@@ -13,10 +13,10 @@ from ._choice import few
 from ._selection import SITE_PREFIX, owned
 
 MOST_ROWS = MOST_LINES - 3
-"""Largest number of parameters that are shown one by one; more are counted by kind of layer."""
+"""Largest number of parameters with a row each; if there are more, the rows count them by kind of layer."""
 
 NAMES_WIDTH = 40
-"""Largest length of the list of layers' names in the last column."""
+"""Largest number of characters for the names of layers in the last column."""
 
 RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 
@@ -28,10 +28,10 @@ def summary_of(
     latents: Mapping[str, torch.Size],
     declared: Sequence[str],
 ) -> Summary:
-    """A few lines about a model of a network, prior and likelihood, on the device and in the dtype of `like`.
+    """The summary of a model with a network, a prior and a likelihood, on the device and in the dtype of `like`.
 
-    `latents` are the shapes of its latent variables, except those of the likelihood; `declared` are the sites with
-    priors of their own.
+    `latents` has the shapes of the latent variables, except those of the likelihood. `declared` has the sites whose
+    priors the network itself declares.
     """
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
@@ -53,7 +53,7 @@ def summary_of(
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """For each variable, the kind of its layer and its name there, such as ``Conv2d.weight``, ``prior.scale``."""
+    """For each variable, its kind: the layer's class and the name in it, such as ``Conv2d.weight``."""
     kinds = {name: f"{name.partition('.')[0]}.{name.rpartition('.')[2]}" for name in names}
     random = [(path, value) for path, value in network.named_buffers() if f"{SITE_PREFIX}.{path}" in kinds]
     of_layers = owned(network, [*random, *network.named_parameters()])
@@ -63,9 +63,10 @@ def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
 def _rows_by_kind(
     shapes: Mapping[str, torch.Size], states: Mapping[str, str], kinds: Mapping[str, str]
 ) -> Iterator[tuple[Cell, ...]]:
-    """Rows that count variables of one kind of layer, with the same name in it and in the same state.
+    """Rows that count the variables of one kind in one state.
 
-    Names in the same layers share a row, as ``Linear.weight, bias``. Layers are named where they are a minority.
+    Kinds in the same layers share a row, as ``Linear.weight, bias``. A row names its layers if they are at most half of
+    all layers with this kind of variable.
     """
     totals = Counter(kinds[name] for name in shapes)
     members: dict[tuple[str, str], list[str]] = {(state, kind): [] for state in STATES for kind in totals}
@@ -84,7 +85,7 @@ def _rows_by_kind(
 
 
 def _named(layers: Sequence[str]) -> str:
-    """The layers' names in the network, as many as fit."""
+    """As many names of layers as fit."""
     paths = [layer.removeprefix(f"{SITE_PREFIX}.") for layer in layers]
     texts = [few(paths, most) for most in (3, 2, 1)]
     return next((text for text in texts if len(text) <= NAMES_WIDTH), texts[-1])

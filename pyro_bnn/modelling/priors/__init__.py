@@ -1,4 +1,4 @@
-"""Weight priors: each maps (name, parameter, layer) to a distribution, with fixed, inferred or learned scales."""
+"""Priors of weights, with fixed, inferred or learned scales."""
 
 from ._base import PRIOR_PREFIX as PRIOR_PREFIX
 from ._base import HierarchicalPrior as HierarchicalPrior

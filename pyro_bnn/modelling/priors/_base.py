@@ -13,7 +13,7 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """A prior's scale on a parameter's device, after a check that its dtype holds the scale and its inverse square."""
+    """A scale as a tensor like a parameter, whose dtype must be able to represent the scale and its inverse square."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 
@@ -32,8 +32,8 @@ class WeightPrior(ABC):
         """The latent variables on which the prior of a parameter depends, with their own priors.
 
         Returns:
-            ``{site name: distribution}``. Names begin with ``prior.``. Two parameters with a parent of the same name
-            share that parent.
+            ``{site name: distribution}``. Names begin with ``prior.``. Parameters with a parent of the same name share
+            this parent.
         """
         return {}
 
@@ -41,8 +41,8 @@ class WeightPrior(ABC):
         """The learnable numbers on which the prior of a parameter depends, with their first values.
 
         Returns:
-            ``{name: value}``, unconstrained. Names begin with ``prior.``. Two parameters with a number of the same name
-            share that number.
+            ``{name: value}``, unconstrained. Names begin with ``prior.``. Parameters with a number of the same name
+            share this number.
         """
         return {}
 
@@ -50,28 +50,28 @@ class WeightPrior(ABC):
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The prior of the whole parameter, for given values of its parents and learnable numbers.
+        """The prior of the whole parameter, given values of its parents and learnable numbers.
 
-        `values` has every parent, shape ``(*draws, *event)``, and every learnable number. The distribution has batch
-        shape ``draws`` and event shape `parameter.shape`.
+        `values` has a value of shape ``(*draws, *event)`` for every parent, and every learnable number. The
+        distribution has batch shape ``draws`` and event shape `parameter.shape`.
         """
 
 
 class Prior(WeightPrior):
     """Maps one parameter of a network to its prior distribution.
 
-    A subclass implements :meth:`elementwise`; the base class expands the result to the parameter's own shape, so that
-    the prior of a whole tensor is one Pyro site.
+    A subclass implements :meth:`elementwise`. The base class expands its result to the shape of the parameter, so that
+    the whole parameter is one Pyro site.
 
-    The distribution is made once, when the model is built, and again when the model moves to another device or dtype.
-    So :meth:`elementwise` must draw nothing: a prior with latent scales is a :class:`HierarchicalPrior`.
+    The distribution is made when the model is built, and again when the model moves to another device or dtype. So
+    :meth:`elementwise` must draw nothing: for latent scales, use a :class:`HierarchicalPrior`.
     """
 
     @abstractmethod
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The prior of the elements of `parameter`, on its device and in its dtype.
 
-        It is over real numbers, and its batch shape broadcasts to the parameter's shape.
+        Its support is the real numbers, and its batch shape broadcasts to the parameter's shape.
         """
 
     def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
@@ -81,7 +81,6 @@ class Prior(WeightPrior):
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The fixed distribution; the values are ignored."""
         return self(name, parameter, module)
 
 
@@ -99,21 +98,19 @@ class HierarchicalPrior(WeightPrior):
     ) -> TorchDistributionMixin:
         """The prior of the elements of `parameter`, given its parents and learnable numbers.
 
-        A value of event shape e has shape ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter as one
-        of shape e does. The batch shape of the result broadcasts to ``(*draws, *parameter.shape)``.
+        A value of event shape e has shape ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter. The
+        batch shape of the result broadcasts to ``(*draws, *parameter.shape)``.
         """
 
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The prior of the whole parameter: batch shape ``draws``, event shape `parameter.shape`."""
         event_dims = self._event_dims(name, parameter, module)
         num_leads = {key: value.dim() - event_dims.get(key, value.dim()) for key, value in values.items()}
         most, leads, lined_up = max(num_leads.values(), default=0), [], {}
         for key, value in values.items():
             lead, event = value.shape[: num_leads[key]], value.shape[num_leads[key] :]
-            # Vectorised draws have leading axes (S, 1) or (S,). The draws are the first axis of both, so pad on the
-            # right.
+            # Vectorised draws have leading axes (S, 1) or (S,), so pad on the right.
             leads.append((*lead, *[1] * (most - len(lead))))
             lined_up[key] = value.reshape(*leads[-1], *[1] * (parameter.dim() - len(event)), *event)
         lead = torch.broadcast_shapes(*leads)
@@ -121,7 +118,7 @@ class HierarchicalPrior(WeightPrior):
         return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
 
     def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
-        """Number of event axes of each parent; cached, since building parents may wait for a GPU."""
+        """Number of event axes of each parent; cached, since making parents may wait for a GPU."""
         kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # a subclass may be a frozen dataclass
         key = name, parameter.shape
         if key not in kept:

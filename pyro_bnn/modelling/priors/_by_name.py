@@ -13,13 +13,14 @@ from ._base import Prior, WeightPrior
 
 @dataclass(frozen=True)
 class PriorByName(Prior):
-    """Chooses a prior by the parameter's site name: the first glob that matches wins.
+    """Chooses the prior of a parameter by its site name: that of the first glob that matches.
 
     Args:
-        priors: Prior of each glob, in order of precedence; ``*`` is one component of a name, ``**`` any number of them.
+        priors: Prior of each glob, in order of precedence. In a glob, ``*`` is one component of a name, and ``**`` any
+            number of components.
 
     Raises:
-        ValueError: If `priors` is not a dict of priors; when a parameter matches no glob.
+        ValueError: If `priors` is not a dict of priors. A parameter that matches no glob raises later.
 
     Example:
         >>> from pyro_bnn import NormalPrior, ScaleMixturePrior
@@ -44,22 +45,18 @@ class PriorByName(Prior):
         raise ValueError(f'no glob of {list(self.priors)} matches `{name}`; add a last entry "**" for all the rest.')
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The prior of the elements by the first matching prior, which must be a fixed one."""
         prior = self.prior_of(name)
         if not isinstance(prior, Prior):
             raise ValueError(f"the prior of `{name}` depends on other variables; call `given` with their values.")
         return prior.elementwise(name, parameter, module)
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """The parents of the first matching prior; see :meth:`WeightPrior.parents`."""
         return self.prior_of(name).parents(name, parameter, module)
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
-        """The learnable numbers of the first matching prior; see :meth:`WeightPrior.learned`."""
         return self.prior_of(name).learned(name, parameter, module)
 
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The distribution of the first matching prior; see :meth:`WeightPrior.given`."""
         return self.prior_of(name).given(values, name, parameter, module)

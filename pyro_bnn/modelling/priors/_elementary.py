@@ -1,6 +1,6 @@
 """Fixed priors with the same settings for every parameter.
 
-The numbers are checked once, when a prior is made, so that distributions need no checks at every step.
+Numbers are checked when a prior is made, so that distributions need no checks at every step.
 """
 
 import math
@@ -18,8 +18,6 @@ from ._base import Prior, scale_like
 
 @dataclass(frozen=True)
 class _ScalePrior(Prior):
-    """A prior with one scale for all elements."""
-
     scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -44,12 +42,11 @@ class NormalPrior(_ScalePrior):
         .. math:: \frac1N \sum_n -\log p(y_n \mid w) + \frac{\lambda}{2} \lVert w \rVert^2
                   \;=\; -\frac1N \log p(w, y) + \text{const}, \qquad \text{scale} = \frac{1}{\sqrt{\lambda N}}.
 
-        The convention is that of ``torch.optim.SGD(weight_decay=)``, which adds :math:`\lambda w` to the gradient. The
-        penalty is then half of :math:`\lambda` times the squared weights, for every parameter of the optimizer, biases
-        included. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty has no factor of one half,
-        pass twice the `weight_decay`. A mean squared error is :math:`2 \sigma^2` times a negative log-likelihood: with
-        such a loss, divide the weight decay by :math:`2 \sigma^2`. The decoupled decay of `AdamW` corresponds to no
-        prior.
+        As in ``torch.optim.SGD(weight_decay=)``, :math:`\lambda w` is added to the gradient, for all parameters of the
+        optimizer, including biases. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty has no
+        factor of one half, pass twice the `weight_decay`. A mean squared error is :math:`2 \sigma^2` times a negative
+        log-likelihood: for this loss, divide the weight decay by :math:`2 \sigma^2`. The decoupled decay of `AdamW`
+        corresponds to no prior.
 
         Args:
             weight_decay: The factor :math:`\lambda`, above 0.
@@ -66,7 +63,6 @@ class NormalPrior(_ScalePrior):
         return cls(1 / math.sqrt(weight_decay * _checks.at_least("num_data", num_data, 1)))
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """N(0, scale^2)."""
         return dist.Normal(parameter.new_zeros(()), self._scale(parameter), validate_args=False)
 
 
@@ -75,8 +71,8 @@ class NetworkNormalPrior(_ScalePrior):
     r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
 
     For a pretrained network this is the prior of MOPED: it assumes that the weights are near those of an earlier
-    training. If that training saw the same data, they are counted twice, and the posterior is too sure of the given
-    weights; compare on data that neither training saw.
+    training. If the earlier training used the same data, these count twice, and the posterior is too certain of the
+    given weights. Compare on data that neither training used.
 
     The means share memory with the model's copy of the network's weights.
 
@@ -89,7 +85,6 @@ class NetworkNormalPrior(_ScalePrior):
     """
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """N(parameter, scale^2)."""
         return dist.Normal(parameter.detach(), self._scale(parameter), validate_args=False)
 
 
@@ -102,7 +97,6 @@ class LaplacePrior(_ScalePrior):
     """
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """Laplace(0, scale)."""
         return dist.Laplace(parameter.new_zeros(()), self._scale(parameter), validate_args=False)
 
 
@@ -129,7 +123,6 @@ class ScaleMixturePrior(Prior):
         _checks.positive("scale2", self.scale2)
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The two-component mixture."""
         mixing = parameter.new_full((), float(self.mixing))
         smallest = torch.finfo(mixing.dtype).eps
         if not smallest <= self.mixing <= 1 - smallest:
@@ -143,14 +136,14 @@ class ScaleMixturePrior(Prior):
 
 @dataclass(frozen=True)
 class FanInNormalPrior(Prior):
-    r"""N(0, gain^2 / fan_in), under which the prior variance of pre-activations does not depend on the layer's width.
+    r"""N(0, gain^2 / fan_in): the prior variance of pre-activations does not depend on the width of the layer.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
     fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if that has at least two
     dimensions. Otherwise, as in normalisation layers, its standard deviation is `gain`.
 
     Args:
-        gain: Standard deviation times the root of the fan-in; :math:`\sqrt 2` keeps the second moment of ReLU
+        gain: Standard deviation times the square root of the fan-in; :math:`\sqrt 2` keeps the second moment of ReLU
             activations.
 
     References:
@@ -163,7 +156,6 @@ class FanInNormalPrior(Prior):
         _checks.positive("gain", self.gain)
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """N(0, gain^2 / fan_in)."""
         weight = parameter if parameter.dim() > 1 else getattr(module, "weight", None)
         fan_in = weight[0].numel() if isinstance(weight, Tensor) and weight.dim() > 1 else 1
         scale = scale_like("gain", self.gain / math.sqrt(fan_in), parameter)

@@ -1,4 +1,4 @@
-"""Gaussian priors with scales that are latent variables of the model, or learned (empirical Bayes)."""
+"""Gaussian priors whose scales are latent variables of the model, or learned (empirical Bayes)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,6 @@ Per = Literal["layer", "parameter"]
 
 
 def _check_per(per: str) -> None:
-    """Raise unless `per` is "layer" or "parameter"."""
     if per not in ("layer", "parameter"):
         raise ValueError(f'`per` must be "layer" or "parameter", got {per!r}.')
 
@@ -34,7 +33,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
     .. math:: s \sim p(s), \qquad w_i \mid s \sim N(0, s^2).
 
     The scale is the site ``prior.0.scale`` for the layer ``net.0``, or ``prior.0.weight.scale`` for the parameter
-    ``net.0.weight``. The data determine its posterior, so you need not choose the size of the weights by hand.
+    ``net.0.weight``. It is inferred from the data, so you need not choose the size of the weights.
 
     Args:
         scale_prior: Prior p(s) of one positive number, from Pyro's distributions; by default HalfNormal(1).
@@ -57,7 +56,6 @@ class HierarchicalNormalPrior(HierarchicalPrior):
             raise ValueError(f"`scale_prior` must be of one number, got event shape {tuple(event_shape)}.")
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """The scale."""
         moved = move_distribution(self.scale_prior, parameter)
         assert isinstance(moved, TorchDistributionMixin)
         return {prior_name(name, self.per, "scale"): moved}
@@ -65,25 +63,25 @@ class HierarchicalNormalPrior(HierarchicalPrior):
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """N(0, scale^2)."""
         return _centred_normal(values[prior_name(name, self.per, "scale")])
 
 
 @dataclass(frozen=True)
 class HorseshoePrior(HierarchicalPrior):
-    r"""Most weights near 0, some anywhere: Gaussians with one global and many local scales that have heavy tails.
+    r"""A sparse prior: Gaussians whose scale is a global scale times a local one, both with heavy tails.
 
     .. math:: \tau \sim C^+(0, b), \qquad \lambda_k \sim C^+(0, 1), \qquad
               w_{ki} \mid \tau, \lambda_k \sim N(0, \tau^2 \lambda_k^2),
 
-    with half-Cauchy distributions :math:`C^+`. With a slab of scale c (the regularised horseshoe) the Gaussian's scale
-    is :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2}`, which never exceeds c.
+    with half-Cauchy distributions :math:`C^+`. Most weights are near 0, and a few may be large. In the regularised
+    horseshoe, a slab of scale c limits the Gaussian's scale to
+    :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2} < c`.
 
     The global scale is the site ``prior.0.global_scale`` for the layer ``net.0``, or ``prior.0.weight.global_scale``
     for the parameter ``net.0.weight``. The local scales are always the site ``prior.0.weight.local_scales``.
 
     Args:
-        global_scale: Median b of the global scale; smaller values mean that fewer weights matter.
+        global_scale: Median b of the global scale; with a smaller value, fewer weights are large.
         local: "unit" if all weights of a unit (one index of the first axis) share a local scale, as in Ghosh et al., so
             that whole units can vanish; "weight" if each weight has its own. Each element of a bias always has its own.
         slab_scale: Scale c of the slab; None for the plain horseshoe.
@@ -128,7 +126,6 @@ class HorseshoePrior(HierarchicalPrior):
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """N(0, scale^2), where scale is the global scale times the local one, limited by `slab_scale`."""
         of_all, of_each = self._names(name)
         scale = values[of_all] * values[of_each]
         if self.slab_scale is not None:
@@ -140,16 +137,14 @@ class HorseshoePrior(HierarchicalPrior):
 class LearnedNormalPrior(HierarchicalPrior):
     r"""N(0, s^2) on every element, with a standard deviation s that maximises the ELBO (empirical Bayes).
 
-    .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s),
+    .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s).
 
-    which for an exact guide maximises the evidence :math:`\log p(y \mid s)`. The learned parameter is :math:`\log s`,
-    in the model ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or
-    ``model.prior_parameters.0.weight.log_scale`` for the parameter ``net.0.weight``. An optimizer step multiplies s by
-    a factor.
+    With an exact guide, this maximises the evidence :math:`\log p(y \mid s)`. The learned parameter is :math:`\log s`:
+    ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or ``model.prior_parameters.0.weight.log_scale`` for
+    the parameter ``net.0.weight``. MCMC and Laplace's method do not change it.
 
-    Under a mean-field guide and an overparametrised network the learned scale can collapse towards 0, and the weights
-    with it; :class:`HierarchicalNormalPrior` keeps the scale's uncertainty. MCMC and Laplace's method do not change the
-    scale.
+    With a mean-field guide and an overparametrised network, the learned scale can collapse towards 0, together with the
+    weights. :class:`HierarchicalNormalPrior` infers the scale with its uncertainty.
 
     Args:
         scale: First value of s, above 0.
@@ -170,11 +165,9 @@ class LearnedNormalPrior(HierarchicalPrior):
         _check_per(self.per)
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
-        """The logarithm of the scale."""
         return {prior_name(name, self.per, "log_scale"): scale_like("scale", self.scale, parameter).log()}
 
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """N(0, scale^2)."""
         return _centred_normal(values[prior_name(name, self.per, "log_scale")].exp())

@@ -1,4 +1,4 @@
-"""A posterior from other data, as a prior."""
+"""The posterior from earlier data as a prior."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from ._base import Prior
 class PosteriorPrior(Prior):
     """Independent Gaussians, with a separate mean and standard deviation for every element.
 
-    ``posterior.as_prior()`` builds it from a posterior. A model with this prior continues learning from new data where
-    the
-    old data ended: with exact posteriors the result would be the posterior given all data together.
+    ``posterior.as_prior()`` makes it from the posterior given earlier data. With this prior, a model learns from new
+    data; if both posteriors were exact, the result would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of parameters without such numbers, such as the output layer of a new task; None raises an
-            error for them.
+        otherwise: Prior of all other parameters, such as the output layer of a new task; if it is None, they raise an
+            error.
 
     Raises:
-        ValueError: If sites or shapes of the two differ, or a scale is not above 0; when a parameter has another shape.
+        ValueError: If sites or shapes of `locations` and `scales` differ, or a scale is not above 0. A parameter of
+            another shape raises later.
 
     References:
         Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
@@ -63,18 +63,15 @@ class PosteriorPrior(Prior):
             if not bool(((scale > 0) & torch.isfinite(scale)).all()):
                 raise ValueError(
                     f"`scales` of `{name}` must be above 0 and finite, got {float(scale.min()):g} to "
-                    f"{float(scale.max()):g}; points and removed weights have no width. Hand on a posterior "
-                    "with widths, or its other sites by `PosteriorPrior(locations, scales, otherwise=...)`."
+                    f"{float(scale.max()):g}; points and removed weights have scale 0. Use another posterior, or "
+                    "only the other sites, as `PosteriorPrior(locations, scales, otherwise=...)`."
                 )
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The Gaussians of a parameter, or the prior `otherwise`."""
         if name not in self.locations:
             if self.otherwise is None:
                 known = list(self.locations)
-                raise ValueError(
-                    f"the posterior has no `{name}`, only {known}; say which prior it gets by `otherwise`."
-                )
+                raise ValueError(f"the posterior has no `{name}`, only {known}; choose its prior by `otherwise`.")
             return self.otherwise.elementwise(name, parameter, module)
         location, scale = self.locations[name], self.scales[name]
         if location.shape != parameter.shape:
