@@ -165,7 +165,7 @@ def test_the_version_is_that_of_the_project():
 
 IN_WORDS = {
     "accuracy": "only with the tutorial recipes",
-    "likelihood": "guessed from the target, and said",
+    "likelihood": "guessed from the target; a message says which",
     "net": "fully connected layers of --hidden units",
     "estimator": "weights, for tables and arrays local",
     "features": "all but the target",

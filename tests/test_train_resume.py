@@ -45,7 +45,7 @@ def stopped(pyro_bnn, tmp_path, monkeypatch, options):  # noqa: F811
         patch.setattr(Folder, "note", note)
         code, out, err = pyro_bnn(*options, "--out", tmp_path / "stopped")
     assert (code, out) == (130, "")
-    assert err.strip() == f"error: stopped; `pyro-bnn train --resume {tmp_path / 'stopped'}` goes on."
+    assert err.strip() == f"error: stopped; `pyro-bnn train --resume {tmp_path / 'stopped'}` continues it."
     return tmp_path / "stopped"
 
 

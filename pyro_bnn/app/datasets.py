@@ -1,4 +1,4 @@
-"""The data of a run: training and test rows, and what a trained run must know about them."""
+"""The data of a run, and the facts about them that its folder stores."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """The record of a run's data in its folder: enough to build the network and to encode new rows."""
+    """The facts about its data that a run's folder stores, to build the network and to encode new rows."""
 
     sha256: str  # checksum of the rows
     num_train: int  # rows to train on
@@ -28,41 +28,40 @@ class Facts:
     def __post_init__(self) -> None:
         if self.num_train < 1 or self.num_test < 0:
             raise ValueError(
-                f"a run must have a training row and no fewer than 0 test rows, got `num_train` {self.num_train} and "
-                f"`num_test` {self.num_test}."
+                f"`num_train` must be at least 1 and `num_test` at least 0, got {self.num_train} and {self.num_test}."
             )
         encoded = [self.table.width] if self.table else self.arrays.shape if self.arrays else self.input_shape
         if not self.input_shape or min(self.input_shape) < 1 or self.input_shape != encoded:
             raise ValueError(
-                f"`input_shape` must be the shape of an encoded row{f', {encoded}' if encoded else ''}, of numbers of "
+                f"`input_shape` must be the shape of an encoded row{f', {encoded}' if encoded else ''}, with sizes of "
                 f"at least 1, got {self.input_shape}."
             )
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The rows of a run, as its network takes them."""
+    """The rows of a run, encoded for its network."""
 
     x_train: Tensor  # (N, ...)
     y_train: Tensor  # labels, (N,), or numbers, (N, O)
     x_test: Tensor  # (M, ...)
     y_test: Tensor
-    facts: Facts  # the record of them in the run's folder
+    facts: Facts
     notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; empty for numbers."""
+        """Names of the classes; empty if the targets are numbers."""
         return tuple(self.facts.target.classes)
 
     def nll_of(self, epoch: EpochRecord) -> float:
-        """Negative expected log-likelihood of an epoch per training row, in nats and in the target's units."""
+        """Negative expected log-likelihood of an epoch per training row, in nats, of targets in their own units."""
         unit = sum(math.log(scale) for scale in self.facts.target.scale)
         return -epoch.expected_log_likelihood / len(self.x_train) + unit
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise if rows with this checksum are not the run's training rows; `facts` is the record in the run's folder."""
+    """Raise if the checksum differs from that of the run's rows in `facts`; `shown` names the data or the run."""
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":

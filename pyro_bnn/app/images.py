@@ -1,4 +1,4 @@
-"""The images of a run: training images, test images, and images that represent the unknown."""
+"""The images of a run: for training, for tests, and images of unknown things, which detection is tested on."""
 
 import hashlib
 from dataclasses import replace
@@ -13,7 +13,7 @@ from .datasets import Dataset, Facts
 from .own.targets import Target
 
 SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
-"""The data set whose images are unknown to a run without held-out classes."""
+"""For a run without held-out classes, the data set of its unknown images."""
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
@@ -36,7 +36,7 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 
 
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
-    """A run's images, of which a validation set replaces the test set; and the test images of held-out classes."""
+    """A run's images, and the test images of held-out classes. A validation set, if any, replaces the test set."""
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if not config.validation:
         return _dataset(images), unknown
@@ -72,10 +72,10 @@ def _dataset(images: Images) -> Dataset:
 def load_with_unknown(
     config: RunConfig, ood: str | None, *, root: str | Path | None, download: bool = False
 ) -> tuple[Dataset, Tensor, str]:
-    """A run's images; the images unknown to it, shape (M, H, W), possibly none; and a description of these.
+    """A run's images; the images unknown to it, shape (M, H, W) with M >= 0; and a description of the unknown ones.
 
-    The unknown images are the test images of the data set `ood`, else of the run's held-out classes, else of its data
-    set's sibling.
+    The unknown images are the test images of the data set `ood`; if it is None, those of the run's held-out classes;
+    without held-out classes, those of the sibling of its data set.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
@@ -96,16 +96,15 @@ def load_with_unknown(
 
 
 MOST_KNOWN = 0.01
-"""Heuristic: a larger share of images that are also training images is no coincidence. The share is 0 in all data sets
-here."""
+"""Heuristic: largest share of images that may also be training images. It is 0 in all data sets here."""
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Raise if images, called `test` or `unknown`, are among a run's training images."""
+    """Raise if the images `x` are training images; the message calls them `name`, which is test or unknown."""
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())
     if seen > MOST_KNOWN * len(x):
         raise ValueError(
-            f"{seen} of the {len(x)} {name} images are among those that the run was trained on, which says nothing "
-            "about others; pass a folder with the published files (--data, or $PYRO_BNN_DATA)."
+            f"{seen} of the {len(x)} {name} images are also training images, and scores on these say nothing about new "
+            "images; pass a folder with the published files (--data, or $PYRO_BNN_DATA)."
         )

@@ -1,4 +1,4 @@
-"""Settings of new runs: from a recipe, or chosen for the user's data; what the user gave overrides them."""
+"""Settings of new runs, from a recipe or chosen for the user's data. Settings that the user gives override them."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from .config import settings as declared
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
-"""Heuristic: optimisation steps of a run on tables or arrays, and the resulting limits of the epochs."""
+"""Heuristic: optimisation steps of a run on tables or arrays, and limits of its number of epochs."""
 
 LARGEST_BATCH = 256
 """Heuristic: rows per step; all rows if there are fewer."""
@@ -34,18 +34,18 @@ OWN = RunConfig(
     estimator="local",
     test_fraction=0.2,
 )
-"""Heuristic: settings for tables without tuning, in standard units; epochs and batch size follow from the rows."""
+"""Heuristic: settings for tables and arrays, for standardised data; epochs and batch size follow from the rows."""
 
 VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
     "method",
     "seed",
     "time_limit",
 }
-"""Settings of a variational fit: a run that is given one of them is variational."""
+"""Settings of a variational fit: if the user gives one of them, the run is variational."""
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """The settings of a new run, including what the user gave, and sentences on what was guessed."""
+    """The settings of a new run, and sentences about those that were guessed; `given` are the user's."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
@@ -61,7 +61,7 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 
 
 def method_for(settings: Mapping[str, Any]) -> str:
-    """The method of a run on tables or arrays: as given, else variational if a setting of such a fit is given."""
+    """The method of a run on tables or arrays: the given one; else svi if a setting of it is given; else auto."""
     names, method = _variational(settings), settings.get("method")
     if method is None:
         return "svi" if names else "auto"
@@ -79,13 +79,12 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     kind = kind_of(dataset)
     if kind == "table" and "target" not in settings:
         raise ValueError(f"{dataset} needs --target: the name of the column to predict.")
-    guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve())}
-    guesses["method"] = method_for(settings)
+    guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method_for(settings)}
     if kind != "table":
         guesses["target"] = ""
     is_natural = settings.get("optimizer", "adam").startswith("natural")
     if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
-        guesses["estimator"] = "weights"  # other choices do not suit every layer, guide and optimizer
+        guesses["estimator"] = "weights"  # the others do not support every layer, guide and optimizer
     config = replace(OWN, **{**guesses, **settings})
     config.check()
     if not Path(dataset).exists():

@@ -89,7 +89,7 @@ def train(
         from ..building import unused_globs
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
-        from ..processes import going_on, joined, shared
+        from ..processes import joined, run_folder, shared
         from ..starting import new_config
 
     output = Output("train", as_json=as_json)
@@ -106,12 +106,12 @@ def train(
             if config.kind != "images" and (data is not None or download):
                 raise ValueError("--data and --download are for image sets; the file itself is the first argument.")
             place = out
-            folder = stack.enter_context(shared(going_on(place, force=force), processes))
+            folder = stack.enter_context(shared(run_folder(place, force=force), processes))
         facts = runs.read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
         known = sources.load(config, root=data, download=download, facts=facts)
         unused = "" if facts is not None else unused_globs(config, known)
         if unused and "prior" in given:
-            raise ValueError(f"{unused}; mend the glob, or leave it out.")
+            raise ValueError(f"{unused}; correct the glob, or leave it out.")
         if unused:
             notes.append(f"{unused[0].upper()}{unused[1:]}: --prior gives another.")
         if processes.is_first:
