@@ -1,7 +1,7 @@
 """`pyro-bnn prune`.
 
-Its JSON: `folder`, `pictures` (names of files), `report` and `gains` as in pruning.json (by share of weights removed:
-what that costs, and what it saves in bytes and seconds), and `pruned`: null, or with --keep the `folder` of the copy
+Its JSON: `folder`, `pictures` (file names); `report` and `gains` as in pruning.json, which are the costs and the
+savings in bytes and seconds by share of removed weights; and `pruned`: null, or with --keep the `folder` of the copy
 and its `status`.
 """
 
@@ -25,7 +25,7 @@ EXAMPLES = (
 def prune(
     run: options.Run,
     fractions: Annotated[
-        str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
+        str, typer.Option(help="Shares of the weights to remove, in ascending order of their signal-to-noise ratio.")
     ] = "0,.1,.25,.5,.75,.95,.98,.99,1",
     per: Annotated[
         Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
@@ -33,7 +33,7 @@ def prune(
     keep: Annotated[
         float | None,
         typer.Option(
-            help="Share of the weights that is left in a pruned copy of the run, written to --out.",
+            help="Share of the weights that stay in a pruned copy of the run, written to --out.",
             min=0,
             max=1,
             show_default=False,
@@ -51,9 +51,8 @@ def prune(
 ) -> None:
     """Measure what removing weights costs and saves.
 
-    Prints scores, file size and speed by the share of weights removed; weights with the lowest signal-to-noise ratio
-    |mean| / sd are removed first. Tables and pictures are written into the run's folder; the run itself keeps all its
-    weights.
+    Prints scores, file size and speed by the share of removed weights. Weights with the lowest signal-to-noise ratio
+    |mean| / sd are removed first. Tables and pictures are written into the run's folder; the run keeps all its weights.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")

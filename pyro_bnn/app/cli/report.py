@@ -27,13 +27,13 @@ def report(
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it exists.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a report on a training run: one HTML page that needs no network.
 
-    Its first line recommends a decision. It contains verdicts with their thresholds, scores of the network and of
-    simple methods, calibration, unknown images, examples, training curves, weights and settings.
+    Its first line says whether the run is usable. It contains verdicts with their thresholds, scores of the network and
+    of simple methods, calibration, unknown images, examples, training curves, weights and settings.
     """
     if out is not None:
         options.check_file(out, force=force)

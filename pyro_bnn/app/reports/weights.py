@@ -1,4 +1,4 @@
-"""The report on the weights of a training run: how large they are, and how certain."""
+"""The report on the weights of a training run: their sizes and their uncertainty."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ FILES = ("weight.png", "weights.png")
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """Summary of the posterior of one site's weights, without removed weights."""
+    """Summary of the posterior of the weights of one site that were not removed."""
 
     site: str
     num_weights: int
@@ -64,7 +64,7 @@ def report_weights(
     if site is None:
         site = next((name for name in ratios if bool(guide.kept(name).any())), None)
     if site is None:
-        raise ValueError("all weights were removed: none has a posterior to show.")
+        raise ValueError("all weights were removed, so none has a posterior to show.")
     if site not in ratios:
         raise ValueError(f"there is no site {site!r}; choose from {', '.join(ratios)}.")
     shape = tuple(ratios[site].shape)

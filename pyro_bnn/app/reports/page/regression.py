@@ -1,4 +1,4 @@
-"""The report's sections on a regression: errors, intervals, and whether uncertainty points at errors."""
+"""The report's sections on a regression: errors, intervals, and whether errors are larger where uncertainty is."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,25 +24,24 @@ HEADLINE = 0.9
 """The interval that is drawn and shown at the top."""
 
 CHANCE = 0.99
-"""Coverage within the range that a correct interval attains with this probability is put down to chance. It is close to
-1 because several levels are tested: a correct prediction fails in less than one case in twenty."""
+"""Coverage is accepted within the range that correct intervals have with this probability. It is close to 1 because
+several levels are tested: a correct prediction fails in less than one case in twenty."""
 
 SMALL_MISS = 0.05
-"""Heuristic: intervals whose coverage is off by less than this are called slightly off."""
+"""Heuristic: a smaller error of the coverage is called slight."""
 
 GROUPS = 4
 """Number of groups into which rows are sorted by predicted uncertainty."""
 
 NUM_SIMULATIONS = 100
-"""Number of simulations of errors of the predicted size; the standard error of their mean rank correlation is below
-0.01 for a hundred rows or more."""
+"""Number of simulations of errors from the predicted standard deviations; the standard error of their mean rank
+correlation is below 0.01 for a hundred rows or more."""
 
 FEWEST = 20
 """Heuristic: with fewer rows, the report does not say whether uncertainty ranks the errors."""
 
 MOST_DRAWN = 200
-"""Largest number of rows in the picture of intervals; if there are more, this many are drawn, evenly spread by
-prediction."""
+"""Largest number of rows in the picture of intervals; of more rows it shows so many, evenly spaced by prediction."""
 
 MOST_OUTPUTS = 3
 """Largest number of outputs that have pictures."""
@@ -52,7 +51,7 @@ MOST_OUTPUTS = 3
 
 
 def errors_section(subject: Subject) -> Section | None:
-    """Errors and NLL of the network and of simple methods; predicted against observed numbers."""
+    """Errors and NLL of the network and of simple methods, and a picture of observed against predicted numbers."""
     found = subject.regressed
     if found is None:
         return None
@@ -89,7 +88,7 @@ def errors_section(subject: Subject) -> Section | None:
 
 
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
-    """Whether squared errors, shape (N, O), are smaller than if the mean of the training targets were predicted."""
+    """Whether squared errors, (N, O), are smaller than those of a guess, the mean of the training targets."""
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))
@@ -110,7 +109,7 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
 
 
 def _root(squared: Tensor) -> tuple[float, float]:
-    """Root of the mean, and its standard error."""
+    """Root of the mean and its standard error."""
     mean, error = mean_and_error(squared)
     return math.sqrt(mean), error / (2 * math.sqrt(mean)) if mean else 0.0
 
@@ -172,7 +171,7 @@ def intervals_section(subject: Subject) -> Section | None:
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     """The share of targets inside the intervals, and the range of that share by chance.
 
-    Intervals of whole numbers cover more than their level; their expected share is computed from the prediction itself.
+    Intervals of counts cover more than their level; the share that they promise is computed from the prediction.
     """
     low, high = _interval(found.prediction, level)
     promised = level
@@ -199,20 +198,20 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]]) -> Verdict:
     is_large = max(map(abs, misses), default=0) >= SMALL_MISS
     kind = kind if is_large else f"slightly {kind}"
     levels = "" if len(wrong) == len(rows) else " and ".join(percent(row["level"], 0) for row in wrong) + " "
-    good = f"The intervals hold what they promise, as far as these rows can tell (share inside: {numbers})."
+    good = f"The intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
     text = f"The {levels}intervals are {kind}: the share of the targets inside is {numbers}."
     return judged(
         "uncertainty",
         f"Each of the intervals of {', '.join(percent(row['level'], 0) for row in rows)} is judged. Problem: one holds "
-        f"a share that occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and misses what it "
-        f"promises by {100 * SMALL_MISS:.0f} points or more. Note: by less.",
+        f"a share that occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and that differs from the "
+        f"promised share by {100 * SMALL_MISS:.0f} points or more. Note: by less.",
         (not wrong, "good", "", good),
         (True, "problem" if is_large else "note", f"{levels}intervals {kind}", text),
     )
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Errors of groups of rows, by rising predicted standard deviation, and how well it ranks the errors."""
+    """Errors of groups of rows by predicted standard deviation, and its rank correlation with the errors."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, (found.y - found.prediction.mean).square())
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
@@ -264,8 +263,8 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
     return judged(
         "uncertainty",
         f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
-        "the least sure quarter of the rows has a larger RMSE than the surest. Problem: it is below 0 by more than "
-        "chance; or it is within chance, but correct sds would give more than twice as much. Note: the rest.",
+        "the least sure quarter of the rows has a larger RMSE than the surest. Problem: the correlation is below 0 by "
+        "more than chance; or it is within chance, where correct sds would give more than twice that. Note: the rest.",
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
