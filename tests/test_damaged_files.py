@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from pyro_bnn.app import recipes, runs
+from pyro_bnn.app.datasets import load_data
 from pyro_bnn.app.folders import Folder, updating
-from pyro_bnn.app.images import load_data
 from pyro_bnn.app.manifest import Manifest
 from pyro_bnn.data import MissingDataError, load_images, load_uci
 

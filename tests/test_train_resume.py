@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pyro_bnn.app import runs
+from pyro_bnn.app.datasets import load_data
 from pyro_bnn.app.folders import Folder
-from pyro_bnn.app.images import load_data
 
 from .own_data import houses, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture

@@ -1,11 +1,14 @@
-"""The data of a run, and the facts about them that its folder stores."""
+"""The data of a run, the facts about them that its folder stores, and the data of runs on image sets."""
 
+import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from ..data import Images, load_images
 from ..inference.history import EpochRecord
 from .config import RunConfig
 from .own.arrays import ArrayEncoding
@@ -73,3 +76,103 @@ def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path)
         f"{shown} is not what the run was trained on: its rows have changed since; pass a copy of the file as it "
         "was (--data FILE), or see new rows by `pyro-bnn predict`."
     )
+
+
+# --- image sets -------------------------------------------------------------------------------------------------------
+
+SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
+"""For a run without held-out classes, the data set of its unknown images."""
+
+
+def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
+    """The classes that are not held out, relabelled 0, 1, ..., and the test images of the held-out classes."""
+    num_classes = len(images.classes)
+    kept = [label for label in range(num_classes) if label not in hold_out]
+    if len(kept) < 2 or not set(hold_out) <= set(range(num_classes)):
+        raise ValueError(f"held-out classes must be among 0, ..., {num_classes - 1} and leave two, got {hold_out}.")
+    new_label = torch.full((num_classes,), -1)
+    new_label[kept] = torch.arange(len(kept))
+    train, test = new_label[images.y_train], new_label[images.y_test]
+    known = Images(
+        x_train=images.x_train[train >= 0],
+        y_train=train[train >= 0],
+        x_test=images.x_test[test >= 0],
+        y_test=test[test >= 0],
+        classes=tuple(images.classes[label] for label in kept),
+    )
+    return known, images.x_test[test < 0]
+
+
+def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
+    """A run's images, and the test images of held-out classes. A validation set, if any, replaces the test set."""
+    images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
+    if not config.validation:
+        return _dataset(images), unknown
+    if not 0 < config.validation < len(images.x_train):
+        raise ValueError(f"`validation` must lie between 1 and {len(images.x_train) - 1}, got {config.validation}.")
+    order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
+    train, validation = order[: -config.validation], order[-config.validation :]
+    split = replace(
+        images,
+        x_train=images.x_train[train],
+        y_train=images.y_train[train],
+        x_test=images.x_train[validation],
+        y_test=images.y_train[validation],
+    )
+    return _dataset(split), unknown
+
+
+def _dataset(images: Images) -> Dataset:
+    digest = hashlib.sha256(images.x_train.float().numpy().tobytes())
+    digest.update(images.y_train.long().numpy().tobytes())
+    facts = Facts(
+        sha256=digest.hexdigest(),
+        num_train=len(images.x_train),
+        num_test=len(images.x_test),
+        input_shape=[*images.x_train.shape[1:]],
+        target=Target("class", [*images.classes], [], []),
+        table=None,
+        arrays=None,
+    )
+    return Dataset(images.x_train, images.y_train, images.x_test, images.y_test, facts)
+
+
+def load_with_unknown(
+    config: RunConfig, ood: str | None, *, root: str | Path | None, download: bool = False
+) -> tuple[Dataset, Tensor, str]:
+    """A run's images; the images unknown to it, shape (M, H, W) with M >= 0; and a description of the unknown ones.
+
+    The unknown images are the test images of the data set `ood`; if it is None, those of the run's held-out classes;
+    without held-out classes, those of the sibling of its data set.
+    """
+    known, unknown = load_data(config, root=root, download=download)
+    name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
+    if name == config.dataset:
+        raise ValueError(
+            f"--ood must be another data set than the run's {name}, whose images are known to it; leave --ood out, "
+            "choose another, or train with held-out classes (--hold-out)."
+        )
+    if name is not None:
+        unknown = load_images(name, root=root, download=download).x_test
+        if unknown.shape[1:] != known.x_test.shape[1:]:
+            raise ValueError(
+                f"{name} images are {tuple(unknown.shape[1:])} but the run's {tuple(known.x_test.shape[1:])}."
+            )
+    check_unseen("test", known.x_test, known.x_train)
+    check_unseen("unknown", unknown, known.x_train)
+    return known, unknown, name or f"the held-out classes {', '.join(map(str, config.hold_out))}"
+
+
+MOST_KNOWN = 0.01
+"""Heuristic: largest share of images that may also be training images. It is 0 in all data sets here."""
+
+
+def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
+    """Raise if the images `x` are training images; the message calls them `name`, which is test or unknown."""
+    trained = {row.tobytes() for row in x_train.float().numpy()}
+    seen = sum(row.tobytes() in trained for row in x.float().numpy())
+    if seen > MOST_KNOWN * len(x):
+        raise ValueError(
+            f"{seen} of the {len(x)} {name} images are also training images, and scores on these say nothing about new "
+            "images; pass a folder with the published files (--data, or $PYRO_BNN_DATA)."
+        )

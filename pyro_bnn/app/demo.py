@@ -16,8 +16,8 @@ from ..nets import mlp
 from ..results import plotting
 from ..results.prediction import predict
 from ..scores.uncertainty import RegressionPrediction
+from .datasets import load_data
 from .folders import Folder
-from .images import load_data
 from .recipes import find_recipe
 from .reports.evaluation import ClassifierScores, report_evaluation
 from .reports.pictures import save_picture

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import images
+from . import datasets
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
@@ -27,7 +27,7 @@ def load(
     the run's folder. A new run has none yet: its means, scales and categories are computed here.
     """
     if config.kind == "images":
-        return images.load_data(config, root=root, download=download)[0]
+        return datasets.load_data(config, root=root, download=download)[0]
     path = Path(config.dataset if root is None else root)
     if not path.exists():
         raise FileNotFoundError(

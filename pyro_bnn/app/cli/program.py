@@ -98,10 +98,18 @@ def _fail(message: str, code: int) -> None:
 def _explained(error: Exception) -> tuple[str, int] | None:
     """The message for an error and the exit code, which is 2 for wrong use; None if the error is a bug."""
     if "torch" in sys.modules:  # otherwise the error is not of the library, which takes long to load
-        fault = _of_the_library(error)
-        if fault is not None:
-            return fault
-    if isinstance(error, MemoryError):
+        import torch
+
+        from ..._core.files import DamagedFileError
+        from ...inference.svi import NonFiniteError
+
+        if isinstance(error, DamagedFileError | NonFiniteError):
+            return str(error), 1
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            return EXHAUSTED, 1
+    words = ("can't allocate memory", "Storage size calculation overflowed")  # of torch on the CPU
+    is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
+    if is_of_memory or isinstance(error, MemoryError):
         return EXHAUSTED, 1
     if not isinstance(error, MISUSE | OSError):
         return None
@@ -109,21 +117,3 @@ def _explained(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.strerror:  # an error of the system
         message = f"{f'{error.filename}: ' if error.filename else ''}{error.strerror.lower()}."
     return message, 2 if isinstance(error, MISUSE) else 1
-
-
-def _of_the_library(error: Exception) -> tuple[str, int] | None:
-    import torch
-
-    from ..._core.files import DamagedFileError
-    from ...inference.svi import NonFiniteError
-
-    if isinstance(error, DamagedFileError | NonFiniteError):
-        return str(error), 1
-    words = (
-        "can't allocate memory",
-        "Storage size calculation overflowed",
-    )  # on the CPU: RuntimeError
-    is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
-    if is_of_memory or isinstance(error, torch.cuda.OutOfMemoryError):
-        return EXHAUSTED, 1
-    return None

@@ -60,7 +60,7 @@ def prune(
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
     with loading():
-        from .. import images, runs, sources
+        from .. import datasets, runs, sources
         from ..folders import creating, updating
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
@@ -76,7 +76,7 @@ def prune(
     with opened as folder, making as copy, own_code(config.net):
         known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
         if config.kind == "images":
-            images.check_unseen("test", known.x_test, known.x_train)
+            datasets.check_unseen("test", known.x_test, known.x_train)
         model, trained = runs.load_run(run, known, device=device)
         posterior = runs.variational(trained, "prune")
         report, gains = report_pruning(

@@ -43,7 +43,7 @@ def weights(
     """
     place = options.read_numbers(int, index, "--index")
     with loading():
-        from .. import images, runs
+        from .. import datasets, runs
         from ..folders import updating
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
@@ -54,7 +54,7 @@ def weights(
     opened = updating(run, command="weights", writes=FILES, picture_format=picture_format)
     with opened as folder, own_code(config.net):
         is_image = config.kind == "images"
-        known = images.load_data(config, root=data, download=download)[0] if is_image else None
+        known = datasets.load_data(config, root=data, download=download)[0] if is_image else None
         model, trained = runs.load_run(run, known)
         posterior = runs.variational(trained, "weights")
         rows = report_weights(model, posterior, folder, site=site, index=place)

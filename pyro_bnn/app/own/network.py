@@ -126,24 +126,21 @@ def _found_in(folder: Path) -> Iterator[None]:
 def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
     """The offered arguments that a function takes."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return {}
-    by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    needed = [
-        p.name
-        for p in parameters
-        if p.default is p.empty
-        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        and (p.name not in offered or p.kind is p.POSITIONAL_ONLY)
-    ]
-    if needed:
+    kinds = {name: part.kind for name, part in signature.parameters.items()}
+    takes_all = inspect.Parameter.VAR_KEYWORD in kinds.values()
+    by_name = {name for name, kind in kinds.items() if kind in (kind.POSITIONAL_OR_KEYWORD, kind.KEYWORD_ONLY)}
+    taken = {name: value for name, value in offered.items() if takes_all or name in by_name}
+    try:
+        signature.bind(**taken)
+    except TypeError as error:
         raise ValueError(
-            f"--net {spec}: the function gets input_shape and num_outputs by keyword, but also needs "
-            f"{', '.join(needed)}; give them defaults."
-        )
-    return {name: value for name, value in offered.items() if takes_all or name in by_name}
+            f"--net {spec}: the function gets input_shape and num_outputs by keyword, but is {error}; give other "
+            "arguments a default."
+        ) from error
+    return taken
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:

@@ -13,7 +13,7 @@ from ...scores.uncertainty import ClassificationPrediction, Prediction, Regressi
 from ..own.targets import Target
 from ..runs import RunPosterior
 from ..sources import Sample
-from .scores import in_units, scores_of
+from .scores import in_units, interval_of, scores_of
 
 CHUNK = 2000
 """Number of rows that are predicted at once. All rows have the same weight draws."""
@@ -104,7 +104,7 @@ def _columns(prediction: Prediction, target: Target, levels: Sequence[float]) ->
         "epistemic_sd": own.epistemic.sqrt(),
     }
     for level in levels:
-        low, high = own.quantile([(1 - level) / 2, (1 + level) / 2])
+        low, high = interval_of(own, level)
         values |= {f"lower_{100 * level:g}": low, f"upper_{100 * level:g}": high}
     num_outputs = own.mean.shape[1]
     return {

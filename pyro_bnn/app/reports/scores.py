@@ -117,9 +117,14 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
     scores = own.score()
     if own.components is not None:
         for level in LEVELS:
-            low, high = own.quantile([(1 - level) / 2, (1 + level) / 2])
+            low, high = interval_of(own, level)
             scores[f"coverage_{100 * level:.0f}"] = metrics.interval_coverage(low, high, own.targets.to(low))
     return scores
+
+
+def interval_of(prediction: RegressionPrediction, level: float) -> Tensor:
+    """Lower and upper ends of the central intervals of a probability, shape (2, N, O)."""
+    return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
 
 
 def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
@@ -139,9 +144,6 @@ def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPred
     )
 
 
-# --- rivals -----------------------------------------------------------------------------------------------------------
-
-
 def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
     """Predictions of the test rows by simple methods, with log-densities.
 
@@ -153,30 +155,44 @@ def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]
     chosen = chosen[: max(1, MOST_NUMBERS // data.x_train[0].numel())].sort().values
     x, x_test = (part.flatten(1).double().cpu().numpy() for part in (data.x_train[chosen], data.x_test))
     y, y_test = data.y_train[chosen].cpu(), data.y_test.cpu()
-    found: dict[str, Distribution]
     if data.facts.target.is_class:
         shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
-        logits = {"shares of the classes": shares.log().expand(len(x_test), -1)}
+        log_probs = {"shares of the classes": shares.log().expand(len(x_test), -1)}
         if len(y.unique()) == len(data.classes):
             fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
-            logits["logistic regression"] = torch.from_numpy(fitted.predict_log_proba(x_test))
-        found = {name: Categorical(logits=each, validate_args=False) for name, each in logits.items()}
-        return {name: _predicted(ClassAccumulator(), each, y_test) for name, each in found.items()}
-    y, guess = y.double(), "mean of the targets"
+            log_probs["logistic regression"] = torch.from_numpy(fitted.predict_log_proba(x_test))
+        return {name: _classes(each, y_test) for name, each in log_probs.items()}
+    y, y_test, guess = y.double(), y_test.double(), "mean of the targets"
     mean, scale = (part.expand(len(x_test), -1) for part in (y.mean(0), y.std(0)))
     if is_count:
         columns = [PoissonRegressor(max_iter=1000).fit(x, column).predict(x_test) for column in y.T.numpy()]
         rates = {guess: mean, "Poisson regression": torch.from_numpy(np.stack(columns, -1))}
-        found = {name: Poisson(rate.clamp_min(1e-12), validate_args=False) for name, rate in rates.items()}
-    else:
-        pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
-        moments = {guess: (mean, scale), "Bayesian ridge": torch.from_numpy(np.stack(pairs, -1)).unbind()}
-        found = {name: Normal(m, s.clamp_min(1e-12), validate_args=False) for name, (m, s) in moments.items()}
-    return {name: _predicted(MomentAccumulator(), each, y_test.double()) for name, each in found.items()}
+        return {name: _counts(rate.clamp_min(1e-12), y_test) for name, rate in rates.items()}
+    pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
+    moments = {guess: (mean, scale), "Bayesian ridge": torch.from_numpy(np.stack(pairs, -1)).unbind()}
+    return {name: _normal(m, s.clamp_min(1e-12), y_test) for name, (m, s) in moments.items()}
 
 
-def _predicted(accumulator: Accumulator, observation: Distribution, y: Tensor) -> Prediction:
+def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
+    density = log_probs.gather(-1, y[:, None])
+    return _predicted(ClassAccumulator(), Categorical(logits=log_probs, validate_args=False), density, y)
+
+
+def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
+    from scipy.stats import norm  # imported late: importing takes long
+
+    density = torch.from_numpy(norm.logpdf(y.numpy(), mean.numpy(), scale.numpy()))
+    return _predicted(MomentAccumulator(), Normal(mean, scale, validate_args=False), density, y)
+
+
+def _counts(rate: Tensor, y: Tensor) -> Prediction:
+    from scipy.stats import poisson  # imported late: importing takes long
+
+    density = torch.from_numpy(poisson.logpmf(y.numpy(), rate.numpy()))
+    return _predicted(MomentAccumulator(), Poisson(rate, validate_args=False), density, y)
+
+
+def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
     """The prediction of a single distribution for each row, with its log-density at the targets."""
     accumulator.add(observation, keep=True)
-    density = observation.log_prob(y).reshape(len(y), -1).sum(-1)
-    return replace(accumulator.prediction(density), targets=y)
+    return replace(accumulator.prediction(density.sum(-1)), targets=y)

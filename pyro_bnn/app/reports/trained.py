@@ -8,7 +8,7 @@ from torch import Tensor
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict, predict_point
 from ...scores.uncertainty import Prediction
-from .. import images, runs, sources
+from .. import datasets, runs, sources
 from ..config import RunConfig
 from ..datasets import Dataset
 
@@ -62,7 +62,7 @@ def load_trained(
     rows: Dataset
     unknown, name = None, ""
     if config.kind == "images":
-        rows, unknown, name = images.load_with_unknown(config, ood, root=data, download=download)
+        rows, unknown, name = datasets.load_with_unknown(config, ood, root=data, download=download)
     elif ood is not None or download:
         raise ValueError("--ood and --download are for image sets; leave them out.")
     else:

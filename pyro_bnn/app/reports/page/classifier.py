@@ -56,9 +56,6 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4
 """Number of example images of each kind, and of listed classes beside an image."""
 
 
-# --- accuracy ---------------------------------------------------------------------------------------------------------
-
-
 def accuracy_section(subject: Subject) -> Section | None:
     """Scores of the network and of simple methods, recall and precision by class, and scores of the surest rows."""
     found = subject.classified
@@ -225,9 +222,6 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
     )
 
 
-# --- calibration ------------------------------------------------------------------------------------------------------
-
-
 def calibration_section(subject: Subject) -> Section | None:
     """Calibration error, beside that of a calibrated network by chance; reliability diagram and table of its bins."""
     if subject.classified is None:
@@ -294,9 +288,6 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     )
 
 
-# --- unknown images ---------------------------------------------------------------------------------------------------
-
-
 def unknown_section(subject: Subject) -> Section | None:
     """How well each score detects unknown images, and the distributions of the scores."""
     found = subject.classified
@@ -341,9 +332,6 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
         (area < NOTICED, "note", "unknown images only partly noticed", text.format("only partly noticed")),
         (True, "good", "", text.format("noticed")),
     )
-
-
-# --- examples ---------------------------------------------------------------------------------------------------------
 
 
 def examples_section(subject: Subject) -> Section | None:

@@ -47,9 +47,6 @@ GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
 """Settings of runs on tables and arrays whose defaults depend on the rows or on other settings."""
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
-
-
 def training_section(subject: Subject) -> Section | None:
     """The ELBO and its two terms by epoch, and whether the loss still fell at the end."""
     if is_chains(subject.posterior):
@@ -156,9 +153,6 @@ def has_settled(history: History) -> Verdict:
     return Verdict("good", "fit", "", text, rule)
 
 
-# --- weights ----------------------------------------------------------------------------------------------------------
-
-
 def weights_section(subject: Subject) -> Section | None:
     """The diagnosis of the posterior, site by site, and the distribution of signal-to-noise ratios."""
     if is_chains(subject.posterior):
@@ -209,9 +203,6 @@ def _signal_to_noise(guide: object) -> dict[str, object]:
         "below": float((every < 1).double().mean()),
         "pictures": [drawn(ax) for ax in plotting.signal_to_noise(ratios, [panel(), panel()])] if len(levels) else [],
     }
-
-
-# --- how to repeat ----------------------------------------------------------------------------------------------------
 
 
 def configuration_section(subject: Subject) -> Section:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
-from ....scores.uncertainty import RegressionPrediction
 from ..pictures import drawn, panel
+from ..scores import interval_of
 from .section import Level, Section, Tile, Verdict, judged, percent
 from .subject import Regressed, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
@@ -47,9 +47,6 @@ MOST_OUTPUTS = 3
 """Largest number of outputs that have pictures."""
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
 def errors_section(subject: Subject) -> Section | None:
     """Errors and NLL of the network and of simple methods, and a picture of observed against predicted numbers."""
     found = subject.regressed
@@ -65,7 +62,7 @@ def errors_section(subject: Subject) -> Section | None:
         _of_errors(squared, guessed),
         *of_ways(found, name, rival, points=points, is_nearer=gain > NUM_ERRORS * error),
     ]
-    low, high = _interval(found.prediction, HEADLINE)
+    low, high = interval_of(found.prediction, HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)
     return Section(
         "Errors",
@@ -114,15 +111,10 @@ def _root(squared: Tensor) -> tuple[float, float]:
     return math.sqrt(mean), error / (2 * math.sqrt(mean)) if mean else 0.0
 
 
-def _interval(prediction: RegressionPrediction, level: float) -> Tensor:
-    """Lower and upper ends of the intervals, shape (2, N, O)."""
-    return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
-
-
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
     """A picture of observed against predicted numbers, and its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
-    low, high = _interval(found.prediction, HEADLINE)[..., output]
+    low, high = interval_of(found.prediction, HEADLINE)[..., output]
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     ax = panel(3.2)
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
@@ -135,9 +127,6 @@ def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # above the data instead of over them
     inside = float(((y >= low) & (y <= high)).double().mean())
     return {"address": drawn(ax), "name": name, "inside": inside, "num_drawn": len(chosen)}
-
-
-# --- intervals and ranking --------------------------------------------------------------------------------------------
 
 
 def intervals_section(subject: Subject) -> Section | None:
@@ -173,7 +162,7 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
 
     Intervals of counts cover more than their level; the share that they promise is computed from the prediction.
     """
-    low, high = _interval(found.prediction, level)
+    low, high = interval_of(found.prediction, level)
     promised = level
     if found.is_count:
         promised = min(1.0, float((found.prediction.cdf(high) - found.prediction.cdf(low - 1)).mean()))
