@@ -42,7 +42,7 @@ TABLES = {
     "target as feature": (GOOD, ("--features", "price,area"), "the target 'price' cannot be among --features"),
     "all ignored": (GOOD, ("--ignore", "area,rooms,city,garden"), "has no column to predict 'price' from"),
     "no target": (GOOD, ("--target", ""), "`target` must name the column to predict"),
-    "two equal names": (text("a,a,price", "1,2,3"), (), "has two columns 'a'; give them different names"),
+    "two equal names": (text("a,a,price", "1,2,3"), (), "has two columns named 'a'; give them different names"),
     "no name": (text("a,,price", "1,5,3", "1,9,4"), (), "column 2 of"),
     "no header": (text("1,2", "3,4", "5,6"), (), "its first line holds numbers; put a line of names above it"),
     "ragged": (text("a,price", "1,2", "3,4,5"), (), "Expected 2 fields in line 3, saw 3; correct that line, and quote"),

@@ -20,7 +20,7 @@ from .own.targets import Target
 from .specs import make_init, make_inputs, make_prior, make_scale_map
 
 CHECKED_ROWS = 2
-"""Number of rows on which a user's network is tried."""
+"""Number of rows in the trial call of a user's network."""
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:

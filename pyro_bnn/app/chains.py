@@ -48,7 +48,7 @@ def fit_chains(
         {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
         (data.x_train, data.y_train),
         seconds=config.time_limit or None,
-        saves_search=True,  # so the settings that are written repeat the fit
+        saves_search=True,  # then the written settings repeat the fit
         progress=progress,
         seed=config.seed,
     )
@@ -56,7 +56,6 @@ def fit_chains(
 
 
 def _choices(config: RunConfig, data: Dataset, given: Collection[str]) -> list[RunConfig]:
-    """The settings of each network to be compared."""
     own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)
     fixed = {name: getattr(own, name) for name in PARTS if name in given or (name in OF_NET and config.net != "mlp")}
     if not data.classes and "likelihood" not in fixed and has_few_values(data.y_train):

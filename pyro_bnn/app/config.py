@@ -146,7 +146,8 @@ class RunConfig:
         "batches.",
     )
     schedule: Literal["constant", "cosine", "warm-cosine"] = setting(
-        FIT, "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth, then cosine)."
+        FIT,
+        "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth of it, then cosine).",
     )
     num_particles: Count = setting(FIT, "Weight draws per step.")
     kl_weight: str = setting(
@@ -215,8 +216,8 @@ class RunConfig:
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds that auto and mclmc may take, on all threads, besides compiling. The result then depends on the speed "
-        "of the machine.",
+        "Seconds that auto and mclmc may take with all threads, without compilation. The result then depends on the "
+        "speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,

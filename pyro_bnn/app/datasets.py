@@ -1,4 +1,4 @@
-"""The data of a run, the facts about them that its folder stores, and the data of runs on image sets."""
+"""The data of a run, the facts about them that its folder stores, and reading of image sets."""
 
 import hashlib
 import math
@@ -18,7 +18,7 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about its data that a run's folder stores, to build the network and to encode new rows."""
+    """Facts about the data of a run, stored in its folder to build the network and to encode new rows."""
 
     sha256: str  # checksum of the rows
     num_train: int  # rows to train on
@@ -58,23 +58,23 @@ class Dataset:
         return tuple(self.facts.target.classes)
 
     def nll_of(self, epoch: EpochRecord) -> float:
-        """Negative expected log-likelihood of an epoch per training row, in nats, of targets in their own units."""
+        """Negative expected log-likelihood of an epoch, in nats per training row; targets have their own units."""
         unit = sum(math.log(scale) for scale in self.facts.target.scale)
         return -epoch.expected_log_likelihood / len(self.x_train) + unit
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise if the checksum differs from that of the run's rows in `facts`; `shown` names the data or the run."""
+    """Raise if `sha256` is not the checksum in `facts`; the message calls the file, or the run on images, `shown`."""
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":
         raise ValueError(
             f"the {config.dataset} images are not those that {shown} was trained on (their checksums differ); pass the "
-            "folder of those (--data, or $PYRO_BNN_DATA)."
+            "folder of the right images (--data, or $PYRO_BNN_DATA)."
         )
     raise ValueError(
-        f"{shown} is not what the run was trained on: its rows have changed since; pass a copy of the file as it "
-        "was (--data FILE), or see new rows by `pyro-bnn predict`."
+        f"{shown} is not what the run was trained on: its rows have changed; pass a copy of the old file "
+        "(--data FILE), or predict the new rows by `pyro-bnn predict`."
     )
 
 

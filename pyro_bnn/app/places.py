@@ -66,7 +66,6 @@ def locked(place: Place, command: str) -> Iterator[None]:
 
 
 def _lock(place: Place) -> int:
-    """The descriptor of the locked file."""
     descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

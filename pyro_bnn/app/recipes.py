@@ -54,7 +54,7 @@ DIGITS = replace(
 )
 
 # Heuristic: chosen on 10,000 images set aside from the training set. Natural gradients need fewer epochs than Adam, and
-# less time for each. Averages over 1,000 steps let the scales of weights grow that the images do not inform.
+# less time for each. Averages over 1,000 steps increase the scales of weights of which the images say little.
 FAST = replace(
     DEFAULT, optimizer="natural:0.999,1", epochs=27, batch_size=256, lr=0.007, schedule="warm-cosine", kl_weight="0.11"
 )
@@ -127,5 +127,4 @@ def default(setting: str) -> str:
 
 
 def _typed(value: object) -> str:
-    """A setting as it is typed."""
     return ",".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)

@@ -127,10 +127,10 @@ def _fit_svi(
 
 
 NUM_DRAWS, MOST_STORED = 100, 800
-"""Heuristic: default number of weight draws, and the default for chains, whose draws are stored."""
+"""Heuristic: default numbers of weight draws, of variational posteriors and of chains."""
 
 SPACE = 4
-"""Size of a run's files divided by the size of its guide: the posterior, and a checkpoint with Adam's two moments."""
+"""Size of a run's files in multiples of the guide's size: the posterior, and a checkpoint with Adam's two moments."""
 
 WARM = 0.1
 """Heuristic: learning rate of the first epoch of `warm-cosine`, divided by that of the second."""
@@ -165,7 +165,7 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def read_facts(folder: Path) -> Facts:
-    """The record of a run's data in the folder of a finished or unfinished run."""
+    """The facts about the data in the folder of a finished or unfinished run."""
     return _read(folder, DATA, lambda text: record(Facts, parsed(text), "data"))
 
 
@@ -178,7 +178,7 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
 
 
 def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
-    """What `make` returns for the content of a run's file."""
+    """The content of a run's file, converted by `make`."""
     path = verified(folder, name)
     try:
         return make(path.read_bytes())
@@ -187,7 +187,7 @@ def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
 
 
 def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
-    """Raise if the file `out` belongs to a run, or is one that this run reads."""
+    """Raise if the file `out` belongs to a run, or is one of the files that this run reads."""
     real = out.resolve()
     if has_manifest(real.parent) and Manifest.read(real.parent).owns(real):
         raise FileExistsError(f"{out} is a file of the run {real.parent}; choose another --out.")
@@ -222,7 +222,7 @@ def load_run(
 
 
 def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
-    """Whether a posterior consists of chains, and is not variational."""
+    """Whether a posterior consists of chains; else it is variational."""
     return isinstance(posterior, MCMCPosterior)
 
 
@@ -237,7 +237,7 @@ def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
 
 
 def variational(posterior: RunPosterior, command: str) -> GuidePosterior:
-    """The posterior if it is variational, as a command needs; else an error."""
+    """The posterior, if it is variational; otherwise the command cannot use it, and an error says so."""
     if isinstance(posterior, MCMCPosterior):
         raise ValueError(
             f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose weights "

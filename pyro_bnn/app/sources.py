@@ -23,8 +23,8 @@ def load(
 ) -> Dataset:
     """The data of a run.
 
-    `root` is the folder of the image sets, or the file if it is no longer at its path in `config`. `facts` are those in
-    the run's folder. A new run has none yet: its means, scales and categories are computed here.
+    `root` is the folder with the image sets, or the file if it is not at its path in `config`. `facts` come from the
+    run's folder. They are None for a new run, whose means, scales and categories are computed here.
     """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
@@ -63,7 +63,7 @@ def split_rows(
     for row in order:
         groups.setdefault(None if labels is None else labels[row], []).append(row)
     test: list[int] = []
-    owed = 0.0  # rows still to be taken, a fraction; small classes add up
+    owed = 0.0  # test rows to take; the next class gets the rest, a fraction
     for rows in groups.values():
         owed += fraction * len(rows)
         taken = min(round(owed), len(rows) - 1)
@@ -192,7 +192,7 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
     """The likelihood that a file suggests, the reason, the number of rows, and whether the file has test rows.
 
-    The number of rows does not include test rows that the file has.
+    The number of rows excludes these test rows.
     """
     path = Path(config.dataset)
     if config.kind == "table":

@@ -25,7 +25,7 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet")
 """Endings of files that are read as tables."""
 
 PIXEL_SCALE_FLOOR = 0.003
-"""About one grey level. It is added to each pixel's standard deviation, so that nearly constant pixels stay small."""
+"""About one grey level. It is added to each pixel's standard deviation, to avoid division by nearly 0."""
 
 OPTIMIZERS = ("adam", "sgd", "natural")
 """Names of optimizers; natural may have numbers after a colon."""
@@ -104,7 +104,7 @@ def make_init(spec: str) -> Init:
     """
     name, _, rest = spec.partition(":")
     if spec == "uniform":
-        from ..inference.guides import UniformInit  # imported late, as the library is
+        from ..inference.guides import UniformInit  # imported late: importing takes long
 
         return UniformInit()
     if spec == "normal":

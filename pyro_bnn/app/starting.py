@@ -12,10 +12,10 @@ from .config import settings as declared
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
-"""Heuristic: optimisation steps of a run on tables or arrays, and limits of its number of epochs."""
+"""Heuristic: number of optimisation steps of a run on tables or arrays, and limits of its number of epochs."""
 
 LARGEST_BATCH = 256
-"""Heuristic: rows per step; all rows if there are fewer."""
+"""Heuristic: largest number of rows per step."""
 
 OWN = RunConfig(
     dataset="table.csv",
@@ -34,7 +34,7 @@ OWN = RunConfig(
     estimator="local",
     test_fraction=0.2,
 )
-"""Heuristic: settings for tables and arrays, for standardised data; epochs and batch size follow from the rows."""
+"""Heuristic: default settings for tables and arrays; for epochs and batch size, values follow from the rows."""
 
 VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
     "method",
@@ -45,7 +45,7 @@ VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """The settings of a new run, and sentences about those that were guessed; `given` are the user's."""
+    """The settings of a new run, and sentences about those that were guessed; the user gave the settings `given`."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
@@ -61,7 +61,7 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 
 
 def method_for(settings: Mapping[str, Any]) -> str:
-    """The method of a run on tables or arrays: the given one; else svi if a setting of it is given; else auto."""
+    """The method of a run on tables or arrays: the given one; svi if a variational setting is given; else auto."""
     names, method = _variational(settings), settings.get("method")
     if method is None:
         return "svi" if names else "auto"
@@ -84,7 +84,7 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
         guesses["target"] = ""
     is_natural = settings.get("optimizer", "adam").startswith("natural")
     if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
-        guesses["estimator"] = "weights"  # the others do not support every layer, guide and optimizer
+        guesses["estimator"] = "weights"  # the other estimators do not support every layer, guide and optimizer
     config = replace(OWN, **{**guesses, **settings})
     config.check()
     if not Path(dataset).exists():

@@ -41,7 +41,6 @@ def checked(kind: type[T], values: object) -> T:
 
 
 def _clause(fault: Any) -> str:
-    """What is wrong with a field, in words."""
     name = f"`{'.'.join(map(str, fault['loc']))}`" if fault["loc"] else "the content"
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"]).rstrip(".")

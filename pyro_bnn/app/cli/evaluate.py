@@ -1,7 +1,7 @@
 """`pyro-bnn evaluate`.
 
 Its JSON is that of metrics.json with `folder` and `pictures` (file names). For image sets: `rows`, a list with `name`,
-`accuracy`, `nll` (nats), `ece` and `brier` of each way to predict; `ood`, with `auroc`, `aupr` and `fpr95` of each
+`accuracy`, `nll` (nats), `ece` and `brier` of each prediction; `ood`, with `auroc`, `aupr` and `fpr95` of each
 score of unknown images, by name; `num_test` and `num_unknown`, numbers of images.
 """
 

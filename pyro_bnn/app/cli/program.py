@@ -57,7 +57,7 @@ def _top(
 
 
 def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with a message after Ctrl-C, where Typer ends without one."""
+    """The command, with a message after Ctrl-C; Typer itself prints none."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:

@@ -14,7 +14,7 @@ MOST_CATEGORIES = 100
 """Heuristic: a text column with more different values than this is encoded by its letters."""
 
 FEW = 10
-"""Heuristic: with at most so many rows, texts that all differ may be categories, and rising numbers need not count."""
+"""Heuristic: with at most so many rows, texts that all differ may be categories, and rising numbers may be data."""
 
 NUM_HASHED = 32
 """Number of inputs for a text column with many values, about as many as skrub takes."""
@@ -31,7 +31,7 @@ class Feature:
     """How a column becomes inputs.
 
     A ``number`` or ``date`` is standardised. A ``category`` has an input for each of the categories. A ``text`` has
-    inputs computed from its letters. If cells may be missing, their inputs are 0, and one more input is 1.
+    inputs computed from its letters. Missing cells have inputs of 0; one more input, if `has_missing`, marks them by 1.
     """
 
     name: str  # of the column
@@ -56,7 +56,7 @@ class Feature:
             from sklearn.feature_extraction.text import HashingVectorizer  # imported late, since this takes long
 
             letters = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 4), n_features=NUM_HASHED)
-            inputs = letters.transform(cells.labels).toarray() * NUM_HASHED**0.5  # to a mean square of 1
+            inputs = letters.transform(cells.labels).toarray() * NUM_HASHED**0.5  # makes their mean square 1
         else:
             found = cells.numbers(self.written) if self.kind == "number" else cells.days(self.written)
             if found is None:
@@ -149,7 +149,7 @@ def learned_encoding(
 def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Feature | str:
     """How a column becomes inputs, or why it is left out."""
     has_missing = bool(cells.is_missing.any())
-    told = len({*cells.is_missing[training]}) > 1  # then whether a cell is missing may say something
+    told = len({*cells.is_missing[training]}) > 1  # then missing cells may tell something about the target
     if cells.is_missing.all():
         return "holds no value"
     numbers = cells.numbers()

@@ -99,7 +99,7 @@ def _text(error: BaseException) -> str:
 
 
 def _own_line(error: BaseException) -> str | None:
-    """The line of the user's code in a traceback that raised, itself or in a library other than this; else None."""
+    """Last line of the user's code in a traceback; None if there is none, or if lines of this library follow it."""
     paths = sysconfig.get_paths()
     package = str(Path(__file__).parents[2])
     others = (paths["stdlib"], paths["purelib"], paths["platlib"], "<")
@@ -124,7 +124,6 @@ def _found_in(folder: Path) -> Iterator[None]:
 
 
 def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
-    """The offered arguments that a function takes."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -12,7 +12,7 @@ from .cells import Cells, listed, training_without
 
 SEPARATORS = ",;\t|"
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
-"""Cells that hold no value, in lower case."""
+"""Texts of missing cells, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def read_table(path: str | Path) -> Table:
         raise ValueError(f"column {number} of {path} has no name; write one into the first line.")
     twice = pd.Index(names)[pd.Index(names).duplicated()]
     if len(twice):
-        raise ValueError(f"{path} has two columns {twice[0]!r}; give them different names.")
+        raise ValueError(f"{path} has two columns named {twice[0]!r}; give them different names.")
     if not len(frame):
         raise ValueError(f"{path} holds no rows; pass a table with a line of names and a line for each row.")
     frame.columns, frame.index = pd.Index(names, dtype=object), pd.RangeIndex(1, len(frame) + 1)

@@ -65,7 +65,7 @@ class Evaluation:
 
     report: ClassifierScores
     ensemble: ClassificationPrediction  # of the test images, with many draws
-    single: tuple[str, ClassificationPrediction]  # of the test images by a single network, after its name
+    single: tuple[str, ClassificationPrediction]  # name and test predictions of a single network
     foreign: ClassificationPrediction | None  # of the out-of-domain images; None without any
     scores: dict[str, tuple[Tensor, Tensor]]  # name -> values on test and on out-of-domain images
 

@@ -20,7 +20,7 @@ LARGEST_DRAWING = 120_000
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
-    """Those of the named files that are pictures and in the folder, with its ending."""
+    """The pictures among the named files that the folder contains, with the ending of its format."""
     pictures = [folder.in_format(name) for name in names if name.endswith(PNG)]
     return [name for name in pictures if name in folder]
 

@@ -44,7 +44,7 @@ def write_predictions(
     the probability of each class, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in nats. A copied
     column with one of these names gets the ending `` (input)``.
     """
-    scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and scores, of each chunk
+    scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
     for start in range(0, len(sample.x), CHUNK):
         part = slice(start, start + CHUNK)
         prediction = predict(
@@ -90,7 +90,6 @@ def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]
 
 
 def _columns(prediction: Prediction, target: Target, levels: Sequence[float]) -> dict[str, Any]:
-    """The columns of the table by name."""
     if isinstance(prediction, ClassificationPrediction):
         probs = {f"p({name})": prediction.probs[:, index] for index, name in enumerate(target.classes)}
         parts = {"entropy": prediction.total, "aleatoric": prediction.aleatoric, "epistemic": prediction.epistemic}

@@ -123,7 +123,7 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
 
 
 def interval_of(prediction: RegressionPrediction, level: float) -> Tensor:
-    """Lower and upper ends of the central intervals of a probability, shape (2, N, O)."""
+    """Lower and upper ends of central intervals of the probability `level`, shape (2, N, O)."""
     return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
 
 

@@ -20,8 +20,7 @@ from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
 MOST_CLASSES = 20
-"""Largest number of listed classes. If there are more, those of the lowest recall are listed, without a confusion
-matrix."""
+"""Largest number of listed classes; of more, only those of lowest recall are listed, without a confusion matrix."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
 """Shares of the rows that the network decides if a human decides the least certain ones."""
@@ -38,7 +37,7 @@ USEFUL, POSSIBLE = 0.7, 0.6
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
 LIMIT = 0.95
-"""Calibration errors up to this quantile of the errors of a calibrated network are put down to chance."""
+"""Calibration errors up to this quantile of those of a calibrated network count as chance."""
 
 SMALL_EXCESS = 0.01
 """Heuristic: an error less than one point above the mean error of a calibrated network is called slight."""
@@ -316,7 +315,7 @@ def unknown_section(subject: Subject) -> Section | None:
 
 
 def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
-    """Whether unknown images are noticed, and which share of known ones is flagged when 95 % of the unknown are."""
+    """Whether unknown images are noticed, and the share of known ones that is flagged with 95 % of the unknown."""
     area, error = found.auroc, found.auroc_standard_error
     numbers = (
         f"AUROC {area:.3f} ± {error:.3f} by {HEADLINE}; to find 95 % of them, {percent(found.fpr95)} of the known "
@@ -335,7 +334,7 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
 
 
 def examples_section(subject: Subject) -> Section | None:
-    """The surest right, the surest wrong and the least certain images; and the least and most certain unknown ones."""
+    """The surest images that are right or wrong, the least certain ones, and the least and most certain unknown ones."""
     found = subject.classified
     if found is None or found.images is None:
         return None

@@ -1,4 +1,4 @@
-"""The report's sections on a regression: errors, intervals, and whether errors are larger where uncertainty is."""
+"""The report's sections on a regression: errors, intervals, and whether errors grow with the uncertainty."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,20 +28,19 @@ CHANCE = 0.99
 several levels are tested: a correct prediction fails in less than one case in twenty."""
 
 SMALL_MISS = 0.05
-"""Heuristic: a smaller error of the coverage is called slight."""
+"""Heuristic: an error of the coverage below this is called slight."""
 
 GROUPS = 4
 """Number of groups into which rows are sorted by predicted uncertainty."""
 
 NUM_SIMULATIONS = 100
-"""Number of simulations of errors from the predicted standard deviations; the standard error of their mean rank
-correlation is below 0.01 for a hundred rows or more."""
+"""Number of simulations of errors. For 100 rows or more, their mean rank correlation has a standard error below 0.01."""
 
 FEWEST = 20
 """Heuristic: with fewer rows, the report does not say whether uncertainty ranks the errors."""
 
 MOST_DRAWN = 200
-"""Largest number of rows in the picture of intervals; of more rows it shows so many, evenly spaced by prediction."""
+"""Largest number of rows in the picture of intervals; of more, it shows every k-th in the order of the predictions."""
 
 MOST_OUTPUTS = 3
 """Largest number of outputs that have pictures."""
@@ -106,7 +105,7 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
 
 
 def _root(squared: Tensor) -> tuple[float, float]:
-    """Root of the mean and its standard error."""
+    """Root of the mean, and its standard error."""
     mean, error = mean_and_error(squared)
     return math.sqrt(mean), error / (2 * math.sqrt(mean)) if mean else 0.0
 

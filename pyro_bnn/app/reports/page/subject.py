@@ -58,7 +58,7 @@ class Regressed:
 
 @dataclass(frozen=True)
 class Subject:
-    """The run that is reported; its measurements are `classified` or `regressed`."""
+    """The run that the report is about; its measurements are `classified` or `regressed`."""
 
     run: Path
     title: str

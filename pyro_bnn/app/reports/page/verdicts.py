@@ -92,7 +92,7 @@ def of_ways(
         f"{SINGLE[one]} alone (NLL {-float(own.mean()):.3f} against {-float(alone.mean()):.3f} nats per row, gain "
         f"{gain:+.3f} ± {error:.3f})."
     )
-    rule = f"Said if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
+    rule = f"Reported if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
     level: Level = "good" if gain > 0 else "note"
     short = "" if gain > 0 else "averaging over draws predicts worse"
     return [beaten, Verdict(level, "uncertainty", short, text, rule)]
