@@ -66,8 +66,7 @@ def method_for(settings: Mapping[str, Any]) -> str:
     if method is None:
         return "svi" if names else "auto"
     if names and method != "svi":
-        belong, them = ("belongs", "it") if len(names) == 1 else ("belong", "them")
-        raise ValueError(f"{' and '.join(names)} {belong} to --method svi; leave {them} out with --method {method}.")
+        raise ValueError(f"--method {method} has no {' and '.join(names)}; leave out these options, or choose svi.")
     return str(method)
 
 
@@ -104,7 +103,5 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     config.check()
     notes = [] if "likelihood" in settings else [reason]
     if config.method == "svi" and "method" not in settings:
-        names = _variational(settings)
-        be = "is" if len(names) == 1 else "are"
-        notes.append(f"The fit is variational (--method svi), since {' and '.join(names)} {be} given.")
+        notes.append(f"The fit is variational (--method svi) because of {' and '.join(_variational(settings))}.")
     return config, notes

@@ -44,15 +44,17 @@ def report(
         from ..own.network import own_code
         from ..reports.page import report_on
         from ..reports.page.subject import subject_of
+        from ..reports.trained import load_trained
 
     config = runs.load_config(run)
     if out is not None:
         runs.check_foreign(out, config)
     with own_code(config.net):
         device = options.check_device(device)
-        headline, verdicts, page = report_on(
-            subject_of(run, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device)
+        trained = load_trained(
+            run, config, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device
         )
+        headline, verdicts, page = report_on(subject_of(run, config, trained))
     if out is None:
         with updating(run, command="report", writes=("report.html",)) as folder:
             folder.write_text("report.html", page)

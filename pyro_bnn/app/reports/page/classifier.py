@@ -104,9 +104,7 @@ def _of_one_draw(report: ClassifierScores) -> dict[str, Any]:
     draws = [row for row in report.rows if row["name"].startswith("component")]
     return {
         "name": f"one weight draw (mean of {len(draws)})",
-        "accuracy": mean(row["accuracy"] for row in draws),
-        "nll": mean(row["nll"] for row in draws),
-        "brier": mean(row["brier"] for row in draws),
+        **{score: mean(row[score] for row in draws) for score in ("accuracy", "nll", "brier")},
     }
 
 
@@ -334,7 +332,7 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
 
 
 def examples_section(subject: Subject) -> Section | None:
-    """The surest images that are right or wrong, the least certain ones, and the least and most certain unknown ones."""
+    """The surest right and wrong images, the least certain ones, and the least and most certain unknown ones."""
     found = subject.classified
     if found is None or found.images is None:
         return None

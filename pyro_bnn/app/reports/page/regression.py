@@ -34,7 +34,7 @@ GROUPS = 4
 """Number of groups into which rows are sorted by predicted uncertainty."""
 
 NUM_SIMULATIONS = 100
-"""Number of simulations of errors. For 100 rows or more, their mean rank correlation has a standard error below 0.01."""
+"""Number of simulations of errors; with 100 rows, their mean rank correlation has a standard error of 0.01."""
 
 FEWEST = 20
 """Heuristic: with fewer rows, the report does not say whether uncertainty ranks the errors."""

@@ -14,7 +14,7 @@ from ... import runs
 from ...config import RunConfig
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units, rivals_of, ways_to_predict
-from ..trained import Trained, load_trained
+from ..trained import Trained
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,8 @@ class Subject:
     regressed: Regressed | None = None
 
 
-def subject_of(
-    run: Path,
-    ood: str | None = None,
-    *,
-    num_samples: int | None,
-    seed: int,
-    data: Path | None = None,
-    download: bool = False,
-    device: str = "cpu",
-) -> Subject:
-    """Measure a run; the arguments are the options of `pyro-bnn report`."""
-    config = runs.load_config(run)
-    found = load_trained(
-        run, config, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device
-    )
+def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
+    """Measure the run in a folder."""
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None
@@ -119,7 +106,7 @@ def subject_of(
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
     }
     return Subject(
-        run, title, config, about, found.num_samples, seed, found.model, found.posterior, classified, regressed
+        run, title, config, about, found.num_samples, found.seed, found.model, found.posterior, classified, regressed
     )
 
 
