@@ -106,23 +106,18 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
     """A run's images, and the test images of held-out classes. A validation set, if any, replaces the test set."""
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
-    if not config.validation:
-        return _dataset(images), unknown
-    if not 0 < config.validation < len(images.x_train):
-        raise ValueError(f"`validation` must lie between 1 and {len(images.x_train) - 1}, got {config.validation}.")
-    order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
-    train, validation = order[: -config.validation], order[-config.validation :]
-    split = replace(
-        images,
-        x_train=images.x_train[train],
-        y_train=images.y_train[train],
-        x_test=images.x_train[validation],
-        y_test=images.y_train[validation],
-    )
-    return _dataset(split), unknown
-
-
-def _dataset(images: Images) -> Dataset:
+    if config.validation:
+        if config.validation >= len(images.x_train):
+            raise ValueError(f"`validation` must lie between 1 and {len(images.x_train) - 1}, got {config.validation}.")
+        order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
+        train, validation = order[: -config.validation], order[-config.validation :]
+        images = replace(
+            images,
+            x_train=images.x_train[train],
+            y_train=images.y_train[train],
+            x_test=images.x_train[validation],
+            y_test=images.y_train[validation],
+        )
     digest = hashlib.sha256(images.x_train.float().numpy().tobytes())
     digest.update(images.y_train.long().numpy().tobytes())
     facts = Facts(
@@ -134,7 +129,7 @@ def _dataset(images: Images) -> Dataset:
         table=None,
         arrays=None,
     )
-    return Dataset(images.x_train, images.y_train, images.x_test, images.y_test, facts)
+    return Dataset(images.x_train, images.y_train, images.x_test, images.y_test, facts), unknown
 
 
 def load_with_unknown(

@@ -233,16 +233,10 @@ def read_sample(
     allow_unseen: bool = False,
 ) -> Sample:
     """Rows of a file, encoded for the network of a trained run."""
-    if config.kind == "table":
-        return _table_sample(config, facts, path, keep, drop_missing, allow_unseen)
-    if keep:
-        raise ValueError("--keep goes with tables only.")
-    return _array_sample(facts, path)
-
-
-def _table_sample(
-    config: RunConfig, facts: Facts, path: Path, keep: tuple[str, ...], drop_missing: bool, allow_unseen: bool
-) -> Sample:
+    if config.kind != "table":
+        if keep:
+            raise ValueError("--keep goes with tables only.")
+        return _array_sample(facts, path)
     encoding = facts.table
     assert encoding is not None
     table = read_table(path)
