@@ -102,8 +102,7 @@ def setting(
     check: Callable[[str], object] | None = None,
 ) -> Any:
     """A field of :class:`RunConfig` that has its :class:`Setting` in its metadata."""
-    declared = Setting(panel, help, shown, choices, kinds, check)
-    return field(default=default, metadata={"setting": declared})
+    return field(default=default, metadata={"setting": Setting(panel, help, shown, choices, kinds, check)})
 
 
 @dataclass(frozen=True)

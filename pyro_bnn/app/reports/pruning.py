@@ -60,7 +60,7 @@ class PruningGains:
                 f"{1e3 * row.sparse_seconds:11.2f} {faster:>8s}"
             )
         lines.append(
-            f"times: mean weights, {self.num_images} images, {torch.get_num_threads()} thread(s); a layer with more "
+            f"times: mean weights, {self.num_images} rows, {torch.get_num_threads()} thread(s); a layer with more "
             f"than {pruning.MAX_DENSITY:.0%} of its weights left stays dense."
         )
         return "\n".join(lines)

@@ -11,7 +11,6 @@ from ..._core.reflection import element_of, elementwise, move_distribution
 from ...inference.guides import GuidePosterior
 from ...modelling.model import BayesianModel
 from ...results import plotting, pruning
-from ...results.pruning import mean_field
 from ..folders import Folder
 from .pictures import save_picture
 
@@ -59,7 +58,7 @@ def report_weights(
     ``weight.png``: the posterior density of one weight, by default the one with the highest signal-to-noise ratio in
     the first site that has weights left. ``weights.png``: histograms of means and scales by site.
     """
-    guide = mean_field(posterior)
+    guide = pruning.mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)
     if site is None:
         site = next((name for name in ratios if bool(guide.kept(name).any())), None)
