@@ -103,7 +103,7 @@ def test_evaluate_names_no_option_that_it_lacks(pyro_bnn, tmp_path):  # noqa: F8
     write_table(path, rows)
     for command in ("evaluate", "report", "prune"):
         code, _, err = pyro_bnn(command, run)
-        assert (code, "--drop-missing" in err, "its rows have changed since" in err) == (2, False, True), err
+        assert (code, "--drop-missing" in err, "its rows have changed" in err) == (2, False, True), err
 
 
 # --- dates ------------------------------------------------------------------------------------------------------------
