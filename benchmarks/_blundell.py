@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import pyro_bnn as pb
 from pyro_bnn import metrics, pruning
 from pyro_bnn.app import recipes, specs
-from pyro_bnn.app.images import load_data
+from pyro_bnn.app.datasets import load_data
 from pyro_bnn.data import Images, load_images
 from pyro_bnn.inference.history import History
 from pyro_bnn.scores.uncertainty import ClassificationPrediction

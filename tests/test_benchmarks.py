@@ -16,7 +16,7 @@ from torch import nn
 import benchmarks.__main__
 from benchmarks import _blundell, _measure, _peers, _rows, mnist_blundell, modes, nuts
 from benchmarks._steps import FitSVI, HandWritten, Setting
-from pyro_bnn.app.images import load_data
+from pyro_bnn.app.datasets import load_data
 from pyro_bnn.app.recipes import RECIPES
 from tests.tolerances import IDENTITY
 

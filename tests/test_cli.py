@@ -13,7 +13,7 @@ import torch
 from pyro_bnn import NormalPrior, ScaleMixturePrior, metrics, predict, predict_point
 from pyro_bnn.app import recipes, runs, specs
 from pyro_bnn.app.cli import main
-from pyro_bnn.app.images import known_classes, load_data
+from pyro_bnn.app.datasets import known_classes, load_data
 from pyro_bnn.data import load_images
 
 from .folders import train_run

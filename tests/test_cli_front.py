@@ -165,12 +165,12 @@ def test_the_version_is_that_of_the_project():
 
 IN_WORDS = {
     "accuracy": "only with the tutorial recipes",
-    "likelihood": "guessed from the target, and said",
+    "likelihood": "guessed from the target; a message says which",
     "net": "fully connected layers of --hidden units",
     "estimator": "weights, for tables and arrays local",
     "features": "all but the target",
     "drop_missing": "one more input says which values are missing",
-    "method": "svi; for tables and arrays auto, unless another setting of this panel but --seed is given",
+    "method": "svi; for tables and arrays auto, unless you give a setting of this panel other than --seed",
     "split_by": "a choice at random",
     "time_limit": "by the number of rows",
     "test_fraction": "0.2",

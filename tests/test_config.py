@@ -116,7 +116,7 @@ def test_every_likelihood_that_the_message_names_is_accepted():
     [
         ([1], "must be an object with settings by name, got list"),
         ({**VALUES, "version": 3}, "`version` must be 2, got 3; install a later pyro-bnn"),
-        ({**VALUES, "version": "one"}, "`version` must be 2, got 'one'; train the run anew"),
+        ({**VALUES, "version": "one"}, "`version` must be 2, got 'one'; train the run again"),
         ({**VALUES, "version": None}, "`version` must be 2, got None"),
         ({**VALUES, "colour": 1}, "`colour` is unknown"),
         ({key: value for key, value in VALUES.items() if key != "lr"}, "`lr` is missing"),

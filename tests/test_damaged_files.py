@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from pyro_bnn.app import recipes, runs
+from pyro_bnn.app.datasets import load_data
 from pyro_bnn.app.folders import Folder, updating
-from pyro_bnn.app.images import load_data
 from pyro_bnn.app.manifest import Manifest
 from pyro_bnn.data import MissingDataError, load_images, load_uci
 
@@ -354,12 +354,12 @@ def test_a_run_is_not_judged_by_its_training_images(pyro_bnn, small, tmp_path): 
     for name, other in ((TEST, TRAIN), (TEST_LABELS, TRAIN_LABELS)):
         shutil.copy(raw / other, fashion / "raw" / name)
     code, _, err = pyro_bnn("evaluate", small, "--data", tmp_path / "data")
-    assert (code, "40 of the 40 unknown images are among those that the run was trained on" in err) == (2, True)
+    assert (code, "40 of the 40 unknown images are also training images" in err) == (2, True)
     for name, other in ((TEST, TRAIN), (TEST_LABELS, TRAIN_LABELS)):
         shutil.copy(raw / other, raw / name)
     for command in ("evaluate", "prune"):
         code, _, err = pyro_bnn(command, small, "--data", tmp_path / "data")
-        assert (code, "40 of the 40 test images are among those that the run was trained on" in err) == (2, True)
+        assert (code, "40 of the 40 test images are also training images" in err) == (2, True)
     assert not (small / "metrics.json").exists()
 
 

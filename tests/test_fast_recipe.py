@@ -7,7 +7,7 @@ import torch
 
 from pyro_bnn import metrics, predict
 from pyro_bnn.app import recipes
-from pyro_bnn.app.images import load_data
+from pyro_bnn.app.datasets import load_data
 
 from .folders import train_run
 from .own_data import houses, write_table

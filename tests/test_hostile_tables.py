@@ -42,17 +42,17 @@ TABLES = {
     "target as feature": (GOOD, ("--features", "price,area"), "the target 'price' cannot be among --features"),
     "all ignored": (GOOD, ("--ignore", "area,rooms,city,garden"), "has no column to predict 'price' from"),
     "no target": (GOOD, ("--target", ""), "`target` must name the column to predict"),
-    "two equal names": (text("a,a,price", "1,2,3"), (), "has two columns 'a'; give them different names"),
+    "two equal names": (text("a,a,price", "1,2,3"), (), "has two columns named 'a'; give them different names"),
     "no name": (text("a,,price", "1,5,3", "1,9,4"), (), "column 2 of"),
     "no header": (text("1,2", "3,4", "5,6"), (), "its first line holds numbers; put a line of names above it"),
-    "ragged": (text("a,price", "1,2", "3,4,5"), (), "Expected 2 fields in line 3, saw 3; mend that line, and quote"),
+    "ragged": (text("a,price", "1,2", "3,4,5"), (), "Expected 2 fields in line 3, saw 3; correct that line, and quote"),
     "all lines longer": (text("a,price", "1,2,3", "4,5,6"), (), "Expected 2 fields in line 2, saw 3"),
-    "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, and the line of names 3; mend it"),
-    "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quote is opened and never closed"),
-    "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "is no table: ',' expected after"),
-    "not UTF-8": ("größe,price\n1,2\n".encode("latin-1"), (), "is no text in UTF-8 (byte 0xf6 cannot be read)"),
-    "UTF-16": ("area,price\n1,2\n".encode("utf-16"), (), "is no text in UTF-8"),
-    "binary": (bytes(range(128)) * 4, (), "is no t"),
+    "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, and the line of names 3; correct it"),
+    "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quotation mark is opened and never closed"),
+    "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "is not a table: ',' expected after"),
+    "not UTF-8": ("größe,price\n1,2\n".encode("latin-1"), (), "is not text in UTF-8 (byte 0xf6 cannot be read)"),
+    "UTF-16": ("area,price\n1,2\n".encode("utf-16"), (), "is not text in UTF-8"),
+    "binary": (bytes(range(128)) * 4, (), "is not t"),
     "no value of the target": (
         with_column("none", iter([""] * 20)),
         ("--target", "none"),
@@ -244,7 +244,7 @@ def test_a_pipe_is_no_file(pyro_bnn, tmp_path, name):  # noqa: F811
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    assert "is no file; pass" in message
+    assert "is not a file; pass" in message
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -266,7 +266,7 @@ def test_damaged_arrays_are_named_whatever_is_wrong_with_them(tmp_path, save):
 def test_a_damaged_parquet_file_is_named(pyro_bnn, tmp_path):  # noqa: F811
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1" + 50 * b"x" + b"PAR1")
-    assert "is no Parquet file, or is damaged" in refused(pyro_bnn, path, "--target", "y")
+    assert "is not a Parquet file, or is damaged" in refused(pyro_bnn, path, "--target", "y")
 
 
 def test_rows_that_lack_values_are_left_out_if_wanted(pyro_bnn, tmp_path):  # noqa: F811

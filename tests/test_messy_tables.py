@@ -68,7 +68,7 @@ def test_missing_values_become_the_mean_and_one_more_input_says_so(tmp_path):
     assert float(numbers[lacks_b == 0].mean()) == pytest.approx(0, abs=1e-6)
     assert float(numbers[lacks_b == 0].std(correction=0)) == pytest.approx(1)
     assert (first + second).tolist() == (1 - lacks_c).tolist()
-    assert "Missing values in 'b', 'c' become the mean or no category, and one more input says so." in data.notes
+    assert "Missing values in 'b', 'c' become the mean or no category, and one more input marks them." in data.notes
 
 
 def test_rows_without_the_target_are_left_out_and_said(tmp_path):
@@ -92,7 +92,7 @@ def test_new_rows_may_lack_what_rows_of_training_lacked(pyro_bnn, tmp_path):  # 
     assert pyro_bnn("predict", run, new, "--out", out)[0] == 0
     assert len(predictions_in(out)) == 3
     code, _, err = pyro_bnn("predict", run, write_table(new, [["", *row[1:]] for row in houses(2)] + houses(2)))
-    assert (code, "lacks values in column 'area'" in err, "where training lacked none" in err) == (2, True, True)
+    assert (code, "lacks values in column 'area'" in err, "but training lacked none" in err) == (2, True, True)
 
 
 def test_evaluate_names_no_option_that_it_lacks(pyro_bnn, tmp_path):  # noqa: F811
@@ -103,7 +103,7 @@ def test_evaluate_names_no_option_that_it_lacks(pyro_bnn, tmp_path):  # noqa: F8
     write_table(path, rows)
     for command in ("evaluate", "report", "prune"):
         code, _, err = pyro_bnn(command, run)
-        assert (code, "--drop-missing" in err, "its rows have changed since" in err) == (2, False, True), err
+        assert (code, "--drop-missing" in err, "its rows have changed" in err) == (2, False, True), err
 
 
 # --- dates ------------------------------------------------------------------------------------------------------------
@@ -209,9 +209,10 @@ def test_columns_that_count_or_name_the_rows_are_left_out_unless_they_are_wanted
     data = loaded(path)
     assert ("k" in kinds_in(data)) != is_left_out
     assert (
-        any("'k'" in note and "says nothing of new ones: it is left out" in note for note in data.notes) == is_left_out
+        any("'k'" in note and "says nothing about new rows: it is left out" in note for note in data.notes)
+        == is_left_out
     )
-    assert ("To use a column nevertheless, name it among --features." in data.notes) == is_left_out
+    assert ("To use such a column, name it in --features." in data.notes) == is_left_out
     assert "k" in kinds_in(loaded(path, features=("a", "k")))
 
 
@@ -279,7 +280,7 @@ def test_line_breaks_within_cells_are_said(pyro_bnn, tmp_path):  # noqa: F811
     rows[4][2] = "Rome\n1,2,3"
     path, run = write_table(tmp_path / "t.csv", rows), tmp_path / "run"
     code, out, _ = pyro_bnn("train", path, "--target", "price", "--out", run, *QUICK)
-    said = f"Cells of column 'city' of {path} hold line breaks, the first in row 5; if that is not meant"
+    said = f"Cells of column 'city' of {path} hold line breaks, the first in row 5; if they should not"
     assert (code, said in out) == (0, True)
     code, _, err = pyro_bnn("predict", run, path, "--out", tmp_path / "out.csv")
     assert (code, said in err) == (0, True)
@@ -291,7 +292,7 @@ def test_new_rows_with_an_unclosed_quote_are_refused(pyro_bnn, tmp_path):  # noq
     new = tmp_path / "new.csv"
     new.write_text(",".join(NAMES) + '\n60,3,Oslo,True,"150\n70,2,Oslo,True,150\n80,2,Rome,True,150\n')
     code, out, err = pyro_bnn("predict", run, new)
-    assert (code, out, "a quote is opened and never closed" in err) == (2, "", True)
+    assert (code, out, "a quotation mark is opened and never closed" in err) == (2, "", True)
 
 
 @pytest.mark.parametrize("value", ["1e20", "-1e20", "1e12"])
@@ -301,7 +302,7 @@ def test_numbers_far_from_those_of_training_are_refused(pyro_bnn, tmp_path, valu
     assert pyro_bnn("train", path, "--target", "price", "--out", run, *QUICK)[0] == 0
     new = write_table(tmp_path / "new.csv", [*houses(2), [value, *houses()[0][1:]]])
     code, out, err = pyro_bnn("predict", run, new)
-    said = f"much larger than in training, such as {value} in row 3; mend"
+    said = f"much larger than in training, such as {value} in row 3; correct"
     assert (code, out, said in err) == (2, "", True)
     out = tmp_path / "out.csv"
     write_table(new, [*houses(2), [*houses()[0][:-1], value]])  # a target is not needed
@@ -313,7 +314,7 @@ def test_a_number_whose_distance_from_those_of_training_overflows_is_refused(tmp
     config = config_of(table_of(tmp_path, k=[1e-3 * (i % 7) for i in range(40)]))
     facts = sources.load(config).facts
     with pytest.raises(
-        ValueError, match=r"column 'k' of .* much larger than in training, such as -1e308 in row 2; mend"
+        ValueError, match=r"column 'k' of .* much larger than in training, such as -1e308 in row 2; correct"
     ):
         sources.read_sample(config, facts, _new(tmp_path, "a,k\n0,0\n0,-1e308\n"))
 
@@ -322,7 +323,7 @@ def test_a_target_far_from_those_of_training_is_named_by_its_row_in_the_file(tmp
     config = config_of(table_of(tmp_path))
     sample = sources.read_sample(config, sources.load(config).facts, _new(tmp_path, "a,y\n0,1\n0,\n0,1e20\n"))
     assert sample.y is None
-    assert any("is much larger than in training in row 3; mend it" in note for note in sample.notes)
+    assert any("is much larger in row 3 than in training; correct it" in note for note in sample.notes)
 
 
 @pytest.mark.parametrize("inputs", ["standardized", "raw"])

@@ -134,7 +134,7 @@ def test_whole_numbers_reach_an_embedding_as_they_are(pyro_bnn, nets):  # noqa: 
             "own_nets.py:broken",
             '`raise RuntimeError("the disk is on fire")`, raised RuntimeError: the disk is on fire',
         ),
-        ("own_nets.py:demanding", "and needs depth too; give those a default"),
+        ("own_nets.py:demanding", "but is missing a required argument: 'depth'; give"),
         ("own_nets.py:too_wide", "must give outputs of shape (2, 1) for 1 target under gaussian, got (2, 3)"),
         ("own_nets.py:other_input", "the network cannot take inputs of shape (2, 7)"),
         ("syntax.py:make", "raised SyntaxError"),

@@ -195,7 +195,7 @@ def test_the_command_to_repeat_is_the_run(key, changes, monkeypatch, pyro_bnn, t
         asked.append(found)
         raise ValueError("here")
 
-    monkeypatch.setattr("pyro_bnn.app.images.load_data", stop)
+    monkeypatch.setattr("pyro_bnn.app.datasets.load_data", stop)
     command = shlex.split(training_command(config, tmp_path / "a run"))
     assert command[0] == "pyro-bnn"
     assert pyro_bnn(*command[1:])[0] == 2

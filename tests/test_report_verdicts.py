@@ -249,7 +249,7 @@ def test_a_rival_is_compared_by_the_standard_error_of_the_difference(own, error,
 def test_who_errs_less_than_a_rival_is_not_beaten_in_its_predictions():
     verdict = of_rival("a line", -6.0, -5.4, 0.01, points="RMSE 1 against 2", is_nearer=True)
     assert (verdict.level, verdict.about) == ("problem", "uncertainty")
-    assert verdict.text.startswith("The network errs less than a line, but its probabilities are worse")
+    assert verdict.text.startswith("The network has smaller errors than a line, but its probabilities are worse")
 
 
 def test_a_cold_posterior_is_said_to_be_one():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pyro_bnn.app import recipes
-from pyro_bnn.app.images import load_data
+from pyro_bnn.app.datasets import load_data
 
 from .folders import train_run
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pyro_bnn.app import runs
+from pyro_bnn.app.datasets import load_data
 from pyro_bnn.app.folders import Folder
-from pyro_bnn.app.images import load_data
 
 from .own_data import houses, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -45,7 +45,7 @@ def stopped(pyro_bnn, tmp_path, monkeypatch, options):  # noqa: F811
         patch.setattr(Folder, "note", note)
         code, out, err = pyro_bnn(*options, "--out", tmp_path / "stopped")
     assert (code, out) == (130, "")
-    assert err.strip() == f"error: stopped; `pyro-bnn train --resume {tmp_path / 'stopped'}` goes on."
+    assert err.strip() == f"error: stopped; `pyro-bnn train --resume {tmp_path / 'stopped'}` continues it."
     return tmp_path / "stopped"
 
 
@@ -102,7 +102,7 @@ def test_a_stopped_run_on_a_table_goes_on_with_its_own_rows(pyro_bnn, tmp_path, 
     if end == "changed":
         table.write_text(table.read_text().replace("Oslo", "Rome", 1))
         code, _, err = pyro_bnn("train", "--resume", tmp_path / "run")
-        assert (code, "its rows have changed since" in err) == (2, True)
+        assert (code, "its rows have changed" in err) == (2, True)
         return
     moved = table.rename(tmp_path / "moved.csv")
     assert pyro_bnn("train", "--resume", tmp_path / "run", "--data", moved)[0] == 0

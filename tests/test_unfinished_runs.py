@@ -73,7 +73,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
 
     assert forked(work) == signal.SIGKILL
     assert sorted(os.listdir(tmp_path)) == [".run.lock", ".run.part"]
-    with pytest.raises(FileNotFoundError, match="run was stopped before its first checkpoint; train it anew"):
+    with pytest.raises(FileNotFoundError, match="run was stopped before its first checkpoint; train it again"):
         find_run(tmp_path / "run")
     make(tmp_path / "run")
     assert content(tmp_path / "run") == {"config.json": "new", "result.json": "new"}
@@ -142,7 +142,7 @@ def unfinished(tmp_path):
             folder.note("12 of 40 epochs")
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"stopped; `pyro-bnn train --resume .*run` goes on"):
+    with pytest.raises(KeyboardInterrupt, match=r"stopped; `pyro-bnn train --resume .*run` continues it"):
         interrupted()
     return tmp_path / "run"
 
@@ -151,7 +151,7 @@ def test_an_unfinished_run_says_so_and_can_be_resumed(unfinished):
     for use in (find_run, make):
         with pytest.raises(
             (FileNotFoundError, FileExistsError),
-            match=r"is not finished: 12 of 40 epochs; `pyro-bnn train --resume .*` goes on",
+            match=r"is not finished: 12 of 40 epochs; `pyro-bnn train --resume .*` continues it",
         ):
             use(unfinished)
     with pytest.raises(ZeroDivisionError), resuming(unfinished):
@@ -171,7 +171,7 @@ def test_what_cannot_be_resumed_says_why(tmp_path, unfinished):
         pass
     (unfinished.parent / ".run.part" / CHECKPOINT).unlink()
     with (
-        pytest.raises(FileNotFoundError, match="was stopped before its first checkpoint; train it anew"),
+        pytest.raises(FileNotFoundError, match="was stopped before its first checkpoint; train it again"),
         resuming(unfinished),
     ):
         pass
@@ -199,7 +199,7 @@ def test_a_finished_folder_whose_place_was_taken_meanwhile_is_kept(tmp_path):
             (tmp_path / "run").mkdir()
             (tmp_path / "run" / "mine.txt").write_text("mine")
 
-    with pytest.raises(OSError, match=r"it has come into being meanwhile.*all files are in .*\.run\.part"):
+    with pytest.raises(OSError, match=r"it was created in the meantime.*all files are in .*\.run\.part"):
         overtaken()
     assert content(tmp_path / "run") == {"mine.txt": "mine"}
     with pytest.raises(FileExistsError, match="exists"):

@@ -1,4 +1,4 @@
-"""The program: command line, settings of runs, training runs, reports and demonstrations.
+"""The command-line program: settings, training runs, reports and demonstrations.
 
-It is built on the library's public interface and holds no mathematics; nothing in the library imports it.
+It uses the library and contains no mathematics. Nothing in the library imports it.
 """

@@ -1,4 +1,4 @@
-"""Models and guides of runs."""
+"""Builds the models and guides of runs."""
 
 import math
 
@@ -20,24 +20,24 @@ from .own.targets import Target
 from .specs import make_init, make_inputs, make_prior, make_scale_map
 
 CHECKED_ROWS = 2
-"""Number of rows in the trial run of a user's network."""
+"""Number of rows in the trial call of a user's network."""
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
-    """The untrained model and guide of a variational run; the same seed gives the same start."""
+    """The untrained model and guide of a variational run; the seed determines their initial values."""
     with seeded(config.seed):
         model = _model(config, data.facts, data.x_train, len(data.x_train))
         return model, _guide(config, model)
 
 
 def build_model(config: RunConfig, data: Dataset, num_data: int) -> BayesianModel:
-    """The model of a run without a guide, for so many rows."""
+    """The untrained model of a run, for `num_data` rows."""
     with seeded(config.seed):
         return _model(config, data.facts, data.x_train, num_data)
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module | None]:
-    """Model and guide of a trained run without its data, before what they learned is loaded; chains have no guide."""
+    """Model and guide of a run, built without its data, to load a posterior into; the guide is None for chains."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     _checks.in_memory("input_shape", math.prod(facts.input_shape), CHECKED_ROWS * 8, "take the folder from a copy")
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
@@ -47,7 +47,7 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """A clause about globs of a run's prior that match no parameter; empty if there is none."""
+    """A clause about globs of a run's prior that choose no parameter; empty if there are none."""
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
@@ -75,17 +75,17 @@ def _guide(config: RunConfig, model: BayesianModel) -> nn.Module:
 
 
 def _likelihood(spec: str, target: Target) -> Likelihood:
-    """The likelihood; a known noise scale is in the target's units, while the network predicts in standard units."""
+    """The likelihood. A known noise scale is typed in the target's units, and here divided by the target's scale."""
     name, _, number = spec.partition(":")
     if name != "gaussian" or not number:
         return make_likelihood(spec)
     if target.size > 1:
-        raise ValueError(f"a known noise scale is for a single target, got {target.size}; choose gaussian.")
+        raise ValueError(f"a known noise scale needs a single target, got {target.size}; choose gaussian.")
     return make_likelihood(f"gaussian:{float(number) / target.scale[0]!r}")
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """The modules in front of a network; they standardise rows of tables and arrays."""
+    """The modules in front of a network, for images only; rows of tables and arrays are standardised already."""
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 
 

@@ -1,4 +1,4 @@
-"""Runs on tables and arrays whose network is chosen by held-out rows, and whose modes are explored by chains in C."""
+"""Runs on tables and arrays by chains in C: held-out rows choose the network, and chains explore its modes."""
 
 import functools
 from collections.abc import Collection
@@ -27,19 +27,19 @@ PARTS = ("hidden", "activation", "prior", "likelihood")
 """The settings that `--method auto` chooses unless they are given."""
 
 OF_NET = ("hidden", "activation")
-"""The settings that describe a fully connected network, and not a network of the user's own."""
+"""The settings of fully connected networks that do not apply to a user's network."""
 
 
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], device: str, progress: bool
 ) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
-    """Choose a network, as far as the settings named in `given` leave it open, and explore its modes by chains.
+    """Choose the settings of the network that are not named in `given`, and explore its modes by chains.
 
-    Returns the settings with what was chosen, which repeat the fit without the choice; the model; and the chains, whose
+    Returns the settings with the choice, which repeat the fit without choosing again; the model; and the chains, whose
     status says what was compared and chosen.
 
     Raises:
-        UnsuitableError: If chains cannot run here, no network can be drawn in C, or the time is too short.
+        UnsuitableError: If chains cannot run here, C code supports none of the networks, or the time is too short.
     """
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
@@ -48,7 +48,7 @@ def fit_chains(
         {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
         (data.x_train, data.y_train),
         seconds=config.time_limit or None,
-        saves_search=True,  # so the settings that are written repeat the fit
+        saves_search=True,  # then the written settings repeat the fit
         progress=progress,
         seed=config.seed,
     )
@@ -56,7 +56,6 @@ def fit_chains(
 
 
 def _choices(config: RunConfig, data: Dataset, given: Collection[str]) -> list[RunConfig]:
-    """The settings of each network to be compared."""
     own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)
     fixed = {name: getattr(own, name) for name in PARTS if name in given or (name in OF_NET and config.net != "mlp")}
     if not data.classes and "likelihood" not in fixed and has_few_values(data.y_train):

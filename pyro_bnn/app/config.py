@@ -1,7 +1,7 @@
 """The settings of one training run: each is declared once, in `RunConfig`.
 
-The command-line option, its help, the checks, `config.json` and the report's table are derived from that declaration.
-The help needs the settings too, so torch is loaded only when settings are checked.
+The command-line options, their help, the checks, `config.json` and the table in the report follow from the declaration.
+The help imports this module, so torch is loaded only when settings are checked.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,11 @@ from .specs import (
 from .validation import checked, parsed
 
 VERSION = 2
-"""Version of configurations in files; later versions are refused."""
-
-
-# --- checks of texts --------------------------------------------------------------------------------------------------
+"""Version of `config.json`; files of other versions are refused."""
 
 
 def kind_of(dataset: str) -> str:
-    """The kind of a data set, by its name: ``images``, ``table`` or ``arrays``."""
+    """Kind of a data set by its name: ``images``, ``table`` or ``arrays``."""
     from ..data import GREY_SETS  # late: loads torch
 
     ending = Path(dataset).suffix.lower()
@@ -69,30 +66,28 @@ def _inputs(spec: str) -> None:
     make_inputs(spec, torch.zeros(2, 1))
 
 
-# --- declarations -----------------------------------------------------------------------------------------------------
-
 NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"
 """Headings in the help of the command line."""
 
 KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}
-"""Kinds of data, and the words for several items of each."""
+"""Kinds of data, each with its plural for messages."""
 
 IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
 
-Whole = Annotated[int, Ge(0), Lt(2**63)]  # also the check of a seed
+Whole = Annotated[int, Ge(0), Lt(2**63)]  # the limit is that of torch's seeds
 Count = Annotated[int, Ge(1), Lt(2**63)]
 Name = Annotated[str, MinLen(1)]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the command line and the checks need to know about a setting."""
+    """Properties of a setting for the command line and the checks."""
 
     panel: str  # heading in the help
     help: str
-    shown: str | None  # the help's text about the default; None if recipes set it, an empty text to say nothing
-    choices: tuple[str, ...]  # accepted texts, for completion; texts that end with a colon are prefixes
-    kinds: tuple[str, ...]  # the kinds of data that have this setting; for others it keeps its default
+    shown: str | None  # text in the help about the default, which may be empty; None if recipes set the default
+    choices: tuple[str, ...]  # texts that the shell completes; one that ends with a colon is a prefix
+    kinds: tuple[str, ...]  # kinds of data for which the setting may differ from its default
     check: Callable[[str], object] | None  # raises ValueError if a text is wrong
 
 
@@ -106,14 +101,13 @@ def setting(
     kinds: tuple[str, ...] = tuple(KINDS),
     check: Callable[[str], object] | None = None,
 ) -> Any:
-    """A field of :class:`RunConfig`, with the :class:`Setting` in its metadata."""
-    declared = Setting(panel, help, shown, choices, kinds, check)
-    return field(default=default, metadata={"setting": declared})
+    """A field of :class:`RunConfig` that has its :class:`Setting` in its metadata."""
+    return field(default=default, metadata={"setting": Setting(panel, help, shown, choices, kinds, check)})
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that determines a training run, except its data and the code of the user's network."""
+    """All settings of a training run. Only the data and the code of a user's network are stored elsewhere."""
 
     __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # noqa: RUF012
 
@@ -125,7 +119,7 @@ class RunConfig:
     )
     prior: str = setting(
         NETWORK,
-        f"{PRIOR_CHOICES}; or by parameter name, GLOB=PRIOR;GLOB=PRIOR, where the first glob that matches chooses.",
+        f"{PRIOR_CHOICES}; or by parameter name, GLOB=PRIOR;GLOB=PRIOR, where the first matching glob counts.",
         choices=tuple(f"{name}:" for name in PRIORS),
         check=make_prior,
     )
@@ -151,7 +145,8 @@ class RunConfig:
         "batches.",
     )
     schedule: Literal["constant", "cosine", "warm-cosine"] = setting(
-        FIT, "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth, then cosine)."
+        FIT,
+        "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth of it, then cosine).",
     )
     num_particles: Count = setting(FIT, "Weight draws per step.")
     kl_weight: str = setting(
@@ -162,7 +157,10 @@ class RunConfig:
         check=lambda spec: make_kl_weight(spec, 1),
     )
     hold_out: tuple[Whole, ...] = setting(
-        NETWORK, 'Classes kept out of training, as the unknown, such as 7,8,9; "" for none.', default=(), kinds=IMAGES
+        NETWORK,
+        'Classes kept out of training, to test detection of the unknown, such as 7,8,9; "" for none.',
+        default=(),
+        kinds=IMAGES,
     )
     validation: Whole = setting(
         NETWORK,
@@ -173,8 +171,8 @@ class RunConfig:
     seed: Whole = setting(FIT, "Seed of initial weights, batch order and weight draws.", default=0)
     optimizer: str = setting(
         FIT,
-        "adam, sgd (without momentum), natural (gradients, which are faster) or natural:DECAY,CLIP: decay of the "
-        "averaged Hessian, and largest step of a mean divided by the learning rate.",
+        "adam, sgd (without momentum), natural (natural gradients, which are faster) or natural:DECAY,CLIP: decay of "
+        "the averaged Hessian, and largest step of a mean divided by the learning rate.",
         default="adam",
         choices=OPTIMIZERS,
         check=lambda spec: make_optimizer(spec, 1.0, 1),
@@ -187,10 +185,10 @@ class RunConfig:
     )
     likelihood: str = setting(
         OWN,
-        "categorical for classes; gaussian (noise of one size, learned; or gaussian:SCALE, in its units), "
+        "categorical for classes; gaussian (noise of one size, learned; or gaussian:SCALE, in units of the target), "
         "heteroscedastic (noise that depends on the inputs) or mixture[:COMPONENTS] for numbers; poisson for counts.",
         default="categorical",
-        shown="guessed from the target, and said",
+        shown="guessed from the target; a message says which",
         choices=("categorical", "gaussian", "heteroscedastic", "mixture", "poisson"),
         check=_likelihood,
     )
@@ -208,17 +206,17 @@ class RunConfig:
     )
     method: Literal["auto", "mclmc", "svi"] = setting(
         FIT,
-        "Inference. auto: held-out rows choose among networks, priors and kinds of noise, as far as you leave them "
-        "open, and chains in C explore several modes of the best; with too many rows, or without a C compiler, svi. "
-        "mclmc: such chains, without a choice. svi: variational inference.",
+        "Inference. auto: held-out rows choose the network, prior and kind of noise that you do not give, and chains "
+        "in C explore several modes of the best; with too many rows, or without a C compiler, svi. mclmc: such chains "
+        "for the given settings. svi: variational inference.",
         default="svi",
-        shown="svi; for tables and arrays auto, unless another setting of this panel but --seed is given",
+        shown="svi; for tables and arrays auto, unless you give a setting of this panel other than --seed",
         kinds=ROWS,
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds that auto and mclmc may take, on all threads, besides compiling. The result then depends on the speed "
-        "of the machine.",
+        "Seconds that auto and mclmc may take with all threads, without compilation. The result then depends on the "
+        "speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,
@@ -234,7 +232,7 @@ class RunConfig:
     features: tuple[Name, ...] = setting(
         OWN,
         "Columns of a table to predict from, separated by commas. Columns that count or name the rows are used only if "
-        "they are among these.",
+        "you name them here.",
         default=(),
         shown="all but the target",
         kinds=TABLE,
@@ -255,7 +253,7 @@ class RunConfig:
     )
     test_fraction: Annotated[float, Ge(0), Lt(1)] = setting(
         OWN,
-        "Share of the rows that is kept out of training, for `evaluate`; not for arrays with x_test.",
+        "Share of the rows that is kept out of training, for `evaluate`; not with arrays that have x_test.",
         default=0.0,
         shown="0.2",
         kinds=ROWS,
@@ -269,7 +267,7 @@ class RunConfig:
     )
     split_by: str = setting(
         OWN,
-        "Column of a table with dates or numbers: the latest rows are set aside, in place of a choice at random.",
+        "Column of a table with dates or numbers: the latest rows are the test rows, instead of rows at random.",
         default="",
         shown="a choice at random",
         kinds=TABLE,
@@ -299,7 +297,7 @@ class RunConfig:
             raise ValueError(f"{'; '.join(problems)}.")
 
     def _disagreements(self) -> list[str]:
-        """What is wrong in the combination of settings that are each valid."""
+        """Faults in the combination of settings that are each valid."""
         kind = self.kind
         problems = [
             f"`{field.name}` goes with {' and '.join(KINDS[k] for k in setting.kinds)} only"
@@ -333,14 +331,14 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "RunConfig":
-        """Settings from the JSON of :meth:`to_dict`, read from a file."""
+        """Settings from the JSON of :meth:`to_dict`; raises ValueError if they are wrong."""
         values = parsed(text)
         if not isinstance(values, dict):
             raise ValueError(f"a configuration must be an object with settings by name, got {type(values).__name__}.")
         version = values.pop("version", None)
         if version != VERSION or isinstance(version, bool):
             is_later = isinstance(version, int) and version > VERSION
-            remedy = "install a later pyro-bnn" if is_later else "train the run anew"
+            remedy = "install a later pyro-bnn" if is_later else "train the run again"
             raise ValueError(f"`version` must be {VERSION}, got {version!r}; {remedy}.")
         config = checked(cls, values)
         config.check()

@@ -1,11 +1,14 @@
-"""The data of a run: training and test rows, and what a trained run must know about them."""
+"""The data of a run, the facts about them that its folder stores, and reading of image sets."""
 
+import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from ..data import Images, load_images
 from ..inference.history import EpochRecord
 from .config import RunConfig
 from .own.arrays import ArrayEncoding
@@ -15,7 +18,7 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """The record of a run's data in its folder: enough to build the network and to encode new rows."""
+    """Facts about the data of a run, stored in its folder to build the network and to encode new rows."""
 
     sha256: str  # checksum of the rows
     num_train: int  # rows to train on
@@ -28,49 +31,143 @@ class Facts:
     def __post_init__(self) -> None:
         if self.num_train < 1 or self.num_test < 0:
             raise ValueError(
-                f"a run must have a training row and no fewer than 0 test rows, got `num_train` {self.num_train} and "
-                f"`num_test` {self.num_test}."
+                f"`num_train` must be at least 1 and `num_test` at least 0, got {self.num_train} and {self.num_test}."
             )
         encoded = [self.table.width] if self.table else self.arrays.shape if self.arrays else self.input_shape
         if not self.input_shape or min(self.input_shape) < 1 or self.input_shape != encoded:
             raise ValueError(
-                f"`input_shape` must be the shape of an encoded row{f', {encoded}' if encoded else ''}, of numbers of "
+                f"`input_shape` must be the shape of an encoded row{f', {encoded}' if encoded else ''}, with sizes of "
                 f"at least 1, got {self.input_shape}."
             )
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The rows of a run, as its network takes them."""
+    """The rows of a run, encoded for its network."""
 
     x_train: Tensor  # (N, ...)
     y_train: Tensor  # labels, (N,), or numbers, (N, O)
     x_test: Tensor  # (M, ...)
     y_test: Tensor
-    facts: Facts  # the record of them in the run's folder
+    facts: Facts
     notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; empty for numbers."""
+        """Names of the classes; empty if the targets are numbers."""
         return tuple(self.facts.target.classes)
 
     def nll_of(self, epoch: EpochRecord) -> float:
-        """Negative expected log-likelihood of an epoch per training row, in nats and in the target's units."""
+        """Negative expected log-likelihood of an epoch, in nats per training row; targets have their own units."""
         unit = sum(math.log(scale) for scale in self.facts.target.scale)
         return -epoch.expected_log_likelihood / len(self.x_train) + unit
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise if rows with this checksum are not the run's training rows; `facts` is the record in the run's folder."""
+    """Raise if `sha256` is not the checksum in `facts`; the message calls the file, or the run on images, `shown`."""
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":
         raise ValueError(
             f"the {config.dataset} images are not those that {shown} was trained on (their checksums differ); pass the "
-            "folder of those (--data, or $PYRO_BNN_DATA)."
+            "folder of the right images (--data, or $PYRO_BNN_DATA)."
         )
     raise ValueError(
-        f"{shown} is not what the run was trained on: its rows have changed since; pass a copy of the file as it "
-        "was (--data FILE), or see new rows by `pyro-bnn predict`."
+        f"{shown} is not what the run was trained on: its rows have changed; pass a copy of the old file "
+        "(--data FILE), or predict the new rows by `pyro-bnn predict`."
     )
+
+
+# --- image sets -------------------------------------------------------------------------------------------------------
+
+SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
+"""For a run without held-out classes, the data set of its unknown images."""
+
+
+def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
+    """The classes that are not held out, relabelled 0, 1, ..., and the test images of the held-out classes."""
+    num_classes = len(images.classes)
+    kept = [label for label in range(num_classes) if label not in hold_out]
+    if len(kept) < 2 or not set(hold_out) <= set(range(num_classes)):
+        raise ValueError(f"held-out classes must be among 0, ..., {num_classes - 1} and leave two, got {hold_out}.")
+    new_label = torch.full((num_classes,), -1)
+    new_label[kept] = torch.arange(len(kept))
+    train, test = new_label[images.y_train], new_label[images.y_test]
+    known = Images(
+        x_train=images.x_train[train >= 0],
+        y_train=train[train >= 0],
+        x_test=images.x_test[test >= 0],
+        y_test=test[test >= 0],
+        classes=tuple(images.classes[label] for label in kept),
+    )
+    return known, images.x_test[test < 0]
+
+
+def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
+    """A run's images, and the test images of held-out classes. A validation set, if any, replaces the test set."""
+    images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
+    if config.validation:
+        if config.validation >= len(images.x_train):
+            raise ValueError(f"`validation` must lie between 1 and {len(images.x_train) - 1}, got {config.validation}.")
+        order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
+        train, validation = order[: -config.validation], order[-config.validation :]
+        images = replace(
+            images,
+            x_train=images.x_train[train],
+            y_train=images.y_train[train],
+            x_test=images.x_train[validation],
+            y_test=images.y_train[validation],
+        )
+    digest = hashlib.sha256(images.x_train.float().numpy().tobytes())
+    digest.update(images.y_train.long().numpy().tobytes())
+    facts = Facts(
+        sha256=digest.hexdigest(),
+        num_train=len(images.x_train),
+        num_test=len(images.x_test),
+        input_shape=[*images.x_train.shape[1:]],
+        target=Target("class", [*images.classes], [], []),
+        table=None,
+        arrays=None,
+    )
+    return Dataset(images.x_train, images.y_train, images.x_test, images.y_test, facts), unknown
+
+
+def load_with_unknown(
+    config: RunConfig, ood: str | None, *, root: str | Path | None, download: bool = False
+) -> tuple[Dataset, Tensor, str]:
+    """A run's images; the images unknown to it, shape (M, H, W) with M >= 0; and a description of the unknown ones.
+
+    The unknown images are the test images of the data set `ood`; if it is None, those of the run's held-out classes;
+    without held-out classes, those of the sibling of its data set.
+    """
+    known, unknown = load_data(config, root=root, download=download)
+    name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
+    if name == config.dataset:
+        raise ValueError(
+            f"--ood must be another data set than the run's {name}, whose images are known to it; leave --ood out, "
+            "choose another, or train with held-out classes (--hold-out)."
+        )
+    if name is not None:
+        unknown = load_images(name, root=root, download=download).x_test
+        if unknown.shape[1:] != known.x_test.shape[1:]:
+            raise ValueError(
+                f"{name} images are {tuple(unknown.shape[1:])} but the run's {tuple(known.x_test.shape[1:])}."
+            )
+    check_unseen("test", known.x_test, known.x_train)
+    check_unseen("unknown", unknown, known.x_train)
+    return known, unknown, name or f"the held-out classes {', '.join(map(str, config.hold_out))}"
+
+
+MOST_KNOWN = 0.01
+"""Heuristic: largest share of images that may also be training images. It is 0 in all data sets here."""
+
+
+def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
+    """Raise if the images `x` are training images; the message calls them `name`, which is test or unknown."""
+    trained = {row.tobytes() for row in x_train.float().numpy()}
+    seen = sum(row.tobytes() in trained for row in x.float().numpy())
+    if seen > MOST_KNOWN * len(x):
+        raise ValueError(
+            f"{seen} of the {len(x)} {name} images are also training images, and scores on these say nothing about new "
+            "images; pass a folder with the published files (--data, or $PYRO_BNN_DATA)."
+        )

@@ -16,8 +16,8 @@ from ..nets import mlp
 from ..results import plotting
 from ..results.prediction import predict
 from ..scores.uncertainty import RegressionPrediction
+from .datasets import load_data
 from .folders import Folder
-from .images import load_data
 from .recipes import find_recipe
 from .reports.evaluation import ClassifierScores, report_evaluation
 from .reports.pictures import save_picture
@@ -34,11 +34,11 @@ def digits_demo(folder: Folder, *, seed: int = 0, progress: bool = False) -> Cla
 
 
 def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
-    """Fit 92 noisy points of a sine, and draw the predictive bands inside and outside their range.
+    """Fit 92 noisy points of a sine, and plot the predictive bands inside and outside their range.
 
     Returns:
-        Averages of the epistemic standard deviation inside and outside the data's range, and of the aleatoric one
-        inside; and the standard deviation of the true noise.
+        Standard deviations: the mean epistemic one inside and outside the data's range, the mean aleatoric one inside,
+        and that of the true noise.
     """
     x, y = regression_problem(seed=seed)
     with seeded(seed):
@@ -54,7 +54,7 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
         optimizer=functools.partial(torch.optim.Adam, lr=1e-2),
         num_epochs=200,
         batch_size=8,
-        kl_weight=1 / 12,  # heuristic, as commonly run: one over the number of batches, 12 times colder than the ELBO
+        kl_weight=1 / 12,  # heuristic and common: one over the number of batches; the ELBO has 1
         seed=seed,
     )
     grid = torch.linspace(-1.5, 1.5, 500)[:, None]
@@ -62,7 +62,7 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
 
     truth = 10 * torch.sin(2 * torch.pi * grid)
     ax = plotting.regression_bands(grid, prediction, data=(x, y), truth=truth)
-    ax.set(ylim=(-40, 40))  # farther out the bands leave the picture
+    ax.set(ylim=(-40, 40))  # the bands are wider at the edges
     save_picture(folder, "regression.png", ax)
 
     inside = grid.flatten().abs() <= 0.5

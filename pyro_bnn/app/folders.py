@@ -1,8 +1,8 @@
 """Folders that the program writes: they appear whole or not at all, and files of other programs are never lost.
 
-``NAME`` is made as ``.NAME.part`` beside it, under the lock ``.NAME.lock``. At the end, files of other programs move
-from an earlier ``NAME`` to the new folder, the rest of the earlier one is removed, and ``.NAME.part`` becomes ``NAME``.
-If the process is killed in between, the next command finishes this.
+The folder ``NAME`` is written as ``.NAME.part`` in the same parent, under the lock ``.NAME.lock``. At the end, files of
+other programs move from an earlier ``NAME`` to the new folder. The program's files in the earlier one are removed, and
+``.NAME.part`` is renamed to ``NAME``. If the process is killed during these steps, the next command finishes them.
 """
 
 import errno
@@ -19,7 +19,7 @@ from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, checksum, 
 from .places import Place, locked, told
 
 PNG = ".png"
-"""Ending of pictures in lists of file names; that of the chosen format replaces it."""
+"""Ending of pictures in lists of file names; the ending of the chosen format replaces it."""
 
 
 @dataclass
@@ -32,12 +32,12 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """The name of a file; that of a picture, such as ``loss.png``, gets the ending of the folder's format."""
+        """The name of a file here; a picture, such as ``loss.png``, gets the ending of the folder's format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """A context that yields a path to write to; afterwards the complete file is in its place."""
+        """A context that yields a path to write to. The file gets its name when the context ends without an error."""
         self.check_free(name)
         part = self.path / f"{PART}{name}"
         try:
@@ -56,7 +56,7 @@ class Folder:
         self.write_text(name, json.dumps(value, indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text."""
+        """Write a text in UTF-8."""
         with self.new(name) as path:
             path.write_text(text, encoding="utf-8")
 
@@ -65,7 +65,7 @@ class Folder:
         return name in self.manifest.files and (self.path / name).is_file()
 
     def discard(self, name: str) -> None:
-        """Remove a file that the program wrote, if it is there."""
+        """Remove a file if it exists and the program wrote it."""
         if name in self:
             (self.path / name).unlink()
             del self.manifest.files[name]
@@ -82,7 +82,7 @@ class Folder:
                     )
 
     def note(self, progress: str) -> None:
-        """Tell other commands how far this process is; such as ``12 of 40 epochs``."""
+        """Write the progress, such as ``12 of 40 epochs``, for messages of other commands."""
         (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
@@ -97,11 +97,11 @@ class Folder:
 
 @contextmanager
 def creating(out: str | Path, *, command: str, force: bool = False, picture_format: str = "png") -> Iterator[Folder]:
-    """A context in which a folder is made; it appears in its place only at the end, complete.
+    """A context for writing a new folder, which appears at the path `out` only at the end, complete.
 
-    If the context ends with an exception, the new folder is removed and an earlier folder stays unchanged; only a
-    folder with a checkpoint stays, unfinished, for :func:`resuming`. With `force`, an earlier folder of the program is
-    replaced, and files in it that the program did not write move to the new one.
+    If the context ends with an exception, an earlier folder stays unchanged. The new folder is removed, unless it has a
+    checkpoint, from which :func:`resuming` can continue. With `force`, an earlier folder of the program is replaced,
+    and files in it that the program did not write move to the new folder.
     """
     place = Place.of(out)
     _check_target(place)
@@ -121,18 +121,18 @@ def creating(out: str | Path, *, command: str, force: bool = False, picture_form
                         shutil.copymode(place.real, place.part)
                 yield from _working(Folder(place.part, place, manifest, picture_format))
             finally:
-                with suppress(OSError, ValueError):  # what cannot be removed stays; its manifest records who wrote it
+                with suppress(OSError, ValueError):  # files that cannot be removed stay, with their manifest
                     if not manifest.is_finished and not is_resumable(place):
                         _clear(place.part, manifest)
     finally:
         for parent in made:
-            with suppress(OSError):  # not empty: it is in use
+            with suppress(OSError):  # it is not empty
                 parent.rmdir()
 
 
 @contextmanager
 def resuming(run: str | Path) -> Iterator[Folder]:
-    """A context in which an unfinished training run continues from its checkpoint; at the end it is in its place."""
+    """A context in which an unfinished training run continues from its checkpoint and is then finished."""
     place = Place.of(run)
     if not place.part.is_dir() and not has_manifest(place.real):
         raise FileNotFoundError(f"{run} holds no training run, finished or not; make one with `pyro-bnn train`.")
@@ -140,13 +140,13 @@ def resuming(run: str | Path) -> Iterator[Folder]:
         _settle(place)
         if not place.part.exists():
             raise FileExistsError(
-                f"{run} is finished: there is nothing to resume; see it by `pyro-bnn evaluate {run}`."
+                f"{run} is finished: there is nothing to resume; evaluate it by `pyro-bnn evaluate {run}`."
             )
         if not is_resumable(place):
-            raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it anew.")
+            raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it again.")
         folder = Folder(place.part, place, Manifest.read(place.part))
         if place.real.exists() and not folder.manifest.replaces:
-            raise FileExistsError(f"{run} has come into being since the unfinished run began; move it away.")
+            raise FileExistsError(f"{run} was created after the unfinished run began; move it away.")
         yield from _working(folder)
 
 
@@ -154,7 +154,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """A context in which files, named in `writes`, are added to a finished folder or replaced in it."""
+    """A context in which the files named in `writes` are added to a finished folder, or replaced in it."""
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)
@@ -165,7 +165,7 @@ def updating(
 
 
 def find_run(run: str | Path) -> Path:
-    """The folder of a finished run, unchanged. If a killed process left work half done, that work is finished first."""
+    """The path of a finished run, unchanged. The last steps of a killed process are finished first."""
     place = Place.of(run)
     part = _manifest_of(place.part)
     if part is not None and part.is_finished:
@@ -183,24 +183,26 @@ def find_run(run: str | Path) -> Path:
     except BlockingIOError:
         raise BlockingIOError(f"{run} is being trained: {_progress(place)}; wait until it is finished.") from None
     if is_resumable(place):
-        raise FileNotFoundError(f"{run} is not finished: {_progress(place)}; `pyro-bnn train --resume {run}` goes on.")
-    raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it anew.")
+        raise FileNotFoundError(
+            f"{run} is not finished: {_progress(place)}; `pyro-bnn train --resume {run}` continues it."
+        )
+    raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it again.")
 
 
 def is_resumable(place: Place) -> bool:
-    """Whether there is an unfinished folder with a state from which its command can resume."""
+    """Whether there is an unfinished folder with a checkpoint."""
     manifest = _manifest_of(place.part)
     return manifest is not None and not manifest.is_finished and (place.part / CHECKPOINT).is_file()
 
 
 def _working(folder: Folder) -> Iterator[Folder]:
-    """Yield the folder, and put it in its place afterwards."""
+    """Yield a folder that is being written, and then give it its name."""
     place = folder.place
     try:
         yield folder
     except KeyboardInterrupt as error:
         if is_resumable(place):
-            raise KeyboardInterrupt(f"stopped; `pyro-bnn train --resume {place.shown}` goes on.") from error
+            raise KeyboardInterrupt(f"stopped; `pyro-bnn train --resume {place.shown}` continues it.") from error
         raise
     folder.manifest.is_finished = True
     folder.manifest.write(place.part)
@@ -208,21 +210,21 @@ def _working(folder: Folder) -> Iterator[Folder]:
 
 
 def _settle(place: Place) -> None:
-    """Finish what a killed process left half done. The caller holds the lock."""
+    """Finish the last steps of a killed process. The caller holds the lock."""
     manifest = _manifest_of(place.part)
     if manifest is not None and manifest.is_finished and (manifest.replaces or not place.real.exists()):
         _publish(place, manifest)
 
 
 def _publish(place: Place, manifest: Manifest) -> None:
-    """Put the finished folder `place.part` in its place. The caller holds the lock."""
+    """Rename the finished folder `place.part` to its final name. The caller holds the lock."""
     try:
         for name in (CHECKPOINT, PROGRESS):
             (place.part / name).unlink(missing_ok=True)
         if place.real.exists() and any(place.real.iterdir()):
             earlier = _manifest_of(place.real)
             if earlier is None or not manifest.replaces:
-                raise OSError(errno.ENOTEMPTY, "it has come into being meanwhile")
+                raise OSError(errno.ENOTEMPTY, "it was created in the meantime")
             for name in earlier.others(place.real):
                 if os.path.lexists(place.part / name):
                     raise OSError(errno.EEXIST, f"pyro-bnn did not write {name} there")
@@ -251,17 +253,14 @@ def _manifest_of(folder: Path) -> Manifest | None:
 
 
 def _progress(place: Place) -> str:
-    """How far an unfinished run has come."""
+    """How far an unfinished run is, in words."""
     with suppress(OSError, UnicodeDecodeError):
         return (place.part / PROGRESS).read_text()
     return "its training has begun"
 
 
-# --- before anything is computed --------------------------------------------------------------------------------------
-
-
 def _check_target(place: Place) -> None:
-    """Raise if a folder can never be made at this path."""
+    """Raise if no folder can be made at this path."""
     shown, real = place.shown, place.real
     if real.exists() and not real.is_dir():
         raise FileExistsError(f"{shown} is a file; choose another --out.")
@@ -273,7 +272,7 @@ def _check_target(place: Place) -> None:
 
 
 def _make_room(place: Place, force: bool) -> None:
-    """Raise if the path must not be replaced; otherwise remove what a killed process left there."""
+    """Raise if the folder must not be replaced; otherwise remove what a killed process left in `place.part`."""
     part, shown = place.part, place.shown
     manifest = _manifest_of(part) or Manifest("")
     others = manifest.others(part) if part.is_dir() else []
@@ -282,8 +281,8 @@ def _make_room(place: Place, force: bool) -> None:
         raise FileExistsError(f"{part} is in the way; move it away or choose another --out.")
     if is_resumable(place) and not force:
         raise FileExistsError(
-            f"{shown} is not finished: {_progress(place)}; `pyro-bnn train --resume {shown}` goes on, and --force "
-            "begins anew."
+            f"{shown} is not finished: {_progress(place)}; `pyro-bnn train --resume {shown}` continues it, and "
+            "--force starts again."
         )
     if place.real.exists() and any(place.real.iterdir()):
         if not force:
@@ -296,7 +295,7 @@ def _make_room(place: Place, force: bool) -> None:
             Manifest.read(place.real)
         except DamagedFileError as error:
             raise DamagedFileError(
-                f"{shown / MANIFEST} is damaged, and it is not known which files in {shown} are pyro-bnn's; move that "
+                f"{shown / MANIFEST} is damaged, so it is not known which files in {shown} pyro-bnn wrote; move that "
                 "folder away."
             ) from error
         if not os.access(place.real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
@@ -304,6 +303,6 @@ def _make_room(place: Place, force: bool) -> None:
     if manifest.is_finished:
         raise FileExistsError(f"{part} holds a finished run that could not be moved to its place; move it away.")
     if others:
-        raise FileExistsError(f"{part} holds files that pyro-bnn did not write ({', '.join(others)}); move them.")
+        raise FileExistsError(f"{part} holds files that pyro-bnn did not write ({', '.join(others)}); move them away.")
     if part.exists():
         _clear(part, manifest)

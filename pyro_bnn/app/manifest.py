@@ -13,7 +13,7 @@ from .validation import parsed
 
 MANIFEST = "manifest.json"
 CHECKPOINT, PROGRESS = "checkpoint", ".progress"
-"""Files of an unfinished folder: the state from which training continues, and its progress."""
+"""Files of an unfinished folder: the state from which training continues, and its progress in words."""
 
 PART = ".part-"
 """Prefix of the names of files that are being written."""
@@ -21,20 +21,20 @@ PART = ".part-"
 FORMAT, VERSION = "pyro_bnn folder", 1
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-"""Names that the program gives to files: not outside the folder, not hidden, not too long for a disk."""
+"""Names of files that the program writes. They lie in the folder, are not hidden and are short enough for a disk."""
 
 
 @dataclass
 class Manifest:
-    """The files that the program wrote to a folder. The program does not own any other file, and does not delete it."""
+    """The files that the program wrote to a folder. The program never deletes any other file in it."""
 
-    command: str  # that made the folder
-    is_finished: bool = False  # whether it has ended well
-    replaces: bool = False  # whether the folder shall take the place of an earlier one
+    command: str  # the command that made the folder
+    is_finished: bool = False  # whether that command has written everything
+    replaces: bool = False  # whether the folder is to replace an earlier one
     files: dict[str, str] = field(default_factory=dict)  # checksum of each file, by its name
 
     def write(self, folder: Path) -> None:
-        """Write the manifest to a folder."""
+        """Write the manifest, whole or not at all."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
         text = json.dumps({**content, "sha256": _checksum_of(content)}, indent=1) + "\n"
         write_atomically(folder / MANIFEST, lambda file: file.write(text.encode()))
@@ -59,28 +59,28 @@ class Manifest:
         return manifest
 
     def owns(self, path: Path) -> bool:
-        """Whether the program wrote a file of the folder, or a killed process left it incomplete."""
+        """Whether the program wrote a file of the folder, be it complete or not."""
         if path.is_dir() and not path.is_symlink():
             return False
         is_left = path.name.startswith(PART) or (path.name.startswith(".") and path.name.endswith(".part"))
         return path.name in (*self.files, MANIFEST, CHECKPOINT, PROGRESS) or is_left
 
     def others(self, folder: Path) -> list[str]:
-        """Names of what the folder holds but the program did not write."""
+        """Names of files and folders that the program did not write."""
         return sorted(path.name for path in folder.iterdir() if not self.owns(path))
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether a folder is one of the program's."""
+    """Whether the program wrote a folder."""
     return (folder / MANIFEST).is_file()
 
 
 def verified(folder: str | Path, name: str) -> Path:
-    """The path of a file of a folder; it is an error if the file is missing, damaged or was edited."""
+    """The path of a file in a folder. Raises DamagedFileError if the file is missing, damaged or was edited."""
     path = Path(folder) / name
     expected = Manifest.read(Path(folder)).files.get(name)
     if expected is None or not path.is_file():
-        raise DamagedFileError(f"{path} is missing; take it from a copy of the folder, or make the folder anew.")
+        raise DamagedFileError(f"{path} is missing; take it from a copy of the folder, or make the folder again.")
     if checksum(path) != expected:
         raise _damaged(path)
     return path
@@ -98,5 +98,5 @@ def _checksum_of(content: dict[str, Any]) -> str:
 def _damaged(path: Path) -> DamagedFileError:
     return DamagedFileError(
         f"{path} is damaged or was edited: its checksum does not fit its content; take it from a copy of the folder, "
-        "or make the folder anew (settings are options of `pyro-bnn train`)."
+        "or make the folder again (settings are options of `pyro-bnn train`)."
     )

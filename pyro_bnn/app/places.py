@@ -1,4 +1,4 @@
-"""Where a folder is made, and the lock of that place."""
+"""The paths of a folder that is being written, and its lock."""
 
 import os
 import socket
@@ -17,14 +17,14 @@ except ImportError:  # Windows
 
 @dataclass(frozen=True)
 class Place:
-    """Where a folder is to be made."""
+    """The path of a folder to write."""
 
     shown: Path  # as the user wrote it
-    real: Path  # the same without links and dots
+    real: Path  # absolute, without links and dots
 
     @classmethod
     def of(cls, folder: str | Path) -> "Place":
-        """The place for a path; a link to a folder is followed."""
+        """The place of a folder; links to folders are followed."""
         shown = Path(folder)
         check_name(shown)
         if shown.is_symlink() and not shown.exists():
@@ -33,12 +33,12 @@ class Place:
 
     @property
     def part(self) -> Path:
-        """The folder while it is being made."""
+        """The folder while it is being written."""
         return self.real.parent / f".{self.real.name}.part"
 
     @property
     def lock(self) -> Path:
-        """The lock of both; it exists only while a command writes, and names that command."""
+        """The lock file; it exists only while a command writes, and names that command."""
         return self.real.parent / f".{self.real.name}.lock"
 
 
@@ -46,8 +46,8 @@ class Place:
 def locked(place: Place, command: str) -> Iterator[None]:
     """A context in which no other command writes to a place. The kernel releases the lock of a dead process.
 
-    The lock file is removed afterwards, which lock libraries do not promise; so the lock is taken anew if its file was
-    removed between opening and locking.
+    The lock file is removed at the end, which lock libraries do not promise. If another process removes it between
+    opening and locking, the lock is taken again.
     """
     if fcntl is None:
         raise OSError(f"{place.shown} cannot be locked: this system has no POSIX file locks; on Windows, use WSL.")
@@ -60,13 +60,12 @@ def locked(place: Place, command: str) -> Iterator[None]:
         place.lock.write_text(f"process {os.getpid()} on {socket.gethostname()} (pyro-bnn {command})")
         yield
     finally:
-        with suppress(OSError):  # a leftover file does no harm
+        with suppress(OSError):  # a lock file that stays does no harm
             place.lock.unlink()
         os.close(descriptor)
 
 
 def _lock(place: Place) -> int:
-    """The locked file, as a descriptor."""
     descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,11 +78,11 @@ def _lock(place: Place) -> int:
 
 @contextmanager
 def told(place: Place) -> Iterator[None]:
-    """A context in which the system's errors about writing become sentences for the user."""
+    """A context that replaces the system's errors about writing by messages for the user."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # it is one
+        if error.errno is None:  # it has such a message already
             raise
         where = "" if error.filename is None else f": {error.filename}"
         raise OSError(

@@ -1,4 +1,4 @@
-"""Commands that several processes run together, started by torch's launcher (`torchrun`)."""
+"""Commands that run in several processes, which torch's launcher (`torchrun`) starts."""
 
 import os
 import tempfile
@@ -16,16 +16,16 @@ from .places import Place
 
 
 class Follower(Folder):
-    """The folder as processes other than the first see it: they know its path and write nothing."""
+    """The folder in the processes other than the first one, which write nothing to it."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """A context with a temporary path, for when the first process may have moved the folder."""
+        """A context with a path outside the folder; the file written there is discarded."""
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 
     def note(self, progress: str) -> None:
-        """Say nothing."""
+        """Write nothing."""
 
 
 @contextmanager
@@ -33,9 +33,9 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
     """A context in which this process belongs to the launcher's process group, if there is one.
 
     The launcher keeps one address store for all its restarts. Each restart gets its own part of the store; otherwise a
-    process would look for its peers at their earlier addresses (PyTorch issue 135712).
+    process would look for the others at their earlier addresses (PyTorch issue 135712).
 
-    Yields the processes, and this process's device; for ``cuda`` each process gets a GPU of its own.
+    Yields the processes, and the device of this one; for ``cuda`` each process gets its own GPU.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         yield Processes.present(), device
@@ -55,9 +55,9 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
 
 @contextmanager
 def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iterator[Folder]:
-    """A context in which the first process enters the context of a folder, and the others follow.
+    """A context with a folder that only the first process writes to.
 
-    The others exit if the first one could not enter the context; it reports why.
+    If the first process cannot open the folder, it reports why, and the others exit.
     """
     if not processes.is_first:
         place: tuple[Path, Place] | None = processes.from_first(None)
@@ -75,8 +75,8 @@ def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iter
         yield entered
 
 
-def going_on(out: Path, *, force: bool) -> AbstractContextManager[Folder]:
-    """The folder of a new run; after a restart by the launcher, the folder of the run that died."""
+def run_folder(out: Path, *, force: bool) -> AbstractContextManager[Folder]:
+    """The folder of a new run; after a restart by the launcher, the folder of the interrupted run."""
     was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if was_restarted and is_resumable(Place.of(out)):
         return resuming(out)

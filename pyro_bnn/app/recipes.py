@@ -23,7 +23,8 @@ ARTICLE = RunConfig(
 )
 
 # Heuristic: chosen on 10,000 images set aside from the training set. With a wide prior, the first layer stays uncertain
-# about pixel patterns that garments do not show. That makes predictions underconfident; the KL weight corrects this.
+# about pixel patterns that garments do not show. It also makes predictions underconfident, which the KL weight
+# corrects.
 DEFAULT = replace(
     ARTICLE,
     prior="net.2.*=normal:0.4;**=normal:0.1",
@@ -36,8 +37,8 @@ DEFAULT = replace(
     kl_weight="0.4",
 )
 
-# Heuristic: on so few data and at KL weight 1, a mean-field posterior falls back to the prior in most weights, and
-# single draws classify poorly; at weight 0.1 they classify well.
+# Heuristic: with so few data and KL weight 1, most weights of a mean-field posterior stay at the prior, and single
+# draws classify poorly. With weight 0.1 they classify well.
 DIGITS = replace(
     DEFAULT,
     dataset="digits",
@@ -53,7 +54,7 @@ DIGITS = replace(
 )
 
 # Heuristic: chosen on 10,000 images set aside from the training set. Natural gradients need fewer epochs than Adam, and
-# less time for each. Averages over 1,000 steps let scales grow where the images carry no information.
+# less time for each. Averages over 1,000 steps increase the scales of weights of which the images say little.
 FAST = replace(
     DEFAULT, optimizer="natural:0.999,1", epochs=27, batch_size=256, lr=0.007, schedule="warm-cosine", kl_weight="0.11"
 )
@@ -63,8 +64,8 @@ FAST_DIGITS = replace(DIGITS, optimizer="natural:0.99,1", init="network:0.03", e
 
 # The tutorial "Bayes by Backprop from scratch" of the book "Deep Learning - The Straight Dope" (MXNet), chapter 18,
 # https://github.com/zackchase/mxnet-the-straight-dope. Its pixels are grey levels / 126. `lr` multiplies the gradient
-# of its loss. It describes two hidden layers and makes parameters for two, but its function `net` skips the second:
-# `hidden=(400,)` repeats what it computed.
+# of its loss. It describes two hidden layers and makes parameters for both, but its function `net` skips the second;
+# `hidden=(400,)` repeats its results.
 TUTORIAL = RunConfig(
     dataset="mnist",
     prior="normal:1",
@@ -113,7 +114,7 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
 
 
 def default(setting: str) -> str:
-    """A setting's value in the recipe `default`, as typed on the command line.
+    """The value of a setting in the recipe `default`, as typed on the command line.
 
     Example:
         >>> default("epochs"), default("hidden"), default("guide")
@@ -126,5 +127,4 @@ def default(setting: str) -> str:
 
 
 def _typed(value: object) -> str:
-    """A setting as it is typed."""
     return ",".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)

@@ -1,4 +1,4 @@
-"""Training runs: a folder with configuration, history and posterior, which can be repeated and evaluated later."""
+"""Training runs: fits whose configuration, history and posterior are stored in a folder."""
 
 import functools
 import math
@@ -37,10 +37,10 @@ T = TypeVar("T")
 RunPosterior = GuidePosterior | MCMCPosterior
 
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
-"""Files of each run: settings, the record of the data, the record of the fit, and the posterior."""
+"""Files of a run: settings, facts about the data, the history of a variational fit, and the posterior."""
 
 ACCURACY = "accuracy.json"
-"""File with the accuracies of a run that recorded them."""
+"""File with the accuracies by epoch, if the run recorded them."""
 
 
 def fit(
@@ -54,11 +54,10 @@ def fit(
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train as configured and write configuration, posterior and, of a variational run, history and accuracies.
 
-    Where `config.method` is "auto", the network is chosen as far as the settings named in `given` leave it open, and
-    the configuration that is written names what was chosen.
+    The method "auto" chooses the settings of the network that are not named in `given`; the written configuration
+    includes its choice.
 
-    During a variational fit the folder holds a checkpoint. If a checkpoint exists at the start, training continues
-    from it.
+    During a variational fit the folder holds a checkpoint. If there is one at the start, training continues from it.
     """
     if config.method == "svi":
         return _fit_svi(config, data, folder, device=device, progress=progress)
@@ -128,17 +127,17 @@ def _fit_svi(
 
 
 NUM_DRAWS, MOST_STORED = 100, 800
-"""Heuristic: default number of weight draws, and the default for chains, whose draws are stored."""
+"""Heuristic: default numbers of weight draws, of variational posteriors and of chains."""
 
 SPACE = 4
-"""Size of a run's files in units of its guide's: the posterior, and a checkpoint with the optimizer's two moments."""
+"""Size of a run's files in multiples of the guide's size: the posterior, and a checkpoint with Adam's two moments."""
 
 WARM = 0.1
-"""Heuristic: learning rate of the first epoch of `warm-cosine`, as a fraction of the next."""
+"""Heuristic: learning rate of the first epoch of `warm-cosine`, divided by that of the second."""
 
 
 def _schedule(config: RunConfig) -> Callable[[Optimizer], LRScheduler] | None:
-    """A function that makes the learning-rate schedule; None keeps the rate constant."""
+    """A function that makes the learning-rate schedule, or None for a constant rate."""
     if config.schedule == "constant":
         return None
     if config.schedule == "cosine":
@@ -166,7 +165,7 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def read_facts(folder: Path) -> Facts:
-    """The record of a run's data in the folder of a finished or unfinished run."""
+    """The facts about the data in the folder of a finished or unfinished run."""
     return _read(folder, DATA, lambda text: record(Facts, parsed(text), "data"))
 
 
@@ -179,7 +178,7 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
 
 
 def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
-    """Content of a run's file."""
+    """The content of a run's file, converted by `make`."""
     path = verified(folder, name)
     try:
         return make(path.read_bytes())
@@ -188,7 +187,7 @@ def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
 
 
 def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
-    """Check that a file to be written is neither a part of a run nor one of the files that this run reads."""
+    """Raise if the file `out` belongs to a run, or is one of the files that this run reads."""
     real = out.resolve()
     if has_manifest(real.parent) and Manifest.read(real.parent).owns(real):
         raise FileExistsError(f"{out} is a file of the run {real.parent}; choose another --out.")
@@ -201,7 +200,7 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
 def load_run(
     run: str | Path, data: Dataset | None = None, *, device: str = "cpu"
 ) -> tuple[BayesianModel, RunPosterior]:
-    """The trained model and posterior of a run; raises if data are given that differ from those of its training."""
+    """The trained model and posterior of a run; raises ValueError if `data` are not its training data."""
     config, facts = load_config(run), read_facts(Path(run))
     if data is not None:
         check_same(config, facts, data.facts.sha256, Path(run))
@@ -223,14 +222,14 @@ def load_run(
 
 
 def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
-    """Whether a run holds chains rather than a variational posterior."""
+    """Whether a posterior consists of chains; else it is variational."""
     return isinstance(posterior, MCMCPosterior)
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
-    """Number of weight draws of a prediction.
+    """Number of weight draws of a prediction; at most all draws, for chains.
 
-    None is 100, or 800 of chains, which cover several modes. Chains give as many as they have.
+    If `wanted` is None, it is 100, or 800 for chains, which cover several modes.
     """
     if posterior.num_stored is None:
         return NUM_DRAWS if wanted is None else wanted
@@ -238,10 +237,10 @@ def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
 
 
 def variational(posterior: RunPosterior, command: str) -> GuidePosterior:
-    """The posterior, if it has a Gaussian for each weight, as a command needs."""
+    """The posterior, if it is variational; otherwise the command cannot use it, and an error says so."""
     if isinstance(posterior, MCMCPosterior):
         raise ValueError(
-            f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose modes have "
-            "weights of their own; train with --method svi."
+            f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose weights "
+            "differ from mode to mode; train with --method svi."
         )
     return posterior

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import images
+from . import datasets
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
@@ -21,13 +21,13 @@ from .own.targets import Target, guessed, learned_classes, learned_numbers, targ
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None
 ) -> Dataset:
-    """The data of a run; `root` says where they are now.
+    """The data of a run.
 
-    `facts` is the record of the data in the run's folder; a new run has none, and determines means, scales and
-    categories.
+    `root` is the folder with the image sets, or the file if it is not at its path in `config`. `facts` come from the
+    run's folder. They are None for a new run, whose means, scales and categories are computed here.
     """
     if config.kind == "images":
-        return images.load_data(config, root=root, download=download)[0]
+        return datasets.load_data(config, root=root, download=download)[0]
     path = Path(config.dataset if root is None else root)
     if not path.exists():
         raise FileNotFoundError(
@@ -47,15 +47,15 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
     return f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set aside."
 
 
-# --- rows to train on, and rows to test on ----------------------------------------------------------------------------
+# --- training rows and test rows --------------------------------------------------------------------------------------
 
 
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Indices of training rows and of test rows, divided at random, each in their original order.
+    """Indices of training rows and of test rows, divided at random; both in ascending order.
 
-    With `labels`, each class gives about the same share of its rows to the test, and keeps at least one for training.
+    With `labels`, about the same share of each class is for tests, and at least one of its rows is for training.
     """
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
@@ -63,7 +63,7 @@ def split_rows(
     for row in order:
         groups.setdefault(None if labels is None else labels[row], []).append(row)
     test: list[int] = []
-    owed = 0.0  # small classes save up fractions of a row
+    owed = 0.0  # test rows to take; the next class gets the rest, a fraction
     for rows in groups.values():
         owed += fraction * len(rows)
         taken = min(round(owed), len(rows) - 1)
@@ -74,7 +74,7 @@ def split_rows(
 
 
 def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
-    """Indices of the earlier rows, to train on, and of the latest, to test on, each in their original order."""
+    """Indices of the earlier rows, to train on, and of the latest, to test on; both in ascending order."""
     _check_enough(len(cells))
     values = cells.numbers() or cells.days()
     if values is None or cells.is_missing.any():
@@ -132,7 +132,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Sentences on number columns written without a decimal point, grouped by their format."""
+    """Notes on columns of numbers in other formats than 1234.5, one for each format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."
@@ -190,10 +190,9 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
-    """What the file of a new run suggests: the likelihood, a sentence with the reason, and the numbers of its rows.
+    """The likelihood that a file suggests, the reason, the number of rows, and whether the file has test rows.
 
-    These are the number of training rows, which includes test rows if they are still to be chosen, and whether the
-    file has test rows of its own.
+    The number of rows excludes these test rows.
     """
     path = Path(config.dataset)
     if config.kind == "table":
@@ -217,10 +216,10 @@ class Sample:
     """New rows to predict."""
 
     x: Tensor  # (N, ...)
-    y: Tensor | None  # targets; None if the file has none; rows that lack a target have 0
+    y: Tensor | None  # targets, 0 in rows that lack one; None if the file has none
     has_target: Tensor  # whether each row has a target, (N,)
     rows: list[int]  # number of each row in its file, from 1
-    kept: Mapping[str, list[str]]  # columns of the file that are copied beside the predictions
+    kept: Mapping[str, list[str]]  # columns of the file to copy beside the predictions
     notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
 
 
@@ -234,16 +233,10 @@ def read_sample(
     allow_unseen: bool = False,
 ) -> Sample:
     """Rows of a file, encoded for the network of a trained run."""
-    if config.kind == "table":
-        return _table_sample(config, facts, path, keep, drop_missing, allow_unseen)
-    if keep:
-        raise ValueError("--keep goes with tables only.")
-    return _array_sample(config, facts, path)
-
-
-def _table_sample(
-    config: RunConfig, facts: Facts, path: Path, keep: tuple[str, ...], drop_missing: bool, allow_unseen: bool
-) -> Sample:
+    if config.kind != "table":
+        if keep:
+            raise ValueError("--keep goes with tables only.")
+        return _array_sample(facts, path)
     encoding = facts.table
     assert encoding is not None
     table = read_table(path)
@@ -255,10 +248,10 @@ def _table_sample(
     said = "; ".join(f"column {name!r} holds {listed(found, 3)}" for name, found in unseen.items())
     if unseen and not allow_unseen:
         raise ValueError(
-            f"{path} holds categories that training did not have: {said}; mend them, or predict without their effect "
-            "by --allow-unseen."
+            f"{path} holds categories that training did not have: {said}; correct them, or pass --allow-unseen to "
+            "predict them as none of the known categories."
         )
-    notes += [f"Categories that training did not have count as none of those it had: {said}."] if unseen else []
+    notes += [f"Categories that training did not have are predicted as no known one: {said}."] if unseen else []
     notes += _on_numbers(encoding.written_otherwise(table))
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     names = keep or tuple(name for name in config.ignore if name in table.names)
@@ -267,7 +260,7 @@ def _table_sample(
 
 
 def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor, list[str]]:
-    """The targets of new rows, which are optional; which rows have one; and notes for the user."""
+    """The targets of new rows, if there are any; which rows have one; and notes for the user."""
     none = torch.zeros(len(table), dtype=torch.bool)
     if name not in table.names:
         return None, none, []
@@ -284,7 +277,7 @@ def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | No
     return y, torch.from_numpy(known), [] if known.all() else notes
 
 
-def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:
+def _array_sample(facts: Facts, path: Path) -> Sample:
     if path.suffix.lower() != ".npz":
         raise ValueError(f"{path} must be a file of arrays (*.npz), like the run's data.")
     arrays = read_arrays(path)

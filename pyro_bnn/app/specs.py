@@ -1,6 +1,6 @@
-"""Specifications: short texts, as typed on the command line, that name a prior, an initialisation, and so on.
+"""Specifications: short texts on the command line that name a prior, an initialisation, and so on.
 
-The command line's help lists them, so the library is loaded only when a specification is read.
+The command line's help imports this module, so the library is loaded only when a specification is read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
-"""Endings of the files that are read as tables."""
+"""Endings of files that are read as tables."""
 
 PIXEL_SCALE_FLOOR = 0.003
-"""About one grey level; added to each pixel's standard deviation, so that division does not blow up constant pixels."""
-
+"""About one grey level. It is added to each pixel's standard deviation, to avoid division by nearly 0."""
 
 OPTIMIZERS = ("adam", "sgd", "natural")
-"""Names of optimizers; numbers may follow the last."""
+"""Names of optimizers; natural may have numbers after a colon."""
 
 PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "normal": (lambda *numbers: pb.NormalPrior(*numbers), "SCALE"),
@@ -37,18 +36,17 @@ PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "laplace": (lambda *numbers: pb.LaplacePrior(*numbers), "SCALE"),
     "fan-in": (lambda *numbers: pb.FanInNormalPrior(*numbers), "GAIN"),
 }
-"""Each prior by its typed name, with the meaning of its numbers, in the order of its arguments."""
+"""Each prior by its typed name, with its function and the names of its numbers, in the order of the arguments."""
 
 PRIOR_CHOICES = " or ".join(", ".join(f"{name}:{numbers}" for name, (_, numbers) in PRIORS.items()).rsplit(", ", 1))
-"""All priors in one sentence."""
-
+"""All priors in words."""
 
 SMALLEST, LARGEST = 1e-18, 1e18
-"""The squares of numbers between these fit in single precision, which ranges from 1.2e-38 to 3.4e38."""
+"""Limits of typed numbers: the squares of numbers between them fit in single precision, 1.2e-38 to 3.4e38."""
 
 
 def numbers_in(spec: str, text: str, count: int) -> list[float]:
-    """Numbers from a part of a specification, separated by commas."""
+    """The `count` numbers in `text`, a part of the specification `spec`, separated by commas."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -106,7 +104,7 @@ def make_init(spec: str) -> Init:
     """
     name, _, rest = spec.partition(":")
     if spec == "uniform":
-        from ..inference.guides import UniformInit  # late: the library is loaded when a specification is read
+        from ..inference.guides import UniformInit  # imported late: importing takes long
 
         return UniformInit()
     if spec == "normal":
@@ -124,7 +122,7 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
-    """The modules that a specification puts before the network, none or one; `x` are training inputs, shape (N, D).
+    """The modules that a specification puts in front of the network, at most one; `x` are training inputs, (N, D).
 
     Example:
         >>> import torch
@@ -182,10 +180,10 @@ def make_estimator(spec: str) -> Estimator | None:
 
 
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
-    """The optimizer factory that a specification names, with a learning rate for `fit_svi`.
+    """A function that makes the optimizer that a specification names, for `fit_svi`.
 
     `fit_svi` minimises the loss of the whole data set: the loss of one batch times the number of batches. For SGD the
-    learning rate is divided by that number; other optimizers' steps do not depend on the scale of the loss.
+    learning rate is divided by that number. The steps of the other optimizers do not depend on the scale of the loss.
     """
     import torch  # imported late: importing takes long
 
@@ -203,12 +201,12 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
 
 
 def make_scale_map(optimizer: str) -> pb.scale_maps.ScaleMap:
-    """A mean-field guide's scale map that suits the named optimizer."""
+    """The scale map of a mean-field guide for an optimizer."""
     return pb.scale_maps.Precision() if optimizer.startswith("natural") else pb.scale_maps.Softplus()
 
 
 def parts_of(spec: str) -> tuple[str, str]:
-    """The file or module, and the function, that a text names."""
+    """The file or module, and the function, in the specification of a network."""
     place, colon, function = spec.rpartition(":")
     if not colon or not place or not function.isidentifier():
         raise ValueError(f"`net` must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION, got {spec!r}.")
@@ -216,6 +214,6 @@ def parts_of(spec: str) -> tuple[str, str]:
 
 
 def stored(spec: str) -> str:
-    """The function's name in a run's configuration: a file with its full path."""
+    """The specification of a network as a run stores it: a file has its full path."""
     place, function = parts_of(spec)
     return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else spec

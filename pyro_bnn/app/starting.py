@@ -1,4 +1,4 @@
-"""Settings of new runs: from a recipe, or chosen for the user's data; what the user gave overrides them."""
+"""Settings of new runs, from a recipe or chosen for the user's data. Settings that the user gives override them."""
 
 import math
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from .config import settings as declared
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
-"""Heuristic: optimisation steps of a run on tables or arrays, and the resulting limits of the epochs."""
+"""Heuristic: number of optimisation steps of a run on tables or arrays, and limits of its number of epochs."""
 
 LARGEST_BATCH = 256
-"""Heuristic: rows per step; all rows if there are fewer."""
+"""Heuristic: largest number of rows per step."""
 
 OWN = RunConfig(
     dataset="table.csv",
@@ -34,18 +34,18 @@ OWN = RunConfig(
     estimator="local",
     test_fraction=0.2,
 )
-"""Heuristic: settings for tables without tuning, in standard units; epochs and batch size follow from the rows."""
+"""Heuristic: default settings for tables and arrays; for epochs and batch size, values follow from the rows."""
 
 VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
     "method",
     "seed",
     "time_limit",
 }
-"""Settings of a variational fit: a run that is given one of them is variational."""
+"""Settings of a variational fit: if the user gives one of them, the run is variational."""
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """The settings of a new run, including what the user gave, and sentences on what was guessed."""
+    """The settings of a new run, and sentences about those that were guessed; the user gave the settings `given`."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
@@ -61,13 +61,12 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 
 
 def method_for(settings: Mapping[str, Any]) -> str:
-    """The method of a run on tables or arrays: as given, else variational if a setting of such a fit is given."""
+    """The method of a run on tables or arrays: the given one; svi if a variational setting is given; else auto."""
     names, method = _variational(settings), settings.get("method")
     if method is None:
         return "svi" if names else "auto"
     if names and method != "svi":
-        belong, them = ("belongs", "it") if len(names) == 1 else ("belong", "them")
-        raise ValueError(f"{' and '.join(names)} {belong} to --method svi; leave {them} out with --method {method}.")
+        raise ValueError(f"--method {method} has no {' and '.join(names)}; leave out these options, or choose svi.")
     return str(method)
 
 
@@ -79,13 +78,12 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     kind = kind_of(dataset)
     if kind == "table" and "target" not in settings:
         raise ValueError(f"{dataset} needs --target: the name of the column to predict.")
-    guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve())}
-    guesses["method"] = method_for(settings)
+    guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method_for(settings)}
     if kind != "table":
         guesses["target"] = ""
     is_natural = settings.get("optimizer", "adam").startswith("natural")
     if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
-        guesses["estimator"] = "weights"  # other choices do not suit every layer, guide and optimizer
+        guesses["estimator"] = "weights"  # the other estimators do not support every layer, guide and optimizer
     config = replace(OWN, **{**guesses, **settings})
     config.check()
     if not Path(dataset).exists():
@@ -105,7 +103,5 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     config.check()
     notes = [] if "likelihood" in settings else [reason]
     if config.method == "svi" and "method" not in settings:
-        names = _variational(settings)
-        be = "is" if len(names) == 1 else "are"
-        notes.append(f"The fit is variational (--method svi), since {' and '.join(names)} {be} given.")
+        notes.append(f"The fit is variational (--method svi) because of {' and '.join(_variational(settings))}.")
     return config, notes

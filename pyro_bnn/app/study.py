@@ -1,4 +1,4 @@
-"""A study of approximate posteriors: each is compared with NUTS on a noisy sine with a gap in its data."""
+"""Compares approximate posteriors with NUTS on a noisy sine that has a gap in its data."""
 
 import functools
 from collections.abc import Callable
@@ -37,8 +37,7 @@ class RegressionStudy:
     """Methods compared with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
 
     The network has one hidden layer of 20 tanh units. All methods share one model and so one exact posterior, except
-    the mixture prior and MC dropout, which have their own models. All fits maximise the ELBO itself: no posterior is
-    cold.
+    the mixture prior and MC dropout, which have their own models. The KL weight of all fits is 1.
     """
 
     seed: int = 0
@@ -83,7 +82,7 @@ class RegressionStudy:
         )
 
     def nuts(self) -> MCMCPosterior:
-        """The NUTS posterior, with which all others are compared."""
+        """The posterior by NUTS, with which the others are compared."""
         return fit_nuts(
             self.model,
             (self.x, self.y),
@@ -95,7 +94,7 @@ class RegressionStudy:
         )
 
     def methods(self) -> dict[str, Callable[[], Fit]]:
-        """The approximate methods by name, each a function that fits it."""
+        """Functions that fit the approximate methods, by name."""
         return {
             "laplace": lambda: fit_laplace(self.model, (self.x, self.y)),
             "full-rank": lambda: self._fit(self.model, auto_multivariate_normal(self.model, init=NetworkInit(0.02))),
@@ -123,7 +122,7 @@ class RegressionStudy:
         return self._fit(model, auto_delta(model), seed=index)
 
     def run(self, report: Callable[[str], None] = print) -> Comparison:
-        """Fit all methods, report each in a line, and compare them where there are data, in the gap and outside."""
+        """Fit all methods, report each in a line, and compare them near the data, in the gap and outside."""
         entries: dict[str, Fit] = {}
         for name, method in {"nuts": self.nuts, **self.methods()}.items():
             entry = entries[name] = method()

@@ -1,4 +1,4 @@
-"""The accuracy of a classifier by epoch, and its recording during training."""
+"""Records the accuracy of a classifier after each epoch of its training."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,17 +19,17 @@ from .datasets import Dataset
 
 @dataclass(frozen=True)
 class AccuracyCurve:
-    """Accuracy at mean weights after each epoch, on training data and on test data (or on a validation set)."""
+    """Accuracy at mean weights after each epoch, on training data and on test or validation data."""
 
     train: tuple[float, ...]
     test: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if len(self.train) != len(self.test):
-            raise ValueError(f"`train` and `test` must be of one length, got {len(self.train)} and {len(self.test)}.")
+            raise ValueError(f"`train` and `test` must be equally long, got {len(self.train)} and {len(self.test)}.")
 
     def to_csv(self) -> str:
-        """CSV text: a header, then one line per epoch, counted from 1."""
+        """CSV text: a header, then one line per epoch, numbered from 1."""
         frame = pd.DataFrame(asdict(self), index=range(1, len(self.train) + 1))
         return frame.to_csv(index_label="epoch", lineterminator="\n")
 
@@ -68,7 +68,7 @@ class AccuracyTracker:
         return {"train": [*self.curve.train], "test": [*self.curve.test]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
+        """Restore the accuracies that :meth:`state_dict` returned."""
         self.curve = AccuracyCurve(tuple(state_dict["train"]), tuple(state_dict["test"]))
 
     def _accuracy(self, x: Tensor, y: Tensor) -> float:

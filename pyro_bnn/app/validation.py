@@ -1,6 +1,6 @@
-"""Dataclasses from JSON: pydantic checks each field, and one sentence lists all that is wrong.
+"""Makes dataclasses from JSON. Pydantic checks each field, and one error message lists all faults.
 
-Pydantic is loaded only when something is checked: the command line's help needs only annotations.
+Pydantic is loaded only when something is checked, so that the command line's help appears at once.
 """
 
 import json
@@ -31,7 +31,7 @@ def parsed(text: str | bytes) -> Any:
 
 
 def checked(kind: type[T], values: object) -> T:
-    """A dataclass from plain data, as from JSON; the annotations of its fields define what is valid."""
+    """A dataclass from plain data; the annotations of its fields define what is valid."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -41,7 +41,6 @@ def checked(kind: type[T], values: object) -> T:
 
 
 def _clause(fault: Any) -> str:
-    """What is wrong with a field."""
     name = f"`{'.'.join(map(str, fault['loc']))}`" if fault["loc"] else "the content"
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"]).rstrip(".")

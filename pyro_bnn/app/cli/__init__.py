@@ -1,6 +1,6 @@
-"""The command `pyro-bnn`: one module per subcommand, their options in `options`, the program in `program`.
+"""The command `pyro-bnn`: a module for each subcommand, shared options in `options`, the program in `program`.
 
-These modules declare what can be typed and load the library only when work begins, so that help appears at once.
+These modules load the library only when work begins, so that help appears at once.
 """
 
 from .stopping import loading, stoppable

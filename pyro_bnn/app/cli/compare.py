@@ -1,8 +1,7 @@
 """`pyro-bnn compare`.
 
-Its JSON: `folder`, `pictures` (names of files), `statuses` (of each fit, by method), and `rows`: one flat row per
-number, with `reference` ("" for the score of a single method), `method`, `region`, `score`, `value` and
-`standard_error`.
+Its JSON: `folder`, `pictures` (file names), `statuses` (of the fits, by method), and `rows`, one for each number, with
+`reference` ("" for the score of a single method), `method`, `region`, `score`, `value` and `standard_error`.
 """
 
 import sys
@@ -32,8 +31,8 @@ def compare(
 ) -> None:
     """Compare seven approximate methods with NUTS.
 
-    The problem is a noisy sine with a gap in its data. Prints how far each method is from the exact posterior where
-    there are data, in the gap and outside, and writes a table and a picture. Takes some minutes.
+    The problem is a noisy sine with a gap in its data. Prints how far each method is from the exact posterior near the
+    data, in the gap and outside, and writes a table and a picture. Takes some minutes.
     """
     with loading():
         from ..._core.scope import silent_fits
@@ -52,7 +51,7 @@ def compare(
         study = RegressionStudy(
             seed=seed, num_steps=num_steps, num_samples=num_samples, compile=compile, progress=sys.stderr.isatty()
         )
-        with silent_fits():  # the statuses are printed instead
+        with silent_fits():  # `tell` prints the statuses
             result = study.run(tell)
         picture = study.save(result, folder)
     output.table(f"\n{result}")

@@ -1,8 +1,8 @@
 """`pyro-bnn evaluate`.
 
-Its JSON is that of metrics.json, with `folder` and `pictures` (names of files) added. `rows`: a list with `name`,
-`accuracy`, `nll` (nats), `ece` and `brier` of each way to predict. `ood`: for each score of unknown images, by its
-name, `auroc`, `aupr` and `fpr95`. `num_test` and `num_unknown`: numbers of images.
+Its JSON is that of metrics.json with `folder` and `pictures` (file names). For image sets: `rows`, a list with `name`,
+`accuracy`, `nll` (nats), `ece` and `brier` of each prediction; `ood`, with `auroc`, `aupr` and `fpr95` of each
+score of unknown images, by name; `num_test` and `num_unknown`, numbers of images.
 """
 
 from . import options
@@ -29,7 +29,7 @@ def evaluate(
 ) -> None:
     """Measure accuracy, calibration and detection of the unknown.
 
-    Results are printed; metrics and pictures are written into the run's folder.
+    Prints the results, and writes metrics and pictures into the run's folder.
     """
     with loading():
         from .. import runs

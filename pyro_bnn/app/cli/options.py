@@ -1,4 +1,4 @@
-"""Options and arguments of the commands, and parsing of their texts."""
+"""Options and arguments that commands share, and parsing of their texts."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,6 +20,9 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     return complete
 
 
+FORMATS = ("png", "pdf", "svg")
+
+
 def _check_format(name: str) -> str:
     if name not in FORMATS:
         raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
@@ -28,13 +31,9 @@ def _check_format(name: str) -> str:
 
 def _check_draws(num_samples: int | None) -> int | None:
     if num_samples is not None and num_samples < 2:
-        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+        raise ValueError(f"--num-samples must be at least 2 to measure uncertainty, got {num_samples}.")
     return num_samples
 
-
-# --- of several commands ----------------------------------------------------------------------------------------------
-
-FORMATS = ("png", "pdf", "svg")
 
 Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.")]
 Out = Annotated[Path, typer.Option(help="Folder to write to.")]
@@ -47,7 +46,7 @@ Device = Annotated[
     str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...", autocompletion=one_of("cpu", "cuda"))
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Replace a folder that pyro-bnn made; files of others in it stay.")
+    bool, typer.Option("--force", help="Replace a folder that pyro-bnn made; other files in it are kept.")
 ]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
 Format = Annotated[
@@ -57,17 +56,33 @@ Format = Annotated[
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print results as one JSON document; words for people go to standard error.")
+    bool, typer.Option("--json", help="Print results as one JSON document; text for people goes to standard error.")
 ]
-
-# --- of `train` -------------------------------------------------------------------------------------------------------
+Unknown = Annotated[
+    str | None,
+    typer.Option(
+        help="Data set of the unknown images.",
+        show_default="the run's held-out classes; if it has none, mnist for a run on fashion-mnist, and fashion-mnist "
+        "for a run on mnist",
+        autocompletion=one_of(*recipes.DATA_SETS),
+    ),
+]
+EvaluateDraws = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of weight draws.", callback=_check_draws, show_default="100; for chains 800, or all if fewer"
+    ),
+]
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each setting of a run; None keeps the recipe's value."""
+    """The command with an option for each setting of a run that it lacks; None keeps the recipe's value."""
     hints = get_type_hints(RunConfig)
-    found = {}
+    signature = inspect.signature(command)
+    options = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}
     for name, setting in settings().items():
+        if name in options:
+            continue
         kind = hints[name]
         option = typer.Option(
             help=setting.help,
@@ -77,12 +92,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         )
         typed: Any = kind if kind in (int, float, bool) else str
         annotation = Annotated[typed | None, option]
-        found[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    signature = inspect.signature(command)
-    own = [part for part in signature.parameters.values() if part.kind is not part.VAR_KEYWORD]
-    names = {part.name for part in own}
-    added = [part for name, part in found.items() if name not in names]
-    command.__dict__["__signature__"] = signature.replace(parameters=[*own, *added])
+        options[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    command.__dict__["__signature__"] = signature.replace(parameters=[*options.values()])
     return command
 
 
@@ -98,28 +109,6 @@ def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-# --- of `evaluate` ----------------------------------------------------------------------------------------------------
-
-Unknown = Annotated[
-    str | None,
-    typer.Option(
-        help="Data set of the unknown images.",
-        show_default="the run's held-out classes; if it has none, mnist for a run on fashion-mnist, and fashion-mnist "
-        "for a run on mnist",
-        autocompletion=one_of(*recipes.DATA_SETS),
-    ),
-]
-EvaluateDraws = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of weight draws.",
-        callback=_check_draws,
-        show_default="100; 800 for chains, or as many as they have",
-    ),
-]
-
-# --- texts ------------------------------------------------------------------------------------------------------------
-
 Number = TypeVar("Number", int, float)
 
 
@@ -133,12 +122,12 @@ def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]
 
 
 def read_names(text: str) -> tuple[str, ...]:
-    """The names in a text such as ``id,name``, without surrounding blanks."""
+    """The names in a text such as ``id,name``, without spaces around them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def check_file(out: Path, *, force: bool) -> None:
-    """Check, before anything is computed, that a file can be written."""
+    """Raise if the file `out` must not or cannot be written, before anything is computed."""
     if out.is_dir():
         raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
     if out.exists() and not force:
@@ -148,13 +137,13 @@ def check_file(out: Path, *, force: bool) -> None:
 
 
 def check_device(name: str) -> str:
-    """The name of a device, unchanged."""
+    """The name of a device that torch can use."""
     import torch  # imported late: importing takes long
 
     try:
         kind = torch.device(name).type
     except RuntimeError:
-        raise ValueError(f"unknown device {name!r}; choose cpu or cuda.") from None
+        kind = ""
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"unknown device {name!r}; choose cpu or cuda.")
     if kind == "cuda" and not torch.cuda.is_available():

@@ -34,8 +34,8 @@ def predict(
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Columns of the table to copy beside the predictions, such as an identifier. One that is named like a "
-            "prediction, such as mean, gets the ending (input).",
+            help="Columns of the table to copy beside the predictions, such as an identifier. A column with the name "
+            "of a prediction, such as mean, gets the ending (input).",
             show_default="those that training ignored",
         ),
     ] = None,
@@ -45,20 +45,20 @@ def predict(
     allow_unseen: Annotated[
         bool,
         typer.Option(
-            "--allow-unseen", help="Predict rows with categories that training did not have, as none of those it had."
+            "--allow-unseen", help="Predict rows with categories that training did not have, as no known category."
         ),
     ] = False,
     num_samples: options.EvaluateDraws = None,
     seed: options.DrawSeed = 0,
     device: options.Device = "cpu",
     as_json: options.Json = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of predictions if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of predictions if it exists.")] = False,
 ) -> None:
     """Predict new rows, with intervals and the sources of uncertainty.
 
     For numbers: mean, standard deviation (sd) and its parts aleatoric_sd (noise) and epistemic_sd (uncertainty about
-    the weights), and intervals, in the units of the target. For classes: the most probable one, the probability of
-    each, and the entropy and its two parts, in nats. Rows keep their order; the first column is the number of the row.
+    the weights), and intervals, in the units of the target. For classes: the most probable class, the probability of
+    each class, and the entropy and its two parts, in nats. Rows keep their order; the first column is the row number.
     If the rows include the target, scores are printed too.
     """
     if as_json and out == "-":

@@ -1,4 +1,4 @@
-"""The program behind `pyro-bnn`: its list of commands, and how a user's mistake is reported."""
+"""The program `pyro-bnn`: its commands, and how it reports errors."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (prune.prune, prune.EXAMPLES),
     (weights.weights, weights.EXAMPLES),
 )
-"""The commands, in the order of the help, each with command lines that its help shows."""
+"""The commands in the order of the help, each with the examples that its help shows."""
 
 MISUSE = ValueError | FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
 EXHAUSTED = "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller."
@@ -57,7 +57,7 @@ def _top(
 
 
 def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with a message when it is stopped; Typer itself ends silently after Ctrl-C."""
+    """The command, with a message after Ctrl-C; Typer itself prints none."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
@@ -77,7 +77,7 @@ def run() -> None:
     """Run the command line, and exit. An error prints one line."""
     try:
         code = program(standalone_mode=False, prog_name="pyro-bnn")
-        if code == INTERRUPTED:  # Typer raises this for a Ctrl-C outside of the commands
+        if code == INTERRUPTED:  # Typer returns this after a Ctrl-C outside of the commands
             raise KeyboardInterrupt
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
@@ -96,31 +96,24 @@ def _fail(message: str, code: int) -> None:
 
 
 def _explained(error: Exception) -> tuple[str, int] | None:
-    """The sentence that reports an error, and the exit code, which is 2 for wrong use; None for a bug."""
-    if "torch" in sys.modules:  # otherwise the library has not run yet, and loading it takes long
-        fault = _of_the_library(error)
-        if fault is not None:
-            return fault
-    if isinstance(error, MemoryError):
+    """The message for an error and the exit code, which is 2 for wrong use; None if the error is a bug."""
+    if "torch" in sys.modules:  # otherwise the error is not of the library, which takes long to load
+        import torch
+
+        from ..._core.files import DamagedFileError
+        from ...inference.svi import NonFiniteError
+
+        if isinstance(error, DamagedFileError | NonFiniteError):
+            return str(error), 1
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            return EXHAUSTED, 1
+    words = ("can't allocate memory", "Storage size calculation overflowed")  # of torch on the CPU
+    is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
+    if is_of_memory or isinstance(error, MemoryError):
         return EXHAUSTED, 1
     if not isinstance(error, MISUSE | OSError):
         return None
     message = str(error)
-    if isinstance(error, OSError) and error.strerror:  # of the system
+    if isinstance(error, OSError) and error.strerror:  # an error of the system
         message = f"{f'{error.filename}: ' if error.filename else ''}{error.strerror.lower()}."
     return message, 2 if isinstance(error, MISUSE) else 1
-
-
-def _of_the_library(error: Exception) -> tuple[str, int] | None:
-    import torch
-
-    from ..._core.files import DamagedFileError
-    from ...inference.svi import NonFiniteError
-
-    if isinstance(error, DamagedFileError | NonFiniteError):
-        return str(error), 1
-    words = ("can't allocate memory", "Storage size calculation overflowed")  # on the CPU it has no class of its own
-    is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
-    if is_of_memory or isinstance(error, torch.cuda.OutOfMemoryError):
-        return EXHAUSTED, 1
-    return None

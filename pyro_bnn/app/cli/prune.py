@@ -1,7 +1,7 @@
 """`pyro-bnn prune`.
 
-Its JSON: `folder`, `pictures` (names of files), `report` and `gains` as in pruning.json (by share of weights removed:
-what that costs, and what it saves in bytes and seconds), and `pruned`: null, or with --keep the `folder` of the copy
+Its JSON: `folder`, `pictures` (file names); `report` and `gains` as in pruning.json, which are the costs and the
+savings in bytes and seconds by share of removed weights; and `pruned`: null, or with --keep the `folder` of the copy
 and its `status`.
 """
 
@@ -25,7 +25,7 @@ EXAMPLES = (
 def prune(
     run: options.Run,
     fractions: Annotated[
-        str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
+        str, typer.Option(help="Shares of the weights to remove, in ascending order of their signal-to-noise ratio.")
     ] = "0,.1,.25,.5,.75,.95,.98,.99,1",
     per: Annotated[
         Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
@@ -33,7 +33,7 @@ def prune(
     keep: Annotated[
         float | None,
         typer.Option(
-            help="Share of the weights that is left in a pruned copy of the run, written to --out.",
+            help="Share of the weights that stay in a pruned copy of the run, written to --out.",
             min=0,
             max=1,
             show_default=False,
@@ -51,9 +51,8 @@ def prune(
 ) -> None:
     """Measure what removing weights costs and saves.
 
-    Prints scores, file size and speed by the share of weights removed; weights with the lowest signal-to-noise ratio
-    |mean| / sd are removed first. Tables and pictures are written into the run's folder; the run itself keeps all its
-    weights.
+    Prints scores, file size and speed by the share of removed weights. Weights with the lowest signal-to-noise ratio
+    |mean| / sd are removed first. Tables and pictures are written into the run's folder; the run keeps all its weights.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")
@@ -61,7 +60,7 @@ def prune(
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
     with loading():
-        from .. import images, runs, sources
+        from .. import datasets, runs, sources
         from ..folders import creating, updating
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
@@ -77,7 +76,7 @@ def prune(
     with opened as folder, making as copy, own_code(config.net):
         known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
         if config.kind == "images":
-            images.check_unseen("test", known.x_test, known.x_train)
+            datasets.check_unseen("test", known.x_test, known.x_train)
         model, trained = runs.load_run(run, known, device=device)
         posterior = runs.variational(trained, "prune")
         report, gains = report_pruning(

@@ -27,13 +27,13 @@ def report(
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it exists.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a report on a training run: one HTML page that needs no network.
 
-    Its first line recommends a decision. It contains verdicts with their thresholds, scores of the network and of
-    simple methods, calibration, unknown images, examples, training curves, weights and settings.
+    Its first line says whether the run is usable. It contains verdicts with their thresholds, scores of the network and
+    of simple methods, calibration, unknown images, examples, training curves, weights and settings.
     """
     if out is not None:
         options.check_file(out, force=force)
@@ -44,15 +44,17 @@ def report(
         from ..own.network import own_code
         from ..reports.page import report_on
         from ..reports.page.subject import subject_of
+        from ..reports.trained import load_trained
 
     config = runs.load_config(run)
     if out is not None:
         runs.check_foreign(out, config)
     with own_code(config.net):
         device = options.check_device(device)
-        headline, verdicts, page = report_on(
-            subject_of(run, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device)
+        trained = load_trained(
+            run, config, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device
         )
+        headline, verdicts, page = report_on(subject_of(run, config, trained))
     if out is None:
         with updating(run, command="report", writes=("report.html",)) as folder:
             folder.write_text("report.html", page)

@@ -15,7 +15,7 @@ STOPPED = "error: stopped.\n"
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """A context that Ctrl-C ends with a message and exit code 130, after cleaning up."""
+    """A context in which Ctrl-C ends the program with a message and exit code 130, after cleaning up."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -28,8 +28,8 @@ def stoppable() -> Iterator[None]:
 def loading() -> Iterator[None]:
     """A context for slow imports, in which Ctrl-C ends the program at once.
 
-    Some libraries catch every exception during their import, or replace it by another; there, an exception would be
-    lost or end in a traceback. Nothing needs cleaning up yet.
+    Some libraries catch or replace every exception during their import, so a KeyboardInterrupt could be lost or end in
+    a traceback. Nothing needs cleaning up yet.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

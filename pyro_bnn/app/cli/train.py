@@ -1,7 +1,7 @@
 """`pyro-bnn train`.
 
 Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_train` and `num_test` (rows),
-`notes` (sentences), `classes`, `last_epoch` (null for chains; else `epoch`; `elbo`, `expected_log_likelihood` and `kl`,
+`notes` (sentences), `classes`, `last_epoch` (null for chains; else `epoch`; `elbo`, `expected_log_likelihood` and `kl`
 of the whole data set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by
 epoch), `pictures` (file names).
 """
@@ -41,10 +41,10 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="Named set of values for the options that you do not give. article follows Blundell et al. (2015): "
-            "mixture prior, KL weight 1, 20 epochs. tutorial and tutorial-mixture follow an MXNet tutorial: SGD, 10 "
-            "epochs. The defaults shown below are those of the recipe default. config.json in the run's folder shows "
-            "all settings.",
+            help="Named values for the options that you do not give. article follows Blundell et al. (2015): mixture "
+            "prior, KL weight 1, 20 epochs. tutorial and tutorial-mixture follow an MXNet tutorial: SGD, 10 epochs. "
+            "The defaults shown below are those of the recipe default. config.json in the run's folder shows all "
+            "settings.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),
@@ -58,8 +58,8 @@ def train(
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Go on with the unfinished run of this folder; only --data, --download, --device, "
-            "--format and --json go with it.",
+            help="Continue the unfinished run of this folder; only --data, --download, --device, --format and --json "
+            "may be given too.",
             show_default=False,
         ),
     ] = None,
@@ -67,11 +67,11 @@ def train(
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
-    Configuration, history and posterior are written to a folder. Settings that are not given come from the recipe. The
-    default recipes of image sets train cold posteriors: their KL weight is below 1. A stopped run continues with
-    --resume. In a table, columns of numbers are standardised and other columns become one input for each category; all
+    Configuration, history and posterior are written to a folder. Settings that you do not give come from the recipe.
+    The default recipes of image sets train cold posteriors: their KL weight is below 1. A stopped run continues with
+    --resume. In a table, columns of numbers are standardised and other columns become one input for each category. All
     results are in the units of the target. For tables and arrays, held-out training rows choose the network, its prior
-    and the kind of noise, as far as you leave them open (see --method).
+    and the kind of noise unless you give them (see --method).
     """
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
@@ -89,7 +89,7 @@ def train(
         from ..building import unused_globs
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
-        from ..processes import going_on, joined, shared
+        from ..processes import joined, run_folder, shared
         from ..starting import new_config
 
     output = Output("train", as_json=as_json)
@@ -106,12 +106,12 @@ def train(
             if config.kind != "images" and (data is not None or download):
                 raise ValueError("--data and --download are for image sets; the file itself is the first argument.")
             place = out
-            folder = stack.enter_context(shared(going_on(place, force=force), processes))
+            folder = stack.enter_context(shared(run_folder(place, force=force), processes))
         facts = runs.read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
         known = sources.load(config, root=data, download=download, facts=facts)
         unused = "" if facts is not None else unused_globs(config, known)
         if unused and "prior" in given:
-            raise ValueError(f"{unused}; mend the glob, or leave it out.")
+            raise ValueError(f"{unused}; correct the glob, or leave it out.")
         if unused:
             notes.append(f"{unused[0].upper()}{unused[1:]}: --prior gives another.")
         if processes.is_first:
@@ -119,7 +119,7 @@ def train(
                 output.say(note)
         start = time.perf_counter()
         _, posterior = runs.fit(config, known, folder, given=[*given], device=device, progress=sys.stderr.isatty())
-        config = runs.read_config(folder.path) if processes.is_first else config  # with what was chosen
+        config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
     seconds = time.perf_counter() - start

@@ -1,8 +1,8 @@
 """`pyro-bnn weights`.
 
-Its JSON: `folder`, `pictures` (names of files), and `sites`: a list with `site`, `num_weights`, `num_removed`,
-`mean_size`, `median_scale` and `decibel` (5 %, 50 % and 95 % quantiles of the signal-to-noise ratio) of each site; null
-where a site has no weights left.
+Its JSON: `folder`, `pictures` (file names), and `sites`: a list with `site`, `num_weights`, `num_removed`, `mean_size`,
+`median_scale` and `decibel` (5 %, 50 % and 95 % quantiles of the signal-to-noise ratio) of each site. The last three
+are null for a site without weights left.
 """
 
 from typing import Annotated
@@ -21,7 +21,7 @@ def weights(
     site: Annotated[
         str | None,
         typer.Option(
-            help="Site of the weight shown, such as net.1.weight; a wrong name lists all sites.",
+            help="Site of the weight to show, such as net.1.weight; a wrong name lists all sites.",
             show_default="the first site",
         ),
     ] = None,
@@ -39,11 +39,11 @@ def weights(
 ) -> None:
     """Show the posterior of a trained network's weights.
 
-    A summary of each site is printed. Pictures of all sites, and of one weight, are written into the run's folder.
+    Prints a summary of each site, and writes pictures of all sites and of one weight into the run's folder.
     """
     place = options.read_numbers(int, index, "--index")
     with loading():
-        from .. import images, runs
+        from .. import datasets, runs
         from ..folders import updating
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
@@ -54,7 +54,7 @@ def weights(
     opened = updating(run, command="weights", writes=FILES, picture_format=picture_format)
     with opened as folder, own_code(config.net):
         is_image = config.kind == "images"
-        known = images.load_data(config, root=data, download=download)[0] if is_image else None
+        known = datasets.load_data(config, root=data, download=download)[0] if is_image else None
         model, trained = runs.load_run(run, known)
         posterior = runs.variational(trained, "weights")
         rows = report_weights(model, posterior, folder, site=site, index=place)

@@ -1,1 +1,1 @@
-"""Own data and own networks: tables, arrays, and networks by the name of a function."""
+"""Data and networks of the user: tables, arrays, and networks by the name of a function."""

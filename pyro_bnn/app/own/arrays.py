@@ -25,12 +25,12 @@ class ArrayEncoding:
     """How arrays become inputs: numbers are standardised, or left as they are."""
 
     shape: list[int]  # of one row
-    mean: list[float]  # is subtracted, for each feature or one for all; empty if inputs are left as they are
-    scale: list[float]  # divides inputs, for each feature or one for all; empty like `mean`
-    is_whole: bool  # whether inputs are whole numbers that are left as they are, such as indices of an embedding
+    mean: list[float]  # subtracted from inputs, one for each feature or one for all; empty if inputs stay as they are
+    scale: list[float]  # divides inputs; as many as `mean`
+    is_whole: bool  # whether inputs stay whole numbers, such as indices of an embedding
 
     def inputs(self, x: np.ndarray, shown: str) -> Tensor:
-        """The inputs, shape ``(N, *shape)``; whole numbers stay whole numbers unless they are standardised."""
+        """The inputs of an array, shape ``(N, *shape)``."""
         _check_numbers("x", x, shown)
         x = x[:, None] if x.ndim == 1 else x
         if [*x.shape[1:]] != self.shape:
@@ -44,18 +44,18 @@ class ArrayEncoding:
         if is_far.any():
             raise ValueError(
                 f"`x` in {shown} holds numbers that are too large, the first in row {is_far.argmax() + 1}: "
-                f"{'standardised by the training rows ' if self.mean else ''}they must lie within {LARGEST:g}; mend "
+                f"{'standardised by the training rows ' if self.mean else ''}they must lie within {LARGEST:g}; correct "
                 "that row, or divide all numbers by a constant before training."
             )
         return torch.from_numpy(np.asarray(inputs, dtype=np.float64)).to(torch.get_default_dtype())
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays x, y, x_train, y_train, x_test and y_test of a file; some may be missing."""
+    """Those of the arrays x, y, x_train, y_train, x_test and y_test that a file holds."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
     if not path.is_file():
-        raise ValueError(f"{path} is no file; pass arrays in a file, such as data.npz.")
+        raise ValueError(f"{path} is not a file; pass arrays in a file, such as data.npz.")
     with path.open("rb") as opened:
         is_single = opened.read(6) == b"\x93NUMPY"
         opened.seek(0)
@@ -65,15 +65,15 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             with np.load(opened, allow_pickle=False) as file:
                 names = list(file)
                 arrays = {name: np.asarray(file[name]) for name in PARTS if name in names}
-        except Exception as error:  # damaged archives raise errors of a dozen kinds
+        except Exception as error:  # damaged archives raise errors of many kinds
             if "pickle" in str(error).lower():
                 raise ValueError(
-                    f"{path} holds Python objects, which are not read, or is no file of arrays; write plain arrays of "
-                    "numbers by `numpy.savez`."
+                    f"{path} holds Python objects, which are not read, or is not a file of arrays; write plain arrays "
+                    "of numbers by `numpy.savez`."
                 ) from error
             raise ValueError(
-                f"{path} is no file of arrays, or is damaged ({type(error).__name__}: {' '.join(str(error).split())}); "
-                "write it by `numpy.savez`."
+                f"{path} is not a file of arrays, or is damaged ({type(error).__name__}: "
+                f"{' '.join(str(error).split())}); write it by `numpy.savez`."
             ) from error
     if not arrays:
         raise ValueError(
@@ -87,7 +87,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def pairs_of(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair | None]:
-    """Training rows, and test rows if there are some."""
+    """Training rows, and test rows if there are any."""
     held = listed([*arrays])
     if arrays.keys() & {"x", "y"} and arrays.keys() & {"x_train", "y_train"}:
         raise ValueError(
@@ -114,13 +114,14 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
         raise ValueError(f"`{name}` in {shown} must be an array of numbers, got {array.dtype}; encode it as numbers.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         count = int((~np.isfinite(array)).sum())
-        raise ValueError(f"`{name}` in {shown} holds {count} missing or infinite number(s); mend or remove those rows.")
+        raise ValueError(f"`{name}` in {shown} holds {count} missing or infinite number(s); correct or remove them.")
 
 
 def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown: str) -> ArrayEncoding:
-    """How arrays become inputs, from training inputs.
+    """The encoding of arrays, learned from training inputs.
 
-    Vectors are standardised feature by feature, arrays of more axes, such as images, by one mean and one scale.
+    Rows that are vectors are standardised feature by feature. Rows of more axes, such as images, have one mean and one
+    scale.
     """
     _check_numbers("x", x, shown)
     x = x[:, None] if x.ndim == 1 else x
@@ -133,7 +134,7 @@ def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown:
 
 
 def array_labels(name: str, y: np.ndarray, shown: str) -> Cells:
-    """Labels, as the cells of a column."""
+    """Labels as the cells of a column."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1 or y.dtype.kind not in "iubUSf":
@@ -148,7 +149,7 @@ def array_labels(name: str, y: np.ndarray, shown: str) -> Cells:
 
 
 def numeric_targets(y: np.ndarray, shown: str) -> np.ndarray:
-    """Numbers as targets, shape (N, O)."""
+    """Targets as numbers, shape (N, O)."""
     _check_numbers("y", y, shown)
     if y.ndim > 2:
         raise ValueError(f"`y` in {shown} must have shape (N,) or (N, O), got {y.shape}; flatten the axes of a row.")

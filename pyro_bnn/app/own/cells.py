@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 MOSTLY = 0.5
-"""Heuristic: if this share of a column is numbers or dates, its other cells are taken for mistakes."""
-
+"""Heuristic: if more than this share of a column is numbers or dates, its other cells are mistakes."""
 
 BLANKS = " '\u2019\u00a0\u202f"
 NUMBERS = {
@@ -20,14 +19,14 @@ NUMBERS = {
     "1 234,5": (BLANKS, ","),
     "1 234.5": (BLANKS, "."),
 }
-"""How numbers may be written, by an example: the characters that group digits, and the decimal separator."""
+"""Formats of numbers, named by an example: the characters that group digits, and the decimal separator."""
 
 DATES = {
     "year first": (r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?=$|[ T])", r"\1-\2-\3"),
     "day first": (r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})(?=$|[ T])", r"\3-\2-\1"),
     "month first": (r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})(?=$|[ T])", r"\3-\1-\2"),
 }
-"""How dates may be written: a pattern, and its replacement, which puts the year first."""
+"""Formats of dates: a pattern, and its replacement, which puts the year first."""
 
 DATE_LIKE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2}))(?:[ T].*)?"
 
@@ -37,9 +36,9 @@ class Cells:
     """The cells of a column."""
 
     name: str  # of the column
-    shown: str  # where they are from, for messages
-    texts: pd.Series  # the cells, (N,), by the number of the row in the file; missing ones are None
-    separator: str = ","  # what separates the cells in their file
+    shown: str  # name of the file, for messages
+    texts: pd.Series  # (N,), indexed by row number in the file; None if missing
+    separator: str = ","  # character between the cells in the file
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -68,9 +67,9 @@ class Cells:
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """The cells as numbers, NaN for missing ones, and how they are written; None if they are texts.
+        """The cells as numbers, NaN for missing ones, and their format; None if they are texts.
 
-        They are read as in `preferred`, a key of `NUMBERS`, if that is possible.
+        The format is `preferred`, a key of `NUMBERS`, if it fits all cells.
         """
         present = self.present
         readings = {"": pd.to_numeric(present, errors="coerce").astype(float)}
@@ -92,11 +91,11 @@ class Cells:
             )
         if np.isinf(numbers).any():
             row = self.row(np.isinf(numbers))
-            raise ValueError(f"{self} holds an infinite number in row {row}; mend or remove it.")
+            raise ValueError(f"{self} holds an infinite number in row {row}; correct or remove it.")
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """The values in a format that fits all cells, its name, and other formats that fit but give other values."""
+        """The values in a format that fits all cells, its name, and the fitting formats with other values."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None
@@ -106,7 +105,7 @@ class Cells:
         return values.reindex(self.texts.index).to_numpy(dtype=float), written, others
 
     def _check_few(self, present: pd.Series, are_numbers: pd.Series) -> None:
-        """Raise if most cells are numbers."""
+        """Raise if most cells are numbers, in several formats or among texts."""
         if are_numbers.sum() <= MOSTLY * len(present):
             return
         if are_numbers.all():
@@ -121,9 +120,9 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """The cells as days since 1970, NaN for missing ones, and how dates are written; None if they are no dates.
+        """The cells as days since 1970, NaN for missing ones, and their format; None if they are not dates.
 
-        They are read as in `preferred`, a key of `DATES`, if that is possible.
+        The format is `preferred`, a key of `DATES`, if it fits all cells.
         """
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):
@@ -150,12 +149,12 @@ class Cells:
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Names in quotes for a message; of more than `most`, the rest are only counted."""
+    """Names in quotes for a message: the first `most`, and the number of the others."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def training_without(names: Sequence[str]) -> str:
-    """The remedy for columns that cannot be used, for messages of all commands: only `train` has this option."""
+    """The remedy for columns that cannot be used, for messages; only the command `train` has this option."""
     columns = "the columns" if len(names) > 1 else "the column"
     return f"train without {columns} (pyro-bnn train --ignore {shlex.quote(','.join(names))})"

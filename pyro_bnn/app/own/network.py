@@ -1,4 +1,4 @@
-"""Networks by the name of a function, such as ``lenet.py:make`` or ``mypackage.nets:make``."""
+"""Networks of the user, by the name of a function such as ``lenet.py:make`` or ``mypackage.nets:make``."""
 
 import importlib
 import importlib.util
@@ -23,8 +23,8 @@ from ..specs import parts_of
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
     """The network that a function of the user returns.
 
-    Modules are found in the current folder and where Python finds its own. The function gets `input_shape` and
-    `num_outputs` by keyword, if it has arguments of these names.
+    Modules are imported from the current folder, or else as Python does. The function gets `input_shape` and
+    `num_outputs` by keyword if it has arguments of these names.
     """
     place, name = parts_of(spec)
     if place.endswith(".py") and not Path(place).is_file():
@@ -47,7 +47,7 @@ def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> 
 
 
 def _executed(path: Path) -> ModuleType:
-    """The module of a file. It is registered under a name of its own, which dataclasses and pickles look up."""
+    """The module of a file, registered under its own name, since dataclasses and pickles look up modules by name."""
     name = f"pyro-bnn --net {path.stem}"
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None
@@ -67,19 +67,19 @@ class OwnCodeError(ValueError):
 
 @contextmanager
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
-    """A context for running the user's code: it restores the current folder, and an error names the user's line.
+    """A context for running the user's code. It restores the current folder, and an error names the user's line.
 
     Args:
-        spec: Name of the function, as typed; ``mlp`` means that there is no code of the user.
-        doing: What the code was asked for, for the message.
-        otherwise: Beginning of the message if no line of the user's code raised; if empty, that error is raised as is.
+        spec: Specification of the network; ``mlp`` means that no code of the user runs.
+        doing: End of the message: what the code was doing.
+        otherwise: Beginning of the message if no line of the user's code raised; if empty, such errors do not change.
     """
     here = Path.cwd()
     try:
         yield
     except (OwnCodeError, MemoryError, torch.cuda.OutOfMemoryError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # what code of the user may raise, such as `SystemExit`
+    except BaseException as error:  # the user's code may raise anything, such as `SystemExit`
         line = None if spec == "mlp" else _own_line(error)
         said = f"{type(error).__name__}: {_text(error)}".rstrip(".: ")
         if line is None and not otherwise:
@@ -91,7 +91,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error; the user's code may make this text, and fail."""
+    """The text of an error. The user's code may make this text, and may fail to."""
     try:
         return str(error)
     except Exception as other:
@@ -99,7 +99,7 @@ def _text(error: BaseException) -> str:
 
 
 def _own_line(error: BaseException) -> str | None:
-    """The last line of the user's code in a traceback; None without one, or if it called this library, which raised."""
+    """Last line of the user's code in a traceback; None if there is none, or if lines of this library follow it."""
     paths = sysconfig.get_paths()
     package = str(Path(__file__).parents[2])
     others = (paths["stdlib"], paths["purelib"], paths["platlib"], "<")
@@ -114,7 +114,7 @@ def _own_line(error: BaseException) -> str | None:
 
 @contextmanager
 def _found_in(folder: Path) -> Iterator[None]:
-    """A context in which modules of a folder can be imported."""
+    """A context in which Python finds modules of a folder."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -124,30 +124,26 @@ def _found_in(folder: Path) -> Iterator[None]:
 
 
 def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
-    """The offered arguments that a function takes."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return {}
-    by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    needed = [
-        p.name
-        for p in parameters
-        if p.default is p.empty
-        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        and (p.name not in offered or p.kind is p.POSITIONAL_ONLY)
-    ]
-    if needed:
+    kinds = {name: part.kind for name, part in signature.parameters.items()}
+    takes_all = inspect.Parameter.VAR_KEYWORD in kinds.values()
+    by_name = {name for name, kind in kinds.items() if kind in (kind.POSITIONAL_OR_KEYWORD, kind.KEYWORD_ONLY)}
+    taken = {name: value for name, value in offered.items() if takes_all or name in by_name}
+    try:
+        signature.bind(**taken)
+    except TypeError as error:
         raise ValueError(
-            f"--net {spec}: the function gets input_shape and num_outputs by keyword, and needs {', '.join(needed)} "
-            "too; give those a default."
-        )
-    return {name: value for name, value in offered.items() if takes_all or name in by_name}
+            f"--net {spec}: the function gets input_shape and num_outputs by keyword, but is {error}; give other "
+            "arguments a default."
+        ) from error
+    return taken
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
-    """Check that a network gives a row of outputs for each row of inputs; `reason` says what the outputs are for."""
+    """Raise unless a network returns a row of outputs for each row of inputs; `reason` is for the message."""
     shape = tuple(x.shape)
     doing, otherwise = f" on inputs of shape {shape}", f"the network cannot take inputs of shape {shape}: "
     with own_code(spec, doing=doing, otherwise=otherwise), torch.no_grad(), eval_mode(net):

@@ -1,4 +1,4 @@
-"""Tables in files, read by pandas as texts. What the texts mean is decided in :mod:`~pyro_bnn.app.own.cells`."""
+"""Reads tables as texts, by pandas; :mod:`~pyro_bnn.app.own.cells` reads the texts as numbers, dates or labels."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from .cells import Cells, listed, training_without
 
 SEPARATORS = ",;\t|"
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
-"""Cells that hold no value, in lower case."""
+"""Texts of missing cells, in lower case."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts, of which None is a missing value; its index has the numbers of the rows in the file, from 1."""
+    """A table of texts, where None is a missing value. Its index is the row number in the file, from 1."""
 
-    shown: str  # where it is from, for messages
+    shown: str  # name of the file, for messages
     frame: pd.DataFrame
-    separator: str = ","  # what separates the cells in the file; empty if nothing does
-    notes: tuple[str, ...] = ()  # sentences for the user on what was read
+    separator: str = ","  # character between the cells in the file; empty for Parquet
+    notes: tuple[str, ...] = ()  # sentences for the user
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -38,7 +38,7 @@ class Table:
         return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str]) -> None:
-        """Check that there are columns of these names."""
+        """Raise ValueError unless the table has columns of these names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             raise ValueError(f"{self.shown} has no column {listed(missing)}; its columns are {listed(self.names)}.")
@@ -49,15 +49,15 @@ class Table:
 
 
 def read_table(path: str | Path) -> Table:
-    """The table in a file: text with a header and separators (comma, semicolon, tab or bar), or Parquet.
+    """The table in a file: Parquet, or text with a header and cells separated by comma, semicolon, tab or bar.
 
-    Cells are stripped of blanks around them. Missing values are empty cells and the texts NA, N/A, NaN, null and ?.
+    Spaces around cells are removed. Missing values are empty cells and the texts in `MISSING`, such as NA.
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
     if not path.is_file():
-        raise ValueError(f"{path} is no file; pass a table in a file, such as table.csv.")
+        raise ValueError(f"{path} is not a file; pass a table in a file, such as table.csv.")
     names, frame, separator = _parquet(path) if path.suffix.lower() == ".parquet" else _separated(path)
     frame = frame.apply(lambda column: column.str.strip()).astype(object)
     frame = frame.mask(frame.apply(lambda column: column.str.lower().isin(MISSING) | column.isna()), None)
@@ -70,53 +70,53 @@ def read_table(path: str | Path) -> Table:
         raise ValueError(f"column {number} of {path} has no name; write one into the first line.")
     twice = pd.Index(names)[pd.Index(names).duplicated()]
     if len(twice):
-        raise ValueError(f"{path} has two columns {twice[0]!r}; give them different names.")
+        raise ValueError(f"{path} has two columns named {twice[0]!r}; give them different names.")
     if not len(frame):
         raise ValueError(f"{path} holds no rows; pass a table with a line of names and a line for each row.")
     frame.columns, frame.index = pd.Index(names, dtype=object), pd.RangeIndex(1, len(frame) + 1)
     is_broken = frame.apply(lambda column: column.str.contains("\n").eq(True))
     notes += [
-        f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken[name].idxmax()}; if that is "
-        "not meant, look for a quote too many."
+        f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken[name].idxmax()}; if they "
+        "should not, look for a quotation mark too many."
         for name in is_broken.columns[is_broken.any()]
     ]
     return Table(str(path), frame, separator, tuple(notes))
 
 
 def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
-    """The names and the cells of a text file, and what separates them."""
+    """The column names, the cells and the separator of a text file."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = next((line for line in file if line.strip()), "")
         if "\0" in first:
-            raise ValueError(f"{path} is no text: it holds bytes of value 0; save it as text in UTF-8.")
+            raise ValueError(f"{path} is not text: it holds bytes of value 0; save it as text in UTF-8.")
         if not first:
             raise ValueError(f"{path} is empty; pass a table with a line of names and a line for each row.")
         separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
         frame = pd.read_csv(
             path,
             sep=separator,
-            header=None,  # so that no line may have more cells than the first
+            header=None,  # then a line with more cells than the first is an error
             dtype=object,
-            keep_default_na=False,  # so that NaN means that a line has too few cells
+            keep_default_na=False,  # then NaN means that a line has too few cells
             skipinitialspace=True,
             encoding="utf-8-sig",
             engine="python",  # the C engine fills up short lines, and accepts stray quotes
         )
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} is no text in UTF-8 (byte {error.object[error.start]:#04x} cannot be read); save it as UTF-8."
+            f"{path} is not text in UTF-8 (byte {error.object[error.start]:#04x} cannot be read); save it as UTF-8."
         ) from error
     except pd.errors.ParserError as error:
-        said = str(error).replace("unexpected end of data", "a quote is opened and never closed").rstrip(". ")
+        said = str(error).replace("unexpected end of data", "a quotation mark is opened and never closed").rstrip(". ")
         raise ValueError(
-            f"{path} is no table: {said}; mend that line, and quote cells that hold {separator!r}."
+            f"{path} is not a table: {said}; correct that line, and quote cells that hold {separator!r}."
         ) from error
     short = frame.isna().to_numpy().any(1)
     if short.any():
         cells = int(frame.iloc[short.argmax()].notna().sum())
         raise ValueError(
-            f"row {short.argmax()} of {path} has {cells} cells, and the line of names {frame.shape[1]}; mend it."
+            f"row {short.argmax()} of {path} has {cells} cells, and the line of names {frame.shape[1]}; correct it."
         )
     names = [str(name).strip() for name in frame.iloc[0]]
     if np.isfinite(pd.to_numeric(pd.Series(names), errors="coerce")).all():
@@ -125,11 +125,11 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
-    """The same for a Parquet file."""
+    """The column names and the cells of a Parquet file, and an empty separator."""
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # a damaged file raises errors of many kinds
-        raise ValueError(f"{path} is no Parquet file, or is damaged: {error}.") from error
+        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}.") from error
     names = [str(name).strip() for name in frame.columns]
     cells = [frame.iloc[:, number] for number in range(len(names))]
     texts = {number: column.astype(object).map(str).where(column.notna(), "") for number, column in enumerate(cells)}
@@ -137,7 +137,7 @@ def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def feature_names(table: Table, *, target: str, features: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """The columns to predict from: those named, or all but the target, and without the ignored ones."""
+    """The columns to predict from: `features`, or all but the target; without the ignored ones."""
     table.require([target, *features, *ignore])
     names = [name for name in features or table.names if name != target and name not in ignore]
     if target in features:
@@ -150,7 +150,7 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
-    """The rows that have a value in all of the columns, with a note on the others; without `drop`, all must."""
+    """The rows with a value in all of the columns, and a note on the others, which are an error if `drop` is False."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])
@@ -161,7 +161,7 @@ def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str
         row = table.frame.index[lacking.argmax()]
         raise ValueError(
             f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row "
-            f"{row}), where training lacked none; fill them in, leave those rows out by --drop-missing, or "
+            f"{row}), but training lacked none; fill them in, leave those rows out by --drop-missing, or "
             f"{training_without(where)}."
         )
     if lacking.all():

@@ -1,4 +1,4 @@
-"""The target of a run: classes or numbers, the likelihood that fits it, and its units."""
+"""The target of a run: classes or numbers, its likelihood and its units."""
 
 import math
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ from .cells import Cells
 from .encoding import LARGEST, MOST_CATEGORIES, moments
 
 MOST_GUESSED_CLASSES = 10
-"""Heuristic: whole numbers with at most this many different values are classes; with more, they are numbers."""
+"""Heuristic: whole numbers with at most this many different values are guessed to be classes."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a network predicts: one of several classes, or one or more numbers in units of their own."""
+    """The predicted variable: a class, or one or more numbers in their own units."""
 
     name: str
     classes: list[str]  # empty for numbers
-    mean: list[float]  # is subtracted from each output's target; empty for classes
-    scale: list[float]  # divides it, above 0; empty for classes
-    written: str = ""  # how numbers are written in a table: a key of `cells.NUMBERS`
+    mean: list[float]  # subtracted from the targets, one for each output; empty for classes
+    scale: list[float]  # divides the targets, above 0; empty for classes
+    written: str = ""  # format of the numbers in a table: a key of `cells.NUMBERS`
 
     @property
     def is_class(self) -> bool:
-        """Whether it is a class."""
+        """Whether the target is a class."""
         return bool(self.classes)
 
     @property
@@ -36,18 +36,18 @@ class Target:
         return len(self.classes) or len(self.mean)
 
     def standardized(self, y: np.ndarray, shown: str, rows: Sequence[int] | None = None) -> Tensor:
-        """Numbers in the network's units; `rows` are their row numbers in the file, by default from 1."""
+        """Standardised numbers; `rows` are their row numbers in the file, by default from 1."""
         standard = (y - np.array(self.mean)) / np.array(self.scale)
         is_far = (np.abs(standard) > LARGEST).any(1)
         if is_far.any():
             row = (rows or range(1, len(y) + 1))[int(is_far.argmax())]
             raise ValueError(
-                f"the target {self.name!r} in {shown} is much larger than in training in row {row}; mend it."
+                f"the target {self.name!r} in {shown} is much larger in row {row} than in training; correct it."
             )
         return torch.tensor(standard, dtype=torch.get_default_dtype())
 
     def encoded(self, cells: Cells) -> Tensor:
-        """The cells of a complete column as labels, shape (N,), or as numbers in standard units, shape (N, 1)."""
+        """The cells of a complete column as labels, shape (N,), or as standardised numbers, shape (N, 1)."""
         if not self.is_class:
             numbers = target_numbers(cells, self.written)[0]
             return self.standardized(numbers[:, None], cells.shown, list(cells.texts.index))
@@ -63,7 +63,7 @@ class Target:
 
 
 def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
-    """The cells as numbers, and how they are written."""
+    """The cells as numbers, and their format."""
     numbers = cells.numbers(written)
     if numbers is None:
         raise ValueError(
@@ -80,15 +80,15 @@ def target_labels(cells: Cells) -> list[str]:
         if rows.any():
             raise ValueError(
                 f"the target {cells.name!r} in {cells.shown} {what} in {rows.sum()} of {len(cells)} rows (the first is "
-                f"row {cells.row(rows)}); mend or remove those rows."
+                f"row {cells.row(rows)}); correct or remove those rows."
             )
     return list(cells.labels)
 
 
 def guessed(cells: Cells) -> tuple[str, str]:
-    """The likelihood that a target's cells suggest, and a sentence that says why.
+    """The likelihood that a target's cells suggest, and the reason in a sentence.
 
-    Texts, truth values and few different whole numbers are classes; other numbers are numbers.
+    It is categorical for texts, truth values and whole numbers of few different values, and gaussian for others.
     """
     num_values = cells.present.nunique()
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
@@ -114,7 +114,7 @@ def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
 
 
 def _order(label: str) -> tuple[float, str]:
-    """Numbers before texts, in their order."""
+    """Sorting key that puts numbers in ascending order, before texts."""
     try:
         number = math.inf if "_" in label else float(label)
     except ValueError:
@@ -123,7 +123,7 @@ def _order(label: str) -> tuple[float, str]:
 
 
 def learned_numbers(name: str, y: np.ndarray, likelihood: str, shown: str) -> Target:
-    """The target of a regression, with mean and scale of training targets; counts are left as they are."""
+    """The target of a regression, with mean and scale of the training targets; counts are not standardised."""
     if likelihood == "poisson":
         if (y < 0).any() or (y != np.floor(y)).any():
             raise ValueError(

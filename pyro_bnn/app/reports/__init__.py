@@ -1,1 +1,1 @@
-"""Reports on a training run, one module each: they measure, print, and write into the run's folder."""
+"""Reports on a training run: each measures the run, and writes files into its folder."""

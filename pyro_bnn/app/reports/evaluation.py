@@ -28,12 +28,12 @@ SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
 """Out-of-domain scores; a larger score means less known."""
 
 NUM_COMPONENTS = 10
-"""Number of draws in the small ensemble, whose members are also scored one by one."""
+"""Number of draws in the small ensemble, whose draws are also scored one by one."""
 
 LEGEND = [
     "component: one weight draw; ensemble: mean probability of several. NLL (nats), ECE (calibration error) and Brier",
-    "score: lower is better. AUROC: chance that an unknown image scores above a known one, 0.5 is a guess. FPR95:",
-    "known images taken for unknown when 95 % of the unknown are found. Which score works best depends on the data.",
+    "score: lower is better. AUROC: chance that an unknown image scores above a known one; 0.5 is a guess. FPR95:",
+    "share of known images flagged when 95 % of the unknown ones are. Which score works best depends on the data.",
 ]
 
 
@@ -41,7 +41,7 @@ LEGEND = [
 class ClassifierScores:
     """Scores of single draws, mean weights and ensembles, and how well each score detects unknown images."""
 
-    rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (summed over classes) of each way
+    rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (sum over classes) of predictions
     ood: dict[str, metrics.OODScores]  # by name of the score
     num_test: int
     num_unknown: int
@@ -61,11 +61,11 @@ class ClassifierScores:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A report, and the predictions behind it."""
+    """The scores of a classifier, and the predictions that were scored."""
 
     report: ClassifierScores
     ensemble: ClassificationPrediction  # of the test images, with many draws
-    single: tuple[str, ClassificationPrediction]  # name of a single network; its test predictions
+    single: tuple[str, ClassificationPrediction]  # name and test predictions of a single network
     foreign: ClassificationPrediction | None  # of the out-of-domain images; None without any
     scores: dict[str, tuple[Tensor, Tensor]]  # name -> values on test and on out-of-domain images
 

@@ -1,4 +1,4 @@
-"""Pictures: files in the format of their folder, and data URLs, so that a page needs no other file."""
+"""Pictures as files in the format of their folder, and as data URLs for a page without other files."""
 
 import base64
 import io
@@ -16,11 +16,11 @@ from ..folders import PNG, Folder
 FORMATS = ("png", "pdf", "svg")
 
 LARGEST_DRAWING = 120_000
-"""Heuristic: a drawing of more bytes than this (one of many points) becomes an image of pixels."""
+"""Heuristic: a drawing of more bytes than this becomes an image of pixels."""
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
-    """The pictures among the named files that the folder holds."""
+    """The pictures among the named files that the folder contains, with the ending of its format."""
     pictures = [folder.in_format(name) for name in names if name.endswith(PNG)]
     return [name for name in pictures if name in folder]
 
@@ -28,7 +28,7 @@ def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
 def save_picture(folder: Folder, name: str, ax: Any) -> str:
     """Write the figure of matplotlib axes in the folder's format; returns the name of the file.
 
-    If an earlier command wrote the picture in other formats, those files are removed.
+    Files of the picture in other formats, which earlier commands wrote, are removed.
     """
     new = folder.in_format(name)
     with folder.new(new) as path:
@@ -39,13 +39,13 @@ def save_picture(folder: Folder, name: str, ax: Any) -> str:
 
 
 def panel(height: float = 2.6) -> Any:
-    """New axes of the given height in inches, as wide as a column, which fits a telephone's screen."""
+    """New axes, `height` inches high and as wide as a column, which fits the screen of a phone."""
     with plotting.style():
         return plotting.new_axes(1, 1, size=("column", height))[0, 0]
 
 
 def drawn(ax: Any) -> str:
-    """The figure of matplotlib axes: a vector drawing if it is small, else pixels."""
+    """The figure of matplotlib axes as a data URL: a vector drawing if it is small, else pixels."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "picture.svg"
         plotting.save(ax, path)
@@ -57,7 +57,7 @@ def drawn(ax: Any) -> str:
 
 
 def pixels(grey: Tensor) -> str:
-    """A grey image of shape (H, W), with values in [0, 1]; 1 is black, as in print."""
+    """A grey image, shape (H, W), as a data URL; values lie in [0, 1], and 1 is black."""
     file = io.BytesIO()
     Image.fromarray((255 * (1 - grey.detach().cpu())).round().byte().numpy()).save(file, "PNG")
     return _address("image/png", file.getvalue())

@@ -1,4 +1,4 @@
-"""A table of predictions of new rows: the expected value, its uncertainty, and the sources of that uncertainty."""
+"""Writes predictions of new rows as a table, with their uncertainty and its sources."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
@@ -13,10 +13,10 @@ from ...scores.uncertainty import ClassificationPrediction, Prediction, Regressi
 from ..own.targets import Target
 from ..runs import RunPosterior
 from ..sources import Sample
-from .scores import in_units, scores_of
+from .scores import in_units, interval_of, scores_of
 
 CHUNK = 2000
-"""Number of rows predicted at once; all have the same weight draws."""
+"""Number of rows that are predicted at once. All rows have the same weight draws."""
 
 COPIED = " (input)"
 """Suffix of a copied column whose name is also that of a prediction."""
@@ -36,15 +36,15 @@ def write_predictions(
     num_samples: int = 100,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Write a line of CSV for each row, after a line of names; return mean scores over the rows with known targets.
+    """Write a line of names, and a line of CSV for each row; return mean scores over the rows with known targets.
 
     For numbers: ``mean``; ``sd`` of an observation and its parts ``aleatoric_sd`` (noise) and ``epistemic_sd``
     (uncertainty about the weights), whose squares add up; and the ends of the intervals. All are in the target's units.
-    With several targets, each name ends with the target's number from 0. For classes: the most probable class, the
-    probability of each, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in nats. A copied column with
-    one of these names gets the ending `` (input)``.
+    With several targets, each name ends with the number of the target, from 0. For classes: the most probable class,
+    the probability of each class, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in nats. A copied
+    column with one of these names gets the ending `` (input)``.
     """
-    scores: list[tuple[int, dict[str, float]]] = []  # scores of each chunk, with its number of rows
+    scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
     for start in range(0, len(sample.x), CHUNK):
         part = slice(start, start + CHUNK)
         prediction = predict(
@@ -80,7 +80,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Scores of all rows, from scores of parts of the rows; each score or its square must be a mean over rows."""
+    """Scores of all rows from scores of chunks: means over rows. RMSE is averaged as a square; ECE is left out."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1
@@ -90,7 +90,6 @@ def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]
 
 
 def _columns(prediction: Prediction, target: Target, levels: Sequence[float]) -> dict[str, Any]:
-    """The columns of the table by name."""
     if isinstance(prediction, ClassificationPrediction):
         probs = {f"p({name})": prediction.probs[:, index] for index, name in enumerate(target.classes)}
         parts = {"entropy": prediction.total, "aleatoric": prediction.aleatoric, "epistemic": prediction.epistemic}
@@ -104,7 +103,7 @@ def _columns(prediction: Prediction, target: Target, levels: Sequence[float]) ->
         "epistemic_sd": own.epistemic.sqrt(),
     }
     for level in levels:
-        low, high = own.quantile([(1 - level) / 2, (1 + level) / 2])
+        low, high = interval_of(own, level)
         values |= {f"lower_{100 * level:g}": low, f"upper_{100 * level:g}": high}
     num_outputs = own.mean.shape[1]
     return {

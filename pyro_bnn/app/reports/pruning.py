@@ -1,4 +1,4 @@
-"""The report on pruning a training run: what removing weights costs, and what it saves."""
+"""The report on pruning a training run: costs and savings of removing weights."""
 
 import math
 import statistics
@@ -27,12 +27,12 @@ FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
 """Files that the report writes."""
 
 TIMED_IMAGES = 1000
-"""Number of images that are classified in one timed call."""
+"""Number of rows that are predicted in one timed call."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Savings from removing weights. The times are medians for classifying images with the mean weights."""
+    """Savings from removing a share of the weights; the times are medians for predictions with the mean weights."""
 
     fraction: float
     file_bytes: int
@@ -45,7 +45,7 @@ class PruningGains:
     """The gain for each share of removed weights, and the size of the file with all weights."""
 
     rows: tuple[Gain, ...]
-    num_images: int  # images classified at once in a timed call
+    num_images: int  # rows predicted in a timed call
     file_bytes: int
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class PruningGains:
                 f"{1e3 * row.sparse_seconds:11.2f} {faster:>8s}"
             )
         lines.append(
-            f"times: mean weights, {self.num_images} images, {torch.get_num_threads()} thread(s); a layer with more "
+            f"times: mean weights, {self.num_images} rows, {torch.get_num_threads()} thread(s); a layer with more "
             f"than {pruning.MAX_DENSITY:.0%} of its weights left stays dense."
         )
         return "\n".join(lines)
@@ -77,7 +77,7 @@ def report_pruning(
     per: Per = "network",
     seed: int = 0,
 ) -> tuple[pruning.PruningReport, PruningGains]:
-    """Costs and savings of removing more and more of a run's weights; writes table and pictures."""
+    """Costs and savings of removing shares of a run's weights; writes tables and pictures."""
     x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     report = pruning.snr_report(
         model, posterior, x, y, fractions=fractions, num_samples=num_samples, per=per, seed=seed
@@ -95,7 +95,7 @@ def report_pruning(
 
 
 def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
-    """The report in the target's units; the RMSE over several targets stays in units of their standard deviations."""
+    """The report in the target's units; the RMSE over several targets stays in standard deviations."""
     shift = sum(math.log(scale) for scale in target.scale)
     factor = target.scale[0] if len(target.scale) == 1 else 1.0
 
@@ -111,10 +111,7 @@ def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningR
 def save_pruned_run(
     run: Path, folder: Folder, model: BayesianModel, posterior: GuidePosterior, *, fraction: float, per: Per
 ) -> str:
-    """Write a copy of a run without some of its weights; returns a sentence on how many were removed.
-
-    Every command accepts the copy like any run.
-    """
+    """Write a copy of a run without a `fraction` of its weights; returns a sentence on how many were removed."""
     pruned = pruning.prune(posterior, fraction=fraction, per=per)
     for name in (CONFIG, HISTORY, DATA):
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
@@ -134,7 +131,7 @@ def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: 
 
 @torch.no_grad()
 def _seconds(calls: Sequence[Callable[[], Tensor]], *, repeats: int = 7) -> list[float]:
-    """Median time of each call; the calls take turns, and the first turn is not timed."""
+    """Median time of each call. The calls alternate, and the first call of each is not timed."""
     times: list[list[float]] = [[] for _ in calls]
     for repeat in range(repeats + 1):
         for call, taken in zip(calls, times, strict=True):

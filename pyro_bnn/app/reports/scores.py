@@ -1,4 +1,4 @@
-"""The report on a run with the user's own data: scores on its test rows, in the target's units, beside baselines."""
+"""The report on a run with the user's own data: scores on its test rows, beside those of simple methods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,7 +35,7 @@ LEVELS = (0.5, 0.9, 0.95)
 """Probabilities of the intervals whose coverage is measured."""
 
 MOST_NUMBERS = 4_000_000
-"""Heuristic: linear methods are fitted to at most this many numbers, which takes seconds."""
+"""Heuristic: linear methods are fitted to at most this many numbers, which takes a second or so."""
 
 COLUMNS = {
     "accuracy": "accuracy",
@@ -48,11 +48,11 @@ COLUMNS = {
 }
 """Heading of each score."""
 
-ENSEMBLE = "mean weights, or one draw: one network; ensemble: the Bayesian prediction, a mean over weight draws."
+ENSEMBLE = "mean weights, or one draw: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
 LEGENDS = {
-    False: "RMSE and CRPS (units of the target) and NLL (nats per row): less is better. in 90%: share of targets in "
+    False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90%: share of targets in "
     "the 90 % interval, which should be 90 %.",
-    True: "NLL (nats per row), ECE (calibration error) and Brier score: less is better.",
+    True: "NLL (nats per row), ECE (calibration error) and Brier score: lower is better.",
 }
 
 
@@ -62,7 +62,7 @@ class OwnDataScores:
 
     target: str
     num_test: int
-    rows: Sequence[Mapping[str, Any]]  # name and scores of each way to predict; baselines come last
+    rows: Sequence[Mapping[str, Any]]  # name and scores of each prediction; baselines come last
     is_class: bool
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
 
 
 def ways_to_predict(run: Trained) -> dict[str, Prediction]:
-    """Predictions of the test rows: by a single network, by the ensemble, and then by simple methods."""
+    """Predictions of the test rows by a single network, the ensemble and simple methods, in this order."""
     ensemble = run.ensemble(keep_draws=not run.rows.facts.target.is_class)
     rivals = rivals_of(run.rows, is_count=isinstance(run.model.likelihood, PoissonLikelihood))
     baselines = {f"baseline: {name}": rival for name, rival in rivals.items()}
@@ -106,9 +106,9 @@ def ways_to_predict(run: Trained) -> dict[str, Prediction]:
 
 
 def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
-    """Scores of a prediction that was given its targets, in the target's units.
+    """Scores of a prediction that has its targets, in the target's units.
 
-    CRPS and coverage need the mixture's components and are missing if these were not kept.
+    CRPS and coverage are missing if the prediction does not have the components of its mixture.
     """
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
@@ -117,9 +117,14 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
     scores = own.score()
     if own.components is not None:
         for level in LEVELS:
-            low, high = own.quantile([(1 - level) / 2, (1 + level) / 2])
+            low, high = interval_of(own, level)
             scores[f"coverage_{100 * level:.0f}"] = metrics.interval_coverage(low, high, own.targets.to(low))
     return scores
+
+
+def interval_of(prediction: RegressionPrediction, level: float) -> Tensor:
+    """Lower and upper ends of central intervals of the probability `level`, shape (2, N, O)."""
+    return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
 
 
 def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
@@ -139,19 +144,12 @@ def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPred
     )
 
 
-# --- rivals -----------------------------------------------------------------------------------------------------------
-
-
 def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
-    """Predictions of the test rows by simple methods, of the same type as a network's, with log-densities.
+    """Predictions of the test rows by simple methods, with log-densities.
 
-    A linear method is fitted to a random part of the training rows if there are too many numbers.
+    Linear methods are fitted to some of the training rows, at random, if all have more than `MOST_NUMBERS` numbers.
     """
-    from sklearn.linear_model import (  # imported late: importing takes long
-        BayesianRidge,
-        LogisticRegression,
-        PoissonRegressor,
-    )
+    from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor  # late: importing takes long
 
     chosen = torch.randperm(len(data.x_train), generator=torch.Generator().manual_seed(0))
     chosen = chosen[: max(1, MOST_NUMBERS // data.x_train[0].numel())].sort().values
@@ -159,46 +157,42 @@ def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]
     y, y_test = data.y_train[chosen].cpu(), data.y_test.cpu()
     if data.facts.target.is_class:
         shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
-        rivals = {"shares of the classes": _classes(shares.log().expand(len(x_test), -1), y_test)}
+        log_probs = {"shares of the classes": shares.log().expand(len(x_test), -1)}
         if len(y.unique()) == len(data.classes):
             fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
-            rivals["logistic regression"] = _classes(torch.from_numpy(fitted.predict_log_proba(x_test)), y_test)
-        return rivals
-    y = y.double()
+            log_probs["logistic regression"] = torch.from_numpy(fitted.predict_log_proba(x_test))
+        return {name: _classes(each, y_test) for name, each in log_probs.items()}
+    y, y_test, guess = y.double(), y_test.double(), "mean of the targets"
     mean, scale = (part.expand(len(x_test), -1) for part in (y.mean(0), y.std(0)))
-    guess = "mean of the targets"
     if is_count:
-        rates = [PoissonRegressor(max_iter=1000).fit(x, column).predict(x_test) for column in y.T.numpy()]
-        rate = torch.from_numpy(np.stack(rates, -1))
-        return {guess: _counts(mean, y_test), "Poisson regression": _counts(rate, y_test)}
-    moments = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
-    linear_mean, linear_scale = torch.from_numpy(np.stack(moments, -1)).unbind()
-    ridge = _normal(linear_mean, linear_scale, y_test)
-    return {guess: _normal(mean, scale, y_test), "Bayesian ridge": ridge}
+        columns = [PoissonRegressor(max_iter=1000).fit(x, column).predict(x_test) for column in y.T.numpy()]
+        rates = {guess: mean, "Poisson regression": torch.from_numpy(np.stack(columns, -1))}
+        return {name: _counts(rate.clamp_min(1e-12), y_test) for name, rate in rates.items()}
+    pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
+    moments = {guess: (mean, scale), "Bayesian ridge": torch.from_numpy(np.stack(pairs, -1)).unbind()}
+    return {name: _normal(m, s.clamp_min(1e-12), y_test) for name, (m, s) in moments.items()}
 
 
 def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
-    density = log_probs.gather(-1, y[:, None])[:, 0]
+    density = log_probs.gather(-1, y[:, None])
     return _predicted(ClassAccumulator(), Categorical(logits=log_probs, validate_args=False), density, y)
 
 
 def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
     from scipy.stats import norm  # imported late: importing takes long
 
-    scale = scale.clamp_min(1e-12)
-    density = torch.from_numpy(norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy())).sum(-1)
-    return _predicted(MomentAccumulator(), Normal(mean, scale, validate_args=False), density, y.double())
+    density = torch.from_numpy(norm.logpdf(y.numpy(), mean.numpy(), scale.numpy()))
+    return _predicted(MomentAccumulator(), Normal(mean, scale, validate_args=False), density, y)
 
 
 def _counts(rate: Tensor, y: Tensor) -> Prediction:
     from scipy.stats import poisson  # imported late: importing takes long
 
-    rate = rate.clamp_min(1e-12)
-    density = torch.from_numpy(poisson.logpmf(y.double().numpy(), rate.numpy())).sum(-1)
-    return _predicted(MomentAccumulator(), Poisson(rate, validate_args=False), density, y.double())
+    density = torch.from_numpy(poisson.logpmf(y.numpy(), rate.numpy()))
+    return _predicted(MomentAccumulator(), Poisson(rate, validate_args=False), density, y)
 
 
 def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
     """The prediction of a single distribution for each row, with its log-density at the targets."""
     accumulator.add(observation, keep=True)
-    return replace(accumulator.prediction(density), targets=y)
+    return replace(accumulator.prediction(density.sum(-1)), targets=y)

@@ -1,4 +1,4 @@
-"""A trained run with the rows that it is measured on, as `evaluate` and `report` need them."""
+"""A trained run with its test rows, as `evaluate` and `report` need them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,22 +8,22 @@ from torch import Tensor
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict, predict_point
 from ...scores.uncertainty import Prediction
-from .. import images, runs, sources
+from .. import datasets, runs, sources
 from ..config import RunConfig
 from ..datasets import Dataset
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained run, the rows on which it is measured, and the weight draws with which it predicts them."""
+    """A trained run, its data, and the number and seed of the weight draws in its predictions."""
 
     model: BayesianModel
     posterior: runs.RunPosterior
     rows: Dataset
-    unknown: Tensor | None = None  # images unknown to it, (M, H, W), possibly none; None for other data
+    unknown: Tensor | None = None  # images unknown to it, (M, H, W) with M >= 0; None for tables and arrays
     unknown_name: str = ""
     num_samples: int = 100  # weight draws in each prediction
-    seed: int = 0  # of these draws
+    seed: int = 0  # of the weight draws
 
     @property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -31,15 +31,15 @@ class Trained:
         return self.rows.x_test.to(self.model.device), self.rows.y_test.to(self.model.device)
 
     def ensemble(self, *, num_samples: int | None = None, keep_draws: bool = False) -> Prediction:
-        """The prediction of the test rows by several weight draws."""
+        """The prediction of the test rows by averaging over weight draws."""
         x, y = self.test
         count = num_samples or self.num_samples
         return predict(self.model, self.posterior, x, y=y, num_samples=count, keep_draws=keep_draws, seed=self.seed)
 
     def single(self) -> tuple[str, Prediction]:
-        """The prediction of the test rows by one network, which shows what averaging gains; and its name.
+        """The name and the prediction of a single network, for comparison with the ensemble.
 
-        It has the mean weights, or is a draw of chains, since the mean of several modes is no good network.
+        It has the mean weights. For chains it is one draw, since the mean of several modes is not a good network.
         """
         x, y = self.test
         if runs.is_chains(self.posterior):
@@ -62,7 +62,7 @@ def load_trained(
     rows: Dataset
     unknown, name = None, ""
     if config.kind == "images":
-        rows, unknown, name = images.load_with_unknown(config, ood, root=data, download=download)
+        rows, unknown, name = datasets.load_with_unknown(config, ood, root=data, download=download)
     elif ood is not None or download:
         raise ValueError("--ood and --download are for image sets; leave them out.")
     else:

@@ -1,4 +1,4 @@
-"""The report on the weights of a training run: how large they are, and how certain."""
+"""The report on the weights of a training run: their sizes and their uncertainty."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from ..._core.reflection import element_of, elementwise, move_distribution
 from ...inference.guides import GuidePosterior
 from ...modelling.model import BayesianModel
 from ...results import plotting, pruning
-from ...results.pruning import mean_field
 from ..folders import Folder
 from .pictures import save_picture
 
@@ -21,7 +20,7 @@ FILES = ("weight.png", "weights.png")
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """Summary of the posterior of one site's weights, without removed weights."""
+    """Summary of the posterior of the weights of one site that were not removed."""
 
     site: str
     num_weights: int
@@ -59,12 +58,12 @@ def report_weights(
     ``weight.png``: the posterior density of one weight, by default the one with the highest signal-to-noise ratio in
     the first site that has weights left. ``weights.png``: histograms of means and scales by site.
     """
-    guide = mean_field(posterior)
+    guide = pruning.mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)
     if site is None:
         site = next((name for name in ratios if bool(guide.kept(name).any())), None)
     if site is None:
-        raise ValueError("all weights were removed: none has a posterior to show.")
+        raise ValueError("all weights were removed, so none has a posterior to show.")
     if site not in ratios:
         raise ValueError(f"there is no site {site!r}; choose from {', '.join(ratios)}.")
     shape = tuple(ratios[site].shape)

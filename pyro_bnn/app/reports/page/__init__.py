@@ -1,4 +1,4 @@
-"""The report on a run as one HTML page: sections compute numbers and judge them, `templates` render them."""
+"""The report on a run as one HTML page: sections compute and judge numbers, and `templates` render them."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,13 +24,13 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     configuration_section,
     about_section,
 )
-"""All sections in their order; a section that does not apply to a run returns None."""
+"""All sections in their order; the function of a section that does not apply to a run returns None."""
 
 ORDER = ("problem", "note", "good")
 
 
 def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
-    """The decision on a run in one line; the reasons for it, the worst first; and a page without other files."""
+    """The decision on a run in one line; its reasons, the worst first; and the page, which needs no other files."""
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     judged = sorted((v for section in sections for v in section.verdicts), key=lambda v: ORDER.index(v.level))
     posterior = subject.posterior
@@ -41,7 +41,7 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
 
 
 def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:
-    """A whole page as HTML. Everything inserted is escaped as text."""
+    """The whole page as HTML. All inserted texts are escaped."""
     environment = Environment(
         loader=PackageLoader(__name__, "templates"),
         autoescape=True,
@@ -57,5 +57,5 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
 
 
 def _together(text: str) -> str:
-    """The same text with non-breaking spaces between a number and its per cent sign or its error."""
+    """The text with non-breaking spaces between a number and its per cent sign or its error."""
     return text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")

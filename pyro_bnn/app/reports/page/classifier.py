@@ -20,43 +20,39 @@ from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
 MOST_CLASSES = 20
-"""Largest number of classes that are listed. If there are more, the lowest recalls are listed, without a confusion
-matrix."""
+"""Largest number of listed classes; of more, only those of lowest recall are listed, without a confusion matrix."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
-"""Shares of the rows that are decided when a human takes the least certain ones."""
+"""Shares of the rows that the network decides if a human decides the least certain ones."""
 
 MISSED, BEHIND = 0.5, 0.1
-"""Heuristic: a recall below the first number is called mostly missed; one this far below the accuracy is called low."""
+"""Heuristic: a class of a lower recall is mostly missed; a recall this far below the accuracy is called low."""
 
 FEWEST = 5
-"""Heuristic: with fewer wrong rows, or fewer right ones, the report does not judge whether uncertainty finds errors."""
+"""Heuristic: with fewer wrong or right rows, the report does not judge whether uncertainty detects errors."""
 
 USEFUL, POSSIBLE = 0.7, 0.6
-"""Heuristic: areas under the ROC curve above which the report says that errors are found well, or could be found."""
+"""Heuristic: areas under the ROC curve from which on errors are detected well, or could be detected."""
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
 LIMIT = 0.95
-"""A calibration error below this quantile of the errors of a calibrated network counts as no larger than chance."""
+"""Calibration errors up to this quantile of those of a calibrated network count as chance."""
 
 SMALL_EXCESS = 0.01
-"""Heuristic: an error is called small if it is less than one point above the mean error of a calibrated network."""
+"""Heuristic: an error less than one point above the mean error of a calibrated network is called slight."""
 
 SHOWN_SCORES = ("entropy", "mutual information")
 """Scores of unknown images that have pictures."""
 
 HEADLINE = "entropy"
-"""The score of the verdict, chosen before seeing the data: choosing the best of several scores would flatter it."""
+"""The score that is judged. It is chosen before seeing the data, since the best of several would be too good."""
 
 NOTICED, PARTLY = 0.9, 0.75
-"""Heuristic: smallest areas under the ROC curve at which unknown images are called noticed, and partly noticed."""
+"""Heuristic: areas under the ROC curve from which on unknown images are called noticed, and partly noticed."""
 
 SHOWN_IMAGES, MOST_VOTED = 2, 4
-"""Number of example images of each kind, and of classes that are listed next to an image."""
-
-
-# --- accuracy ---------------------------------------------------------------------------------------------------------
+"""Number of example images of each kind, and of listed classes beside an image."""
 
 
 def accuracy_section(subject: Subject) -> Section | None:
@@ -104,13 +100,11 @@ def accuracy_section(subject: Subject) -> Section | None:
 
 
 def _of_one_draw(report: ClassifierScores) -> dict[str, Any]:
-    """Mean scores of single weight draws."""
+    """Mean scores of predictions by one weight draw each."""
     draws = [row for row in report.rows if row["name"].startswith("component")]
     return {
         "name": f"one weight draw (mean of {len(draws)})",
-        "accuracy": mean(row["accuracy"] for row in draws),
-        "nll": mean(row["nll"] for row in draws),
-        "brier": mean(row["brier"] for row in draws),
+        **{score: mean(row[score] for row in draws) for score in ("accuracy", "nll", "brier")},
     }
 
 
@@ -132,7 +126,7 @@ def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
-    """The accuracy on the surest rows, for several shares of all rows."""
+    """The accuracy on the surest rows, for each of `SHARES`."""
     ordered, rows = is_right[entropy.argsort()], []
     for share in SHARES:
         surest = ordered[: max(1, round(share * len(ordered)))]
@@ -142,7 +136,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """The accuracy, and the gain if a human decides at least as many rows as are wrong."""
+    """The accuracy, and the accuracy of the rest if a human decides at least as many rows as are wrong."""
     text = f"{percent(accuracy)} right"
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
@@ -153,7 +147,7 @@ def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> 
 
 
 def _of_accuracy(found: Classified, num_right: int) -> Verdict:
-    """Whether a classifier beats always predicting the most frequent class."""
+    """Whether a classifier is better than a guess, which is always the most frequent class."""
     num_rows, shares = len(found.y), torch.bincount(found.y.cpu()).double() / len(found.y)
     guess, often = float(shares.max()), found.classes[int(shares.argmax())]
     accuracy, (low, high) = num_right / num_rows, wilson(num_right, num_rows)
@@ -198,9 +192,9 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 
 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
-    """Whether the rows that a classifier gets wrong are the least certain ones.
+    """Whether a classifier is least certain of the rows that it gets wrong.
 
-    Compares the entropy's area under the ROC curve with its value if the probabilities were right.
+    Compares the area under the ROC curve of the entropy with its value if the probabilities were right.
     """
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
@@ -225,11 +219,8 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
     )
 
 
-# --- calibration ------------------------------------------------------------------------------------------------------
-
-
 def calibration_section(subject: Subject) -> Section | None:
-    """Expected calibration error, beside that of a calibrated network; reliability diagram, and its bins as a table."""
+    """Calibration error, beside that of a calibrated network by chance; reliability diagram and table of its bins."""
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()
@@ -258,7 +249,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
-    """Calibration error of class probabilities, shape (N, C), and its values by chance."""
+    """Calibration error of class probabilities, shape (N, C), and its mean and limit by chance."""
     chance = metrics.calibration_error_by_chance(
         probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed, equal_mass=True
     )
@@ -269,7 +260,7 @@ def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
         "limit": float(chance.quantile(LIMIT)),
         "confidence": float(confidence.mean()),
         "accuracy": metrics.accuracy(probs, y),
-        # standard error of the difference of the last two, if the probabilities were exactly right
+        # standard error of confidence - accuracy, if the probabilities were exactly right
         "gap_error": math.sqrt(float((confidence * (1 - confidence)).sum())) / len(y),
     }
 
@@ -283,22 +274,19 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     short = "not calibrated" if is_even else f"slightly {too}" if is_slight else too
     more = f"{too}, on average by {100 * abs(gap):.1f} ± {100 * gap_error:.1f} points"
     direction = "in some places too high and in others too low" if is_even else more
-    good = f"The probabilities are calibrated, as far as these rows can tell ({numbers})."
+    good = f"The probabilities are calibrated, within chance ({numbers})."
     text = f"The probabilities are {off} ({numbers}): they are {direction}."
     return judged(
         "uncertainty",
         "Problem: the calibration error exceeds the 95 % quantile of simulations with calibrated probabilities. Note: "
-        f"it does, but exceeds their mean by less than {100 * SMALL_EXCESS:.0f} point.",
+        f"it exceeds that quantile, but their mean by less than {100 * SMALL_EXCESS:.0f} point.",
         (error <= found["limit"], "good", "", good),
         (True, "note" if is_slight else "problem", f"probabilities {short}", text),
     )
 
 
-# --- unknown images ---------------------------------------------------------------------------------------------------
-
-
 def unknown_section(subject: Subject) -> Section | None:
-    """The area under the ROC curve of each score with its standard error, and the distributions of the scores."""
+    """How well each score detects unknown images, and the distributions of the scores."""
     found = subject.classified
     if found is None or found.evaluation.foreign is None:
         return None
@@ -325,7 +313,7 @@ def unknown_section(subject: Subject) -> Section | None:
 
 
 def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
-    """Whether unknown images are noticed, and how many known ones are flagged when 95 % of the unknown are."""
+    """Whether unknown images are noticed, and the share of known ones that is flagged with 95 % of the unknown."""
     area, error = found.auroc, found.auroc_standard_error
     numbers = (
         f"AUROC {area:.3f} ± {error:.3f} by {HEADLINE}; to find 95 % of them, {percent(found.fpr95)} of the known "
@@ -343,11 +331,8 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
     )
 
 
-# --- examples ---------------------------------------------------------------------------------------------------------
-
-
 def examples_section(subject: Subject) -> Section | None:
-    """The surest right, the surest wrong and the least certain images; and unknown ones, both sure and not."""
+    """The surest right and wrong images, the least certain ones, and the least and most certain unknown ones."""
     found = subject.classified
     if found is None or found.images is None:
         return None

@@ -1,4 +1,4 @@
-"""The report's sections on the fit: how training or the chains went, what the weights learned, and how to repeat it."""
+"""The report's sections on the fit: training or chains, the posterior of the weights, and commands to repeat it."""
 
 import math
 import platform
@@ -28,30 +28,27 @@ from .subject import Subject
 from .verdicts import NUM_ERRORS
 
 FEWEST_EPOCHS = 6
-"""Heuristic: with fewer epochs, the last ones are also the first, so no trend can be judged."""
+"""Heuristic: with fewer epochs, no trend can be judged."""
 
 LAST, FEWEST_LAST = 0.25, 3
-"""The end of training: its last quarter, at least three epochs; a line through fewer has no standard error."""
+"""The end of training is its last quarter, but at least three epochs: a line through two has no standard error."""
 
 STILL_FALLING = 0.01
-"""Heuristic: a fall over the end of training by less than this share of the whole fall counts as none."""
+"""Heuristic: training has settled if the loss falls at its end by less than this share of its whole fall."""
 
 LOWERED = 0.1
-"""Heuristic: a learning rate lowered below this share of its largest value makes any loss settle."""
+"""Heuristic: with a learning rate below this share of its largest value, any loss settles."""
 
 FEW_AT_PRIOR = 0.5
 """Heuristic: a posterior has learned if less than this share of the weights is still at the prior."""
 
 
 GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
-"""Settings of tables and arrays that, if not given, are derived from the rows or from other settings."""
-
-
-# --- training ---------------------------------------------------------------------------------------------------------
+"""Settings of runs on tables and arrays whose defaults depend on the rows or on other settings."""
 
 
 def training_section(subject: Subject) -> Section | None:
-    """The ELBO and its two terms by epoch, and whether the objective still fell at the end."""
+    """The ELBO and its two terms by epoch, and whether the loss still fell at the end."""
     if is_chains(subject.posterior):
         return None
     history = subject.posterior.history
@@ -82,7 +79,7 @@ def training_section(subject: Subject) -> Section | None:
 
 
 def chains_section(subject: Subject) -> Section | None:
-    """How the network was chosen, and the log-density along each chain; None for a variational run."""
+    """The choice of the network, and the log-density along each chain; None for a variational run."""
     posterior = subject.posterior
     if not is_chains(posterior):
         return None
@@ -91,7 +88,7 @@ def chains_section(subject: Subject) -> Section | None:
     if density is not None:
         ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-")
         ax.set(xlabel="draw", ylabel="log-density (nats)")
-    rule = "Problem: more than 1 % of the draws diverged. R-hat within the chains says how well modes were explored."
+    rule = "Problem: more than 1 % of the draws diverged. R-hat within chains measures how well modes were explored."
     few = f"At most 1 % of the draws of {plural(posterior.num_chains, 'chain')} diverged."
     verdict = (
         Verdict("good", "fit", "", few, rule)
@@ -109,7 +106,7 @@ def chains_section(subject: Subject) -> Section | None:
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
-    """Says that a posterior is colder or warmer than Bayes' rule, if it is."""
+    """A note if the posterior is colder or warmer than Bayes' rule; else nothing."""
     kl_weight = history.epochs[-1].kl_weight if history.epochs else 1.0
     if kl_weight == 1:
         return ()
@@ -118,12 +115,12 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
         f"This is a {kind} posterior: the KL weight was {kl_weight:.3g}, where Bayes' rule has 1, so the weights are "
         f"{more} certain than the data and the prior make them."
     )
-    rule = "Said if the KL weight at the end of the training is not 1."
+    rule = "Reported if the KL weight at the end of the training is not 1."
     return (Verdict("note", "fit", f"a {kind} posterior (KL weight {kl_weight:.3g})", text, rule),)
 
 
 def has_settled(history: History) -> Verdict:
-    """Whether the objective, with the last KL weight throughout, still fell in the last quarter of training."""
+    """Whether the loss, computed with the last KL weight in all epochs, still fell in the last quarter of training."""
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     rule = (
         f"Note: there were fewer than {FEWEST_EPOCHS} epochs; or over the last quarter of them, a straight line "
@@ -151,12 +148,9 @@ def has_settled(history: History) -> Verdict:
         return Verdict("note", "fit", "the loss was still falling", text, rule)
     rates = [record.learning_rate for record in history.epochs]
     is_lowered = rates[-1] < LOWERED * max(rates)
-    why = "; the learning rate was lowered meanwhile, which makes any loss settle" if is_lowered else ""
+    why = "; but the learning rate was lowered, which makes any loss settle" if is_lowered else ""
     text = f"The training had settled: the loss hardly fell any more over the last {len(end)} epochs{why}."
     return Verdict("good", "fit", "", text, rule)
-
-
-# --- weights ----------------------------------------------------------------------------------------------------------
 
 
 def weights_section(subject: Subject) -> Section | None:
@@ -173,9 +167,9 @@ def weights_section(subject: Subject) -> Section | None:
 
 
 def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
-    """Whether the posterior collapsed to a point, or stayed at the prior."""
+    """Whether the posterior of the weights collapsed to a point, or stayed at the prior."""
     rule = (
-        "Problem: what the diagnosis of the posterior warns of (most weights collapsed, or a layer at the prior). "
+        "Problem: the diagnosis of the posterior has a warning (most weights collapsed, or a layer is at the prior). "
         f"Note: {percent(FEW_AT_PRIOR, 0)} of the weights or more are still at the prior, that is, learned under 0.2 "
         "nats."
     )
@@ -190,12 +184,12 @@ def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
     )
     if found.share_at_prior < FEW_AT_PRIOR:
         return (Verdict("good", "fit", "", f"Most weights learned from the data: {shares}.", rule),)
-    text = f"Few weights learned from the data: {shares}. A smaller network, or a narrower prior, may do as well."
+    text = f"Few weights learned from the data: {shares}. A smaller network or a narrower prior may predict as well."
     return (Verdict("note", "fit", f"{percent(found.share_at_prior, 0)} of the weights learned nothing", text, rule),)
 
 
 def _signal_to_noise(guide: object) -> dict[str, object]:
-    """Pictures of the signal-to-noise ratios, and the number of pruned weights; for a mean-field guide only."""
+    """Pictures of the signal-to-noise ratios, and the number of pruned weights; for mean-field guides only."""
     if not isinstance(guide, MeanFieldGuide):
         return {"removed": 0, "pictures": []}
     ratios = pruning.signal_to_noise(guide)
@@ -209,9 +203,6 @@ def _signal_to_noise(guide: object) -> dict[str, object]:
         "below": float((every < 1).double().mean()),
         "pictures": [drawn(ax) for ax in plotting.signal_to_noise(ratios, [panel(), panel()])] if len(levels) else [],
     }
-
-
-# --- how to repeat ----------------------------------------------------------------------------------------------------
 
 
 def configuration_section(subject: Subject) -> Section:
@@ -258,7 +249,7 @@ def training_command(config: RunConfig, run: Path) -> str:
 
 
 def _options(config: RunConfig, usual: RunConfig, *, always: tuple[str, ...] = ()) -> list[str]:
-    """The options for settings that differ from the defaults."""
+    """The options for settings that differ from `usual`, and for those in `always`."""
     options: list[str] = []
     for field in fields(config):
         name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)

@@ -1,4 +1,4 @@
-"""The report's sections on a regression: errors, intervals, and whether uncertainty points at errors."""
+"""The report's sections on a regression: errors, intervals, and whether errors grow with the uncertainty."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
-from ....scores.uncertainty import RegressionPrediction
 from ..pictures import drawn, panel
+from ..scores import interval_of
 from .section import Level, Section, Tile, Verdict, judged, percent
 from .subject import Regressed, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
@@ -24,35 +24,30 @@ HEADLINE = 0.9
 """The interval that is drawn and shown at the top."""
 
 CHANCE = 0.99
-"""Coverage within the range that a correct interval attains with this probability is put down to chance. It is close to
-1 because several levels are tested: a correct prediction fails in less than one case in twenty."""
+"""Coverage is accepted within the range that correct intervals have with this probability. It is close to 1 because
+several levels are tested: a correct prediction fails in less than one case in twenty."""
 
 SMALL_MISS = 0.05
-"""Heuristic: intervals whose coverage is off by less than this are called slightly off."""
+"""Heuristic: an error of the coverage below this is called slight."""
 
 GROUPS = 4
 """Number of groups into which rows are sorted by predicted uncertainty."""
 
 NUM_SIMULATIONS = 100
-"""Number of simulations of errors of the predicted size; the standard error of their mean rank correlation is below
-0.01 for a hundred rows or more."""
+"""Number of simulations of errors; with 100 rows, their mean rank correlation has a standard error of 0.01."""
 
 FEWEST = 20
 """Heuristic: with fewer rows, the report does not say whether uncertainty ranks the errors."""
 
 MOST_DRAWN = 200
-"""Largest number of rows in the picture of intervals; if there are more, this many are drawn, evenly spread by
-prediction."""
+"""Largest number of rows in the picture of intervals; of more, it shows every k-th in the order of the predictions."""
 
 MOST_OUTPUTS = 3
 """Largest number of outputs that have pictures."""
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
 def errors_section(subject: Subject) -> Section | None:
-    """Errors and NLL of the network and of simple methods; predicted against observed numbers."""
+    """Errors and NLL of the network and of simple methods, and a picture of observed against predicted numbers."""
     found = subject.regressed
     if found is None:
         return None
@@ -66,7 +61,7 @@ def errors_section(subject: Subject) -> Section | None:
         _of_errors(squared, guessed),
         *of_ways(found, name, rival, points=points, is_nearer=gain > NUM_ERRORS * error),
     ]
-    low, high = _interval(found.prediction, HEADLINE)
+    low, high = interval_of(found.prediction, HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)
     return Section(
         "Errors",
@@ -89,7 +84,7 @@ def errors_section(subject: Subject) -> Section | None:
 
 
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
-    """Whether squared errors, shape (N, O), are smaller than if the mean of the training targets were predicted."""
+    """Whether squared errors, (N, O), are smaller than those of a guess, the mean of the training targets."""
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))
@@ -115,15 +110,10 @@ def _root(squared: Tensor) -> tuple[float, float]:
     return math.sqrt(mean), error / (2 * math.sqrt(mean)) if mean else 0.0
 
 
-def _interval(prediction: RegressionPrediction, level: float) -> Tensor:
-    """Lower and upper ends of the intervals, shape (2, N, O)."""
-    return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
-
-
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
     """A picture of observed against predicted numbers, and its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
-    low, high = _interval(found.prediction, HEADLINE)[..., output]
+    low, high = interval_of(found.prediction, HEADLINE)[..., output]
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     ax = panel(3.2)
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
@@ -136,9 +126,6 @@ def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # above the data instead of over them
     inside = float(((y >= low) & (y <= high)).double().mean())
     return {"address": drawn(ax), "name": name, "inside": inside, "num_drawn": len(chosen)}
-
-
-# --- intervals and ranking --------------------------------------------------------------------------------------------
 
 
 def intervals_section(subject: Subject) -> Section | None:
@@ -172,9 +159,9 @@ def intervals_section(subject: Subject) -> Section | None:
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     """The share of targets inside the intervals, and the range of that share by chance.
 
-    Intervals of whole numbers cover more than their level; their expected share is computed from the prediction itself.
+    Intervals of counts cover more than their level; the share that they promise is computed from the prediction.
     """
-    low, high = _interval(found.prediction, level)
+    low, high = interval_of(found.prediction, level)
     promised = level
     if found.is_count:
         promised = min(1.0, float((found.prediction.cdf(high) - found.prediction.cdf(low - 1)).mean()))
@@ -199,20 +186,20 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]]) -> Verdict:
     is_large = max(map(abs, misses), default=0) >= SMALL_MISS
     kind = kind if is_large else f"slightly {kind}"
     levels = "" if len(wrong) == len(rows) else " and ".join(percent(row["level"], 0) for row in wrong) + " "
-    good = f"The intervals hold what they promise, as far as these rows can tell (share inside: {numbers})."
+    good = f"The intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
     text = f"The {levels}intervals are {kind}: the share of the targets inside is {numbers}."
     return judged(
         "uncertainty",
         f"Each of the intervals of {', '.join(percent(row['level'], 0) for row in rows)} is judged. Problem: one holds "
-        f"a share that occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and misses what it "
-        f"promises by {100 * SMALL_MISS:.0f} points or more. Note: by less.",
+        f"a share that occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and that differs from the "
+        f"promised share by {100 * SMALL_MISS:.0f} points or more. Note: by less.",
         (not wrong, "good", "", good),
         (True, "problem" if is_large else "note", f"{levels}intervals {kind}", text),
     )
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Errors of groups of rows, by rising predicted standard deviation, and how well it ranks the errors."""
+    """Errors of groups of rows by predicted standard deviation, and its rank correlation with the errors."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, (found.y - found.prediction.mean).square())
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
@@ -264,8 +251,8 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
     return judged(
         "uncertainty",
         f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
-        "the least sure quarter of the rows has a larger RMSE than the surest. Problem: it is below 0 by more than "
-        "chance; or it is within chance, but correct sds would give more than twice as much. Note: the rest.",
+        "the least sure quarter of the rows has a larger RMSE than the surest. Problem: the correlation is below 0 by "
+        "more than chance; or it is within chance, where correct sds would give more than twice that. Note: the rest.",
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),

@@ -1,4 +1,4 @@
-"""The parts of a report: sections, which hold numbers for a template, and verdicts drawn from them."""
+"""The parts of a report: sections, which have numbers for a template, and verdicts on these numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from scipy.stats import binomtest
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit"]
 Case: TypeAlias = tuple[bool, Level, str, str]
-"""A case of a verdict: whether it holds, its level, the finding in a few words, and in one or two sentences."""
+"""A possible verdict: whether it holds, its level, and the finding in a few words and in one or two sentences."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words; `short` is for the first line of the report, and empty if the finding is good."""
+    """A finding in words; `short`, for the first line of the report, is empty if the finding is good."""
 
     level: Level
     about: About
@@ -25,7 +25,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Tile:
-    """A number, with its unit, shown large at the top; the remark gives a number to compare it with."""
+    """A number in large type at the top of the report; the remark names a number to compare it with."""
 
     name: str
     value: str
@@ -34,14 +34,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a report; verdicts and tiles are shown at the top of the report."""
+    """A section of the report; its verdicts and tiles are shown at the top of the report."""
 
     title: str
     template: str
     values: Mapping[str, Any]  # what the template shows
     verdicts: tuple[Verdict, ...] = ()
     tiles: tuple[Tile, ...] = ()
-    usable: str = ""  # what is good about the run, in numbers, for the first line of the report
+    usable: str = ""  # scores of the run in words, for the first line of the report
 
 
 def judged(about: About, rule: str, *cases: Case) -> Verdict:
@@ -50,7 +50,7 @@ def judged(about: About, rule: str, *cases: Case) -> Verdict:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """The decision that follows from all verdicts; `usable` lists what is good about the run."""
+    """The decision that follows from all verdicts; `usable` lists scores of the run."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     faults = [verdict.short for verdict in problems]
@@ -65,16 +65,13 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     return f"Usable, but {'; '.join(limits)}: {usable}{below}." if limits else f"Usable: {usable}{below}."
 
 
-# --- numbers and words ------------------------------------------------------------------------------------------------
-
-
 def sentence(text: str) -> str:
-    """The text with a capital letter at its beginning."""
+    """The text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in per cent. Only a share of exactly 1 shows as 100 %, and only 0 as 0 %; others get more digits.
+    """A share in per cent. Only 1 is shown as 100 %, and only 0 as 0 %; shares close to them get more digits.
 
     Example:
         >>> percent(0.9721), percent(0.99996), percent(1.0), percent(0.5, 0)

@@ -1,4 +1,4 @@
-"""The subject of a report: a run, and everything that the sections need of it."""
+"""The subject of a report: a run and its measurements."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ... import runs
 from ...config import RunConfig
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units, rivals_of, ways_to_predict
-from ..trained import Trained, load_trained
+from ..trained import Trained
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Classified:
 
     y: Tensor  # labels of the test rows, (N,)
     classes: tuple[str, ...]
-    noun: str  # what one row is, such as "image"
-    test_name: str  # what the test rows are, such as "test images"
+    noun: str  # word for one row, such as "image"
+    test_name: str  # words for the test rows, such as "test images"
     evaluation: Evaluation
     rivals: Mapping[str, ClassificationPrediction]  # of simple methods
     images: Tensor | None = None  # the test rows as grey images, (N, H, W), if they are images
@@ -38,7 +38,7 @@ class Classified:
 
     @property
     def single(self) -> tuple[str, ClassificationPrediction]:
-        """The prediction by a single network, and its name."""
+        """The name and the prediction of a single network."""
         return self.evaluation.single
 
 
@@ -49,44 +49,31 @@ class Regressed:
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
     prediction: RegressionPrediction  # with its components
-    single: tuple[str, RegressionPrediction]  # by a single network, and its name
+    single: tuple[str, RegressionPrediction]  # name and prediction of a single network
     rivals: Mapping[str, RegressionPrediction]  # of simple methods
-    train_mean: Tensor  # (O,): the prediction without a network
+    train_mean: Tensor  # mean of the training targets, (O,)
     train_scale: Tensor  # standard deviation of the training targets, (O,)
     is_count: bool
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The run that a report is about; its measurements are in `classified` or `regressed`."""
+    """The run that the report is about; its measurements are `classified` or `regressed`."""
 
     run: Path
     title: str
     config: RunConfig
     data: Mapping[str, str]  # the training and test data, in words
     num_samples: int  # weight draws in each prediction
-    seed: int  # of these draws
+    seed: int  # of the weight draws
     model: BayesianModel
     posterior: runs.RunPosterior
     classified: Classified | None = None
     regressed: Regressed | None = None
 
 
-def subject_of(
-    run: Path,
-    ood: str | None = None,
-    *,
-    num_samples: int | None,
-    seed: int,
-    data: Path | None = None,
-    download: bool = False,
-    device: str = "cpu",
-) -> Subject:
-    """Measure a run; the arguments are the options of `pyro-bnn report`."""
-    config = runs.load_config(run)
-    found = load_trained(
-        run, config, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device
-    )
+def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
+    """Measure the run in a folder."""
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None
@@ -119,7 +106,7 @@ def subject_of(
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
     }
     return Subject(
-        run, title, config, about, found.num_samples, seed, found.model, found.posterior, classified, regressed
+        run, title, config, about, found.num_samples, found.seed, found.model, found.posterior, classified, regressed
     )
 
 

@@ -1,4 +1,4 @@
-"""Verdicts for classifiers and regressions: whether the network beats simple methods and one of its own networks."""
+"""Verdicts on whether the ensemble predicts better than simple methods and than a single network."""
 
 import math
 from collections.abc import Mapping
@@ -13,24 +13,23 @@ from .subject import Classified, Regressed
 P = TypeVar("P", bound=Prediction)
 
 NUM_ERRORS = 2.0
-"""Differences of fewer standard errors than this count as none: by chance, one in twenty is larger."""
+"""Differences of fewer standard errors count as none: larger ones occur by chance in one case of twenty."""
 
 SMALL_GAIN = 0.01
 """Heuristic: NLL differences of fewer nats per row count as none."""
 
 WEAK = 0.5
-"""Heuristic: a network is called weak if it avoids less than this share of a guess's mistakes or squared error."""
+"""Heuristic: a network is called weak if it avoids less than this share of the mistakes or squared error of a guess."""
 
 RIVALS = {
     "mean of the targets": "the mean of the targets",
     "shares of the classes": "the shares of the classes",
     "Bayesian ridge": "a straight line",
 }
-"""Simple methods in words, where these differ from their names."""
-
+"""Names of simple methods in sentences, if these differ from their names elsewhere."""
 
 SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}
-"""Single networks in words."""
+"""Names of single networks in sentences."""
 
 
 def log_density(prediction: Prediction) -> Tensor:
@@ -50,7 +49,7 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
-    """The simple method with the lowest NLL, in words, and its prediction."""
+    """The name in sentences and the prediction of the simple method with the lowest NLL."""
     name, rival = max(rivals.items(), key=lambda item: _mean_density(item[1]))
     return RIVALS.get(name, name), rival
 
@@ -58,18 +57,18 @@ def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
 def of_rival(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
     """Whether a network predicts better than the best simple method, by mean log-densities in nats per row.
 
-    `points` states both methods' errors in words, and `is_nearer` says whether the network's are clearly smaller.
+    `points` gives the errors of both in words, and `is_nearer` says whether those of the network are clearly smaller.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
     numbers = f"NLL {-own:.3f} against {-theirs:.3f} nats per row, gain {gain:+.3f} ± {error:.3f}; {points}"
     tied = f"The network's probabilities are no better than those of {name} ({numbers})."
-    worse = f"The network errs less than {name}, but its probabilities are worse ({numbers})."
+    worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
     return judged(
         "uncertainty" if is_nearer and gain < 0 and not is_tied else "predictions",
         "The rival is the simple method of the lowest NLL. Problem: it is better than the network by more "
         f"than {NUM_ERRORS:g} standard errors of the difference, and by {SMALL_GAIN:g} nats per row. Note: there is no "
-        "such difference either way. If the network has fewer errors none the less, its uncertainty is to blame.",
+        "such difference either way. If the network still has the smaller errors, its uncertainty is wrong.",
         (is_tied, "note", f"no better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
@@ -80,7 +79,7 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
 def of_ways(
     found: Classified | Regressed, name: str, rival: Prediction, *, points: str, is_nearer: bool
 ) -> list[Verdict]:
-    """Whether the network predicts better than a rival, and than a single network if these differ."""
+    """Whether the ensemble predicts better than a rival; and than a single network, if it differs from that."""
     one, single = found.single
     own, theirs, alone = (log_density(way) for way in (found.prediction, rival, single))
     error = mean_and_error(own - theirs)[1]
@@ -93,14 +92,14 @@ def of_ways(
         f"{SINGLE[one]} alone (NLL {-float(own.mean()):.3f} against {-float(alone.mean()):.3f} nats per row, gain "
         f"{gain:+.3f} ± {error:.3f})."
     )
-    rule = f"Said if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
+    rule = f"Reported if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
     level: Level = "good" if gain > 0 else "note"
     short = "" if gain > 0 else "averaging over draws predicts worse"
     return [beaten, Verdict(level, "uncertainty", short, text, rule)]
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
-    """Scores of each way to predict, by name."""
+    """Names and scores of a single network, the ensemble and the rivals."""
     ways = {
         found.single[0]: found.single[1],
         f"average over {found.prediction.num_samples} draws": found.prediction,
@@ -110,6 +109,6 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
 
 
 def density_tile(found: Classified | Regressed, name: str, rival: Prediction, *, noun: str) -> Tile:
-    """The mean log-likelihoods of the network and of a rival."""
+    """The mean log-likelihoods of the ensemble and of a rival."""
     remark = f"nats per {noun}; {name} has {_mean_density(rival):.3f}"
     return Tile("Log-likelihood", f"{_mean_density(found.prediction):.3f}", remark)
