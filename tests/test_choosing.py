@@ -167,19 +167,20 @@ def test_lengths_follow_from_the_time():
     assert Budget.of_rows(10).seconds < Budget.of_rows(1000).seconds < Budget.of_rows(10**6).seconds
 
 
-@pytest.mark.parametrize("slowness", [None, 1.0])
-def test_a_longer_limit_makes_longer_chains(slowness, monkeypatch):
-    """On a machine of nominal speed twice the time is twice the draws; on this one it is measured."""
+@pytest.mark.parametrize(("slowness", "factor"), [(1.0, 2), (None, 20)])
+def test_a_longer_limit_makes_longer_chains(slowness, factor, monkeypatch):
+    """In proportion on a machine of nominal speed; on this one the speed is measured, while other programs run."""
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 1)
     if slowness is not None:
         monkeypatch.setattr(choosing._choose, "_slowness", lambda *_: slowness)
     model, data = {"curve": makers(20)["curve"]}, as_tensors(*wave(250))
     short, long = (
-        fit_best(model, data, seconds=seconds, num_chains=2, seed=0).posterior.num_stored for seconds in (0.04, 0.08)
+        fit_best(model, data, seconds=seconds, num_chains=2, seed=0).posterior.num_stored
+        for seconds in (0.04, 0.04 * factor)
     )
-    assert long >= short > 0
+    assert long > short > 0
     if slowness is not None:
-        assert long == pytest.approx(2 * short, rel=0.1)
+        assert long == pytest.approx(factor * short, rel=0.1)
 
 
 @pytest.mark.parametrize(
