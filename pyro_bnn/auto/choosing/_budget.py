@@ -26,6 +26,9 @@ DESCENT, WARMUP = 0.15, 0.65
 MOST_DESCENT, MOST_STEPS = 2000, 10_000
 """Most steps of Adam, and of a chain; more steps hardly improved predictions on UCI tables. Heuristic."""
 
+MOST_STEPS_IN_TIME = 50_000
+"""The same for a user who sets the time, and so may ask for more. Heuristic."""
+
 FEWEST_STEPS = 1000
 """With fewer steps of a chain, a variational fit is better; heuristic."""
 
@@ -70,10 +73,10 @@ class Budget:
     most_steps: int = MOST_STEPS
 
     @classmethod
-    def of_rows(cls, num_rows: int, most_steps: int | None = None) -> "Budget":
+    def of_rows(cls, num_rows: int, most_steps: int = MOST_STEPS) -> "Budget":
         """The time for a table if the user sets no limit."""
         seconds = min(max(SECONDS_PER_ROW * num_rows, FEWEST_SECONDS), MOST_SECONDS)
-        return cls(seconds, most_steps=MOST_STEPS if most_steps is None else most_steps)
+        return cls(seconds, most_steps=most_steps)
 
     def gradient(self, num_rows: int, num_weights: int) -> float:
         """CPU seconds of a gradient."""

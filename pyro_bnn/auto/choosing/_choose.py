@@ -16,12 +16,15 @@ from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, NotInCError, fit_mc
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
-from ._budget import FEWEST_STEPS, MOST_STEPS, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Lengths
+from ._budget import FEWEST_STEPS, MOST_STEPS, MOST_STEPS_IN_TIME, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Lengths
 from ._products import num_products
 from ._unsuitable import UnsuitableError, require_suitable
 
 STEPS_PER_DRAW = 10
 """Steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
+
+MOST_DRAWS = 1000
+"""Draws of a chain that are kept; longer chains take more steps from one draw to the next. Heuristic."""
 
 FEW_ROWS, NUM_FOLDS = 1000, 3
 """With fewer rows than the first number, each row is held out once, in this number of folds; heuristic."""
@@ -89,8 +92,9 @@ def fit_best(
     """
     begin = time.perf_counter()
     num_rows = len(data[0])
-    most_steps = None if max_draws is None else STEPS_PER_DRAW * max_draws
-    budget = Budget.of_rows(num_rows, most_steps)
+    budget = Budget.of_rows(num_rows, MOST_STEPS if seconds is None else MOST_STEPS_IN_TIME)
+    if max_draws is not None:
+        budget = replace(budget, most_steps=STEPS_PER_DRAW * max_draws)
     if seconds is not None:
         threads = min(torch.get_num_threads(), num_chains)
         slowness = _slowness(next(iter(candidates.values())), data, seed)
@@ -166,16 +170,17 @@ def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
 
 def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progress: bool = False) -> MCMCPosterior:
     require_suitable(model, data[0])
+    steps_per_draw = max(STEPS_PER_DRAW, lengths.num_samples // MOST_DRAWS)
     with silent_fits():
         try:
             return fit_mcmc(
                 model,
                 data,
-                sampler=MCLMC(steps_per_draw=STEPS_PER_DRAW),
+                sampler=MCLMC(steps_per_draw=steps_per_draw),
                 init=Descent(num_steps=lengths.num_descent),
                 num_chains=lengths.num_chains,
-                num_warmup=-(-lengths.num_warmup // STEPS_PER_DRAW),
-                num_samples=max(-(-lengths.num_samples // STEPS_PER_DRAW), 8),
+                num_warmup=-(-lengths.num_warmup // steps_per_draw),
+                num_samples=max(-(-lengths.num_samples // steps_per_draw), 8),
                 dtype=torch.float32,
                 compile=True,
                 progress=progress,
