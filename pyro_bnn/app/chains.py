@@ -1,4 +1,4 @@
-"""Runs on tables and arrays by chains in C: held-out rows choose the network, and chains explore its modes."""
+"""Fits tables and arrays by Markov chains in C: held-out rows choose the network, and chains explore its modes."""
 
 import functools
 from collections.abc import Collection

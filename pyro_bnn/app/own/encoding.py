@@ -177,7 +177,7 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
 
 
 def _parts(values: np.ndarray) -> np.ndarray:
-    """Numbers or days, shape (N, 1), with sines and cosines for dates beside them, shape (N, 7)."""
+    """Numbers or days, shape (N, 1), then their sines and cosines with each of `PERIODS`; in all shape (N, 7)."""
     angles = 2 * np.pi * (values % PERIODS) / PERIODS
     return np.concatenate([values, np.sin(angles), np.cos(angles)], 1)
 

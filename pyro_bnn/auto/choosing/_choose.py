@@ -16,7 +16,16 @@ from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, NotInCError, fit_mc
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
-from ._budget import FEWEST_STEPS, MOST_STEPS, MOST_STEPS_IN_TIME, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Lengths
+from ._budget import (
+    FEWEST_STEPS,
+    MOST_STEPS,
+    MOST_STEPS_IN_TIME,
+    NUM_CHAINS,
+    NUM_SEARCH_CHAINS,
+    SEARCH,
+    Budget,
+    Lengths,
+)
 from ._products import num_products
 from ._unsuitable import UnsuitableError, require_suitable
 
@@ -88,7 +97,7 @@ def fit_best(
         seed: Seed of everything random.
 
     Raises:
-        UnsuitableError: If chains cannot fit a model, C cannot draw it, or the time is too short.
+        UnsuitableError: If chains cannot fit a model, C code does not support it, or the time is too short.
     """
     begin = time.perf_counter()
     num_rows = len(data[0])

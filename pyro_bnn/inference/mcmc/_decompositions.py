@@ -127,7 +127,7 @@ class _Windows:
         return itertools.product(*map(range, self.kernel))
 
     def of(self, padded: Tensor, place: Sequence[int]) -> Tensor:
-        """The elements of an input with padding at one place in each window."""
+        """The element at `place` in each window of an input that is already padded."""
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:

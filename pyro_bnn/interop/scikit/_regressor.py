@@ -35,8 +35,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     - ``"svi"`` fits one Gaussian for each weight. It is fast for any number of rows.
     - ``"natural"`` fits the same by natural gradients.
     - ``"nuts"`` draws from the exact posterior. Its time grows with the number of rows: use it for up to a thousand.
-    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. It is best if the modes
-      of the posterior differ, above all with two or more hidden layers, for several times the cost.
+    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. It predicts best if the
+      modes of the posterior differ, above all with two or more hidden layers, but costs several times as much.
     - ``"ensemble"`` fits several point estimates. It is good for targets with little noise.
     - ``"laplace"`` fits a Gaussian around one point estimate, over all weights of a network of up to 1000, and over the
       last layer of a larger one. It predicts with the network linearised in its weights. The evidence chooses the

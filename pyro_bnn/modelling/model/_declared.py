@@ -101,9 +101,9 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Replace every `PyroSample` of a network by a buffer with a first value, so that no module uses Pyro any more.
 
-    The first values are medians of draws from the priors; torch's generators do not change. A `PyroSample` that is a
-    tensor computed from others stays. Returns the declaration of each new buffer by path, in an order in which each
-    depends only on earlier ones.
+    The first values are medians of draws from the priors; torch's generators do not change. A `PyroSample` whose
+    function computes a tensor from others is not replaced. Returns the declaration of each new buffer by path, in an
+    order in which each depends only on earlier ones.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:

@@ -128,7 +128,7 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """A score and its jackknife standard error; the first value is from all draws, each other one without a group."""
+    """A score with its jackknife standard error: the first value uses all draws, each of the others omits a group."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))

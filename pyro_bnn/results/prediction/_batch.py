@@ -151,7 +151,7 @@ class Batch(Generic[P]):
 
 
 def _linearised_output(model: BayesianModel, center: Draw, draw: Draw, x: Inputs, constant: Collection[str]) -> Tensor:
-    r"""The output at drawn weights of the network linearised in its weights around a point.
+    r"""Linearise the network in its weights around a point, and return its output at drawn weights.
 
     .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
 

@@ -85,7 +85,7 @@ class Prediction(Shown, ABC):
         has no columns for quantities that need several.
 
         Args:
-            index: Labels of the rows, such as the ``index`` of the data frame x; None numbers them.
+            index: Labels of the rows, such as the ``index`` of the data frame x; with None they are numbered.
 
         Raises:
             ValueError: If the index has another number of labels.
