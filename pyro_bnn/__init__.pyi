@@ -72,6 +72,7 @@ from .modelling.priors import NormalPrior as NormalPrior
 from .modelling.priors import Prior as Prior
 from .modelling.priors import PriorByName as PriorByName
 from .modelling.priors import ScaleMixturePrior as ScaleMixturePrior
+from .results import calibration as calibration
 from .results import plotting as plotting
 from .results import pruning as pruning
 from .results.comparison import compare as compare

@@ -14,7 +14,10 @@ import pyro_bnn as pb
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SPACES = ("pb", "data", "distributions", "kl", "metrics", "nets", "plotting", "pruning", "scale_maps", "uncertainty")
+SPACES = (
+    *("pb", "calibration", "data", "distributions", "kl", "metrics", "nets"),
+    *("plotting", "pruning", "scale_maps", "uncertainty"),
+)
 
 OTHERS = {"AutoIAFNormal", "Trace_ELBO", "detach", "next", "step"}
 """Names of other libraries that a table calls."""

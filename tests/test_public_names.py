@@ -15,7 +15,10 @@ PACKAGE = Path(pb.__file__).parent
 EXPORTS = PACKAGE / "__init__.pyi"
 """The list of public names; `__init__.py` loads them from it."""
 
-SPACES = ("data", "distributions", "kl", "metrics", "nets", "plotting", "pruning", "scale_maps", "uncertainty")
+SPACES = (
+    *("calibration", "data", "distributions", "kl", "metrics", "nets"),
+    *("plotting", "pruning", "scale_maps", "uncertainty"),
+)
 """Modules among the public names."""
 
 

@@ -26,7 +26,10 @@ from pyro_bnn.modelling.likelihoods import Likelihood
 from pyro_bnn.modelling.priors import WeightPrior
 
 PACKAGE = Path(pb.__file__).parent
-SPACES = ("data", "distributions", "kl", "metrics", "nets", "plotting", "pruning", "scale_maps", "uncertainty")
+SPACES = (
+    *("calibration", "data", "distributions", "kl", "metrics", "nets"),
+    *("plotting", "pruning", "scale_maps", "uncertainty"),
+)
 
 WRONG = {
     "None": lambda: None,

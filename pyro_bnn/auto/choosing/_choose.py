@@ -231,7 +231,7 @@ def _slowness(make: Candidate, data: Rows, seed: int) -> float:
     added = 0.0
     while added < before and many < MOST_TIMED:
         many *= 4
-        added = max(seconds(many) - before, 0.1 * before)
+        added = max(min(seconds(many), seconds(many)) - before, 0.1 * before)  # another program may slow one of them
     num_gradients = 2 * STEPS_PER_DRAW * (many - FEW_TIMED)
     return added / num_gradients / Budget(1.0).gradient(len(data[0]), num_products(model, data[0]))
 

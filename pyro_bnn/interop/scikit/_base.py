@@ -3,6 +3,7 @@
 import copy
 import secrets
 import warnings
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -59,6 +60,7 @@ class BNNEstimator(Settings):
     posterior_: Posterior
     _units: tuple[Tensor, Tensor]  # mean and scale of the inputs
     _design: Design  # of the first part of the data
+    _calibration: Any  # made by `_calibrated`; None without held-out rows
 
     def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
         """Checked inputs, shape (N, D), and targets; `is_next` if an earlier part of the data was fitted."""
@@ -134,7 +136,15 @@ class BNNEstimator(Settings):
             if self.method != "auto":
                 raise ValueError(f'`time_limit` needs method="auto", got {self.method!r}; leave it out.')
         self._seed = self._drawn_seed()
-        rows, held_out = self._split(len(x), classes)
+        rows, calibrating = self._part(np.arange(len(x)), "calibration_fraction", classes)
+        held_out = None
+        if _checks.flag("early_stopping", self.early_stopping) and self.method not in WITHOUT_VALIDATION:
+            rows, held_out = self._part(rows, "validation_fraction", classes)
+        if calibrating is not None and is_part:
+            raise ValueError(
+                f"`calibration_fraction` must be None for `partial_fit`, got {self.calibration_fraction!r}; use `fit`, "
+                "or calibrate by `pyro_bnn.calibration`."
+            )
         start = self.posterior_ if is_next else None
         if not is_next:
             self._units = standard_units(x[rows], None if weights is None else weights[rows])
@@ -156,28 +166,41 @@ class BNNEstimator(Settings):
         method = PARTIAL[self.method] if is_part else METHODS[self.method]
         fitted = method(Task(self, designs, build, (x[rows], targets[rows]), held, self._seed, start))
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
+        self._calibration = None
+        if calibrating is not None:
+            self._calibration = self._calibrated(self._predicted(x[calibrating], keep_draws=False), y[calibrating])
         if not self.posterior_.status:
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
         return self
+
+    @abstractmethod
+    def _calibrated(self, prediction: Prediction, y: Tensor) -> Any:
+        """The conformal intervals or sets from rows that were held out, with targets as `_fit` takes them."""
 
     def _drawn_seed(self) -> int:
         if self.random_state is None:
             return secrets.randbelow(LARGEST_SEED)  # numpy's global generator is not changed
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
-    def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """The rows to fit, and the rows for early stopping or None."""
-        rows = np.arange(num_rows)
-        if not _checks.flag("early_stopping", self.early_stopping) or self.method in WITHOUT_VALIDATION:
+    def _part(
+        self, rows: np.ndarray, parameter: str, classes: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """The rows divided into those to fit and a share, named by a parameter, to hold out; None for no share."""
+        value = getattr(self, parameter)
+        if value is None:
             return rows, None
-        share = _checks.between_zero_and_one("validation_fraction", self.validation_fraction)
-        train, held_out = train_test_split(rows, test_size=share, random_state=self._seed, stratify=classes)
-        return np.sort(train), np.sort(held_out)
+        share = _checks.between_zero_and_one(parameter, value)
+        stratify = None if classes is None else classes[rows]
+        fitted, held_out = train_test_split(rows, test_size=share, random_state=self._seed, stratify=stratify)
+        return np.sort(fitted), np.sort(held_out)
 
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
         """The prediction of a table; repeated calls use the same draws."""
         check_is_fitted(self)
         inputs = _dense(validate_data(self, X, dtype=np.float64, accept_sparse="csr", reset=False))
+        return self._predicted(inputs, keep_draws=keep_draws).as_kind(kind)
+
+    def _predicted(self, inputs: Tensor, *, keep_draws: bool) -> Prediction:
         stored = self.posterior_.num_stored
         if self.num_samples is None:
             num_samples = NUM_SAMPLES if stored is None else min(MOST_STORED, stored)
@@ -185,7 +208,7 @@ class BNNEstimator(Settings):
             wanted = _checks.at_least("num_samples", self.num_samples, 2)
             num_samples = wanted if stored is None else min(wanted, stored)
         options: dict[str, Any] = {"num_samples": num_samples, "keep_draws": keep_draws, "seed": self._seed}
-        return predict(self.model_, self.posterior_, inputs, **options).as_kind(kind)
+        return predict(self.model_, self.posterior_, inputs, **options)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

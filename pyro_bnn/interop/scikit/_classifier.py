@@ -11,12 +11,13 @@ from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from ...auto.choosing import OF_CLASSES
 from ...modelling.likelihoods import make_likelihood
-from ...scores.uncertainty import ClassificationPrediction
+from ...results.calibration import ConformalSets
+from ...scores.uncertainty import ClassificationPrediction, Prediction
 from ._base import BNNEstimator
 
 Floats = NDArray[np.float64]
@@ -150,6 +151,29 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         probs = self._prediction(X, ClassificationPrediction, keep_draws=False).probs.numpy()
         probs = probs / probs.sum(-1, keepdims=True)
         return probs[..., 1] if self._is_multilabel else probs
+
+    def predict_set(self, X: ArrayLike, level: float = 0.95) -> NDArray[np.bool_]:
+        """Sets that contain the label of a row with at least a given probability; needs `calibration_fraction`.
+
+        Args:
+            X: Inputs, shape (N, D).
+            level: The probability, strictly between 0 and 1.
+
+        Returns:
+            Whether each class of :attr:`classes_` is in the set, shape (N, C).
+
+        Raises:
+            ValueError: If `calibration_fraction` was None in the fit, or too few rows were held out for the level.
+        """
+        check_is_fitted(self)
+        if self._calibration is None:
+            raise ValueError("`calibration_fraction` must be set for `predict_set`, such as 0.2, got None; fit again.")
+        prediction = self._prediction(X, ClassificationPrediction, keep_draws=False)
+        found: NDArray[np.bool_] = self._calibration.sets(prediction, level).numpy()
+        return found
+
+    def _calibrated(self, prediction: Prediction, y: Tensor) -> ConformalSets:
+        return ConformalSets(prediction.as_kind(ClassificationPrediction), y)
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
         """Logarithms of :meth:`predict_proba`, shape (N, C)."""

@@ -74,6 +74,7 @@ class Settings(BaseEstimator):
     learning_rate: float | None = None
     early_stopping: bool = False
     validation_fraction: float = 0.1
+    calibration_fraction: float | None = None
     kl_weight: float = 1.0
     num_samples: int | None = None
     num_members: int = 5

@@ -9,11 +9,14 @@ import pyro.distributions as dist
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from ..._core import checks as _checks
 from ...auto.choosing import OF_NUMBERS, has_few_values
 from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
-from ...scores.uncertainty import RegressionPrediction
+from ...results.calibration import ConformalIntervals
+from ...scores.uncertainty import Prediction, RegressionPrediction
 from ._base import DTYPE, BNNEstimator, in_units, standard_units
 
 Floats = NDArray[np.float64]
@@ -68,6 +71,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             Newton step).
         early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains ignore it.
         validation_fraction: Share of the rows that `early_stopping` holds out.
+        calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
+            :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
+            :meth:`BNNClassifier.predict_set`; None for no correction.
         kl_weight: Weight of the KL divergence of ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; with a
             smaller weight it follows the data more closely, and the posterior is narrower.
         num_samples: Number of weight draws of a prediction; None means 100, or at most 800 for chains, which store
@@ -204,8 +210,15 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         Returns:
             Lower and upper ends, shape (N, 2), or (N, O, 2) for several targets.
         """
-        tail = (1 - _checks.between_zero_and_one("level", level)) / 2
-        return np.moveaxis(self.predict_quantile(X, [tail, 1 - tail]), 0, -1)
+        check_is_fitted(self)
+        if self._calibration is None:
+            tail = (1 - _checks.between_zero_and_one("level", level)) / 2
+            return np.moveaxis(self.predict_quantile(X, [tail, 1 - tail]), 0, -1)
+        ends = self._calibration.interval(self._prediction(X, RegressionPrediction, keep_draws=False), level)
+        return np.moveaxis(self._shaped(self._mean + self._scale * ends), 0, -1)
+
+    def _calibrated(self, prediction: Prediction, y: Tensor) -> ConformalIntervals:
+        return ConformalIntervals(prediction.as_kind(RegressionPrediction), y)
 
     def predict_quantile(self, X: ArrayLike, q: float | Sequence[float]) -> Floats:
         """Quantiles of an observation.

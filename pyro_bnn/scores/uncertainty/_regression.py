@@ -153,6 +153,17 @@ class RegressionPrediction(Prediction):
         loc, scale = (value.double().movedim(0, -1) for value in (components.loc, components.scale))
         return torch.full_like(loc, 1 / self.num_samples), loc, scale
 
+    def targets_like(self, y: Tensor) -> Tensor:
+        """Targets in the shape of the mean, ``(N, *O)``; a single output may leave out its axis.
+
+        Raises:
+            ValueError: If they are not finite real numbers of this shape.
+        """
+        shape, found = self.mean.shape, _checks.tensor("y", y)
+        if found.shape != shape and (found.shape != shape[:1] or shape[1:].numel() != 1):
+            raise ValueError(f"`y` must have shape {tuple(shape)}, got {_checks.shape(found)}.")
+        return self._aligned(found.reshape(shape))
+
     def _aligned(self, y: Tensor) -> Tensor:
         """The values y, broadcast to the shape ``(..., N, *O)``."""
         expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"

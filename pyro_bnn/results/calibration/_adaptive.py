@@ -1,0 +1,109 @@
+"""Conformal intervals for rows that arrive one after the other, and whose distribution may change."""
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ...scores.uncertainty import RegressionPrediction
+
+
+class AdaptiveIntervals:
+    r"""Intervals for a time series that contain the wanted share of targets in the long run, even under drift.
+
+    After each row the level is corrected by whether its interval contained its target:
+
+    .. math:: \alpha_{t + 1} = \alpha_t + \gamma (\alpha - \mathrm{err}_t), \qquad \alpha = 1 - \ell.
+
+    The interval of the next row has the quantile :math:`1 - \alpha_t` of the last scores
+    :math:`|y - m(x)| / \sigma(x)`. For any series, the share of targets outside of their intervals differs from
+    :math:`\alpha` by at most :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)` after T rows.
+
+    Args:
+        level: Share of the targets that their intervals contain in the long run, :math:`\ell`.
+        rate: Step size :math:`\gamma`: larger values follow drift faster, and widths vary more.
+        num_scores: Number of past scores, the last ones, that determine the width; None uses all.
+
+    References:
+        Gibbs and Candès (2021), Adaptive Conformal Inference Under Distribution Shift,
+        https://arxiv.org/abs/2106.00170, equation 2.
+
+    Example:
+        >>> intervals = AdaptiveIntervals(level=0.9)
+        >>> intervals.level_now
+        0.9
+    """
+
+    def __init__(self, *, level: float = 0.9, rate: float = 0.01, num_scores: int | None = 500) -> None:
+        self._miss = 1 - _checks.between_zero_and_one("level", level)
+        self._rate = _checks.positive("rate", rate)
+        self._most = None if num_scores is None else _checks.at_least("num_scores", num_scores, 1)
+        self._now = self._miss
+        self._scores: list[float] = []
+
+    @property
+    def level_now(self) -> float:
+        """Level of the next interval: 1 or more means the whole line, 0 or less an empty interval."""
+        return 1 - self._now
+
+    def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":
+        """Take the scores of earlier rows, without a change of the level.
+
+        Args:
+            prediction: Prediction of N rows with one output, which took no part in the fit.
+            y: Their targets, shape (N,) or (N, 1).
+        """
+        self._keep(_scores(prediction, y).tolist())
+        return self
+
+    def interval(self, prediction: RegressionPrediction) -> Tensor:
+        """Ends of the intervals of rows whose targets are not known yet, in the shape of the mean: ``(2, N, *O)``.
+
+        Without a score the ends are infinite.
+        """
+        sd = prediction.total.sqrt().to(prediction.mean.dtype)
+        half = self._width() * sd
+        return torch.stack([prediction.mean - half, prediction.mean + half])
+
+    def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
+        """The intervals of rows in the order of time, each from the rows before it, whose targets are then known.
+
+        Args:
+            prediction: Prediction of the rows, which have one output.
+            y: Their targets, shape (N,) or (N, 1).
+
+        Returns:
+            The ends, in the shape of the mean: ``(2, N, *O)``.
+        """
+        ends = []
+        for row, score in enumerate(_scores(prediction, y).tolist()):
+            width = self._width()
+            ends.append(self.interval(prediction[row : row + 1]))
+            self._now += self._rate * (self._miss - (score > width))
+            self._keep([score])
+        return torch.cat(ends, 1) if ends else torch.stack([prediction.mean] * 2)
+
+    def _keep(self, scores: list[float]) -> None:
+        self._scores += scores
+        if self._most is not None:
+            del self._scores[: -self._most]
+
+    def _width(self) -> float:
+        """Largest score inside of the next interval."""
+        if self._now <= 0 or not self._scores:
+            return float("inf")
+        if self._now >= 1:
+            return -float("inf")
+        scores = torch.tensor(self._scores, dtype=torch.float64)
+        return float(scores.quantile(1 - self._now, interpolation="higher"))
+
+
+def _scores(prediction: RegressionPrediction, y: Tensor) -> Tensor:
+    """Distances from the means in predictive standard deviations, shape (N,)."""
+    _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
+    if prediction.mean[:1].numel() > 1:
+        raise ValueError(
+            f"`prediction` must have one output, got means of shape {_checks.shape(prediction.mean)}; take one output "
+            "at a time."
+        )
+    distance = (prediction.targets_like(y) - prediction.mean).abs() / prediction.total.sqrt()
+    return distance.reshape(-1)

@@ -1,0 +1,105 @@
+"""Conformal intervals of numbers."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ...scores.uncertainty import RegressionPrediction
+from ._quantile import conformal_quantile
+
+IntervalScore = Literal["absolute", "scaled", "quantile"]
+INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
+
+
+class ConformalIntervals:
+    r"""Intervals that contain a new target with at least a given probability (split conformal prediction).
+
+    With calibration rows :math:`(x_i, y_i)`, and a score :math:`s(x, y)` that is larger the less a target fits its
+    prediction, the interval of a new row is
+
+    .. math:: \{y : s(x, y) \le \hat q\}, \qquad \hat q = s_{(\lceil (n + 1) \ell \rceil)},
+
+    for n calibration rows and the level :math:`\ell`. It contains the target of a new row with a probability of at
+    least :math:`\ell`, and at most :math:`\ell + 1/(n + 1)` if all scores differ, provided that the new row and the
+    calibration rows are exchangeable. This is an average over rows: where predictions are worse than average, the
+    coverage may be lower. Several outputs have intervals of their own.
+
+    Args:
+        prediction: Prediction of the calibration rows, which took no part in the fit.
+        y: Their targets, shape ``(N, *O)``.
+        score: ``"absolute"`` uses :math:`|y - m(x)|`: all intervals of an output have the same width. ``"scaled"`` uses
+            :math:`|y - m(x)| / \sigma(x)` with the predictive standard deviation: intervals are wide where the
+            prediction is uncertain. ``"quantile"`` uses :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`
+            with the predictive quantiles, which needs `keep_draws`: it keeps the asymmetry of the prediction.
+
+    Raises:
+        ValueError: If the score is unknown, or the targets do not fit the prediction.
+
+    References:
+        Lei et al. (2018), Distribution-Free Predictive Inference for Regression, https://arxiv.org/abs/1604.04173;
+        for ``"quantile"`` Romano et al. (2019), Conformalized Quantile Regression, https://arxiv.org/abs/1905.03222.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, fit_laplace, predict
+        >>> torch.manual_seed(0)
+        <torch._C.Generator object at ...>
+        >>> x = torch.linspace(-1, 1, 100)[:, None]
+        >>> y = x + 0.5 * torch.randn(100, 1)  # five times the noise that the model assumes
+        >>> model = BayesianModel(torch.nn.Linear(1, 1), prior=NormalPrior(), likelihood=GaussianLikelihood(0.1),
+        ...                       num_data=50)
+        >>> posterior = fit_laplace(model, (x[::2], y[::2]))
+        >>> intervals = ConformalIntervals(predict(model, posterior, x[1::2], seed=0), y[1::2])
+        >>> low, high = intervals.interval(predict(model, posterior, x, seed=0), level=0.9)
+        >>> 0.85 < float(((low <= y) & (y <= high)).double().mean()) < 0.98
+        True
+    """
+
+    def __init__(self, prediction: RegressionPrediction, y: Tensor, *, score: IntervalScore = "scaled") -> None:
+        _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
+        if score not in INTERVAL_SCORES:
+            raise ValueError(f"`score` must be one of {', '.join(map(repr, INTERVAL_SCORES))}, got {score!r}.")
+        self.score: IntervalScore = score
+        self._y = prediction.targets_like(y)
+        self._prediction = prediction if score == "quantile" else None
+        self._scores = None if score == "quantile" else (self._y - prediction.mean).abs() / _unit(prediction, score)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of calibration rows."""
+        return len(self._y)
+
+    def interval(self, prediction: RegressionPrediction, level: float = 0.9) -> Tensor:
+        """Lower and upper ends for new rows.
+
+        Args:
+            prediction: Prediction of the rows, by the same model and posterior as that of the calibration rows; with
+                `keep_draws` for the score ``"quantile"``.
+            level: Probability that an interval contains the target, strictly between 0 and 1.
+
+        Returns:
+            The ends, shape ``(2, N, *O)``. An interval of the score ``"quantile"`` whose ends would cross is empty, and
+            both are their mean.
+
+        Raises:
+            ValueError: If there are too few calibration rows for the level.
+        """
+        _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
+        if self._scores is not None:
+            half = conformal_quantile(self._scores, level) * _unit(prediction, self.score)
+            return torch.stack([prediction.mean - half, prediction.mean + half])
+        assert self._prediction is not None
+        tail = (1 - _checks.between_zero_and_one("level", level)) / 2
+        low, high = self._prediction.quantile([tail, 1 - tail])
+        margin = conformal_quantile(torch.maximum(low - self._y, self._y - high), level)
+        low, high = prediction.quantile([tail, 1 - tail])
+        middle = (low + high) / 2
+        return torch.stack([torch.minimum(low - margin, middle), torch.maximum(high + margin, middle)])
+
+
+def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
+    """What a distance from the mean is measured in, shape ``(N, *O)``."""
+    if score == "absolute":
+        return torch.ones_like(prediction.mean)
+    return prediction.total.sqrt().to(prediction.mean.dtype)

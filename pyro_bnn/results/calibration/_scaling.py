@@ -1,0 +1,101 @@
+"""Corrections of predictions by one number, learned from held-out rows."""
+
+import math
+from dataclasses import dataclass
+
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
+from ._sets import prediction_labels, require_classes
+
+LOWEST, HIGHEST = 0.02, 50.0
+"""Heuristic: range of the temperatures that are searched."""
+
+TINY = 1e-300
+"""Smallest probability, which keeps logarithms finite in double precision."""
+
+
+@dataclass(frozen=True)
+class Temperature:
+    r"""Class probabilities raised to a power: :math:`p_c^{1/T} / \sum_k p_k^{1/T}`.
+
+    A temperature T above 1 makes them less certain. The order of the classes does not change.
+
+    Args:
+        value: The temperature, T.
+
+    References:
+        Guo et al. (2017), On Calibration of Modern Neural Networks, https://arxiv.org/abs/1706.04599.
+
+    Example:
+        >>> import torch
+        >>> Temperature(2.0).probs_of(torch.tensor([[0.9, 0.1]]))
+        tensor([[0.7500, 0.2500]])
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _checks.positive("value", self.value)
+
+    @classmethod
+    def fit(cls, prediction: ClassificationPrediction, y: Tensor) -> "Temperature":
+        """The temperature with the smallest NLL on held-out rows.
+
+        Args:
+            prediction: Prediction of rows that took no part in the fit.
+            y: Their labels, shape (N,).
+        """
+        labels = prediction_labels(prediction, y)[:, None]
+
+        def nll(log_temperature: float) -> float:
+            return -float(_log_probs(prediction.probs, math.exp(log_temperature)).gather(1, labels).mean())
+
+        found = minimize_scalar(nll, bounds=(math.log(LOWEST), math.log(HIGHEST)), method="bounded")
+        return cls(math.exp(found.x))
+
+    def probs(self, prediction: ClassificationPrediction) -> Tensor:
+        """The corrected class probabilities of a prediction, shape (N, C)."""
+        require_classes(prediction)
+        return self.probs_of(prediction.probs)
+
+    def probs_of(self, probs: Tensor) -> Tensor:
+        """Corrected class probabilities, shape (N, C)."""
+        return _log_probs(probs, self.value).exp().to(probs.dtype)
+
+
+def _log_probs(probs: Tensor, temperature: float) -> Tensor:
+    """Logarithms of the corrected probabilities; finite also for a class of probability 0."""
+    return (probs.double().clamp_min(TINY).log() / temperature).log_softmax(-1)
+
+
+@dataclass(frozen=True)
+class SpreadFactor:
+    """Predictive standard deviations times a factor for each output.
+
+    Args:
+        value: The factors, shape ``(*O)``.
+    """
+
+    value: Tensor
+
+    @classmethod
+    def fit(cls, prediction: RegressionPrediction, y: Tensor) -> "SpreadFactor":
+        r"""The factors under which Gaussians with the predicted moments have the smallest NLL on held-out rows.
+
+        .. math:: s^2 = \tfrac1N \sum_i (y_i - m_i)^2 / \sigma_i^2.
+
+        Args:
+            prediction: Prediction of rows that took no part in the fit.
+            y: Their targets, shape ``(N, *O)``.
+        """
+        _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
+        squares = (prediction.targets_like(y) - prediction.mean).double().square() / prediction.total
+        return cls(squares.mean(0).sqrt())
+
+    def sd(self, prediction: RegressionPrediction) -> Tensor:
+        """The corrected standard deviations of a prediction, shape ``(N, *O)``."""
+        _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
+        return (self.value * prediction.total.sqrt()).to(prediction.mean.dtype)
