@@ -57,7 +57,7 @@ SHARPEST_ROW = 0.003
 """Heuristic: no single row of data narrows a weight to less than this fraction of the prior's scale."""
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
-"""Number of points and half width (in standard deviations) of a grid that integrates smooth functions accurately."""
+"""Size and half width (in standard deviations) of a grid that integrates smooth functions to rounding error."""
 
 
 @dataclass(frozen=True)

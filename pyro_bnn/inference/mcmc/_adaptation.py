@@ -19,7 +19,7 @@ INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 """Stan's default schedule, for 150 warm-up draws or more."""
 
 SHORTEST_WITH_MASS = 50
-"""Heuristic: a shorter warm-up learns no mass matrix, since a new one requires a new step size."""
+"""Heuristic: a shorter warm-up learns no mass matrix, since a new mass matrix requires a new step size."""
 
 FEWEST_UPDATES = 10
 """Heuristic: with fewer updates the first step size is kept, since dual averaging starts at ten times its value."""

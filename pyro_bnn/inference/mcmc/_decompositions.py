@@ -77,7 +77,7 @@ def convolution_backward(
     r"""The gradients of :math:`y = x * w` as convolutions.
 
     The gradient of the weights is a convolution of x with the gradient of y; stride and dilation change places. For
-    the gradient of x, zeros are put between the elements of the gradient of y. Then the reversed weights convolve it.
+    the gradient of x, the gradient of y, with zeros between its elements, is convolved with the reversed weights.
     """
     if transposed:
         return NotImplemented
