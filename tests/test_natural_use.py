@@ -212,7 +212,7 @@ REFUSED = {
     "softplus": ({"guide": pb.MeanFieldGuide}, {}, "make it with `scale_map=scale_maps.Precision"),
     "low-rank": ({"guide": lambda model: pb.LowRankGuide(model, rank=1)}, {}, "got LowRankGuide"),
     "estimator": ({}, {"estimator": pb.LocalReparameterization()}, "leave `estimator` out"),
-    "renyi": ({}, {"elbo": RenyiELBO(0.5, 2)}, "direct path, which is closed because the bound is RenyiELBO"),
+    "renyi": ({}, {"elbo": RenyiELBO(0.5, 2)}, "direct path, which is impossible because the bound is RenyiELBO"),
     "hierarchical": ({"prior": pb.HierarchicalNormalPrior()}, {}, "because a prior depends on other variables"),
     "zero": ({}, {"kl_weight": 0.0}, "`kl_weight` must be at least 1e-12"),
     "others": (

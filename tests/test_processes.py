@@ -200,7 +200,7 @@ def test_options_of_the_direct_path_are_refused_elsewhere():
     model, guide = rank_programs.made("pyro")
     for option in ({"num_parts": 2}, {"autocast": torch.bfloat16}):
         with pytest.raises(
-            ValueError, match="needs the direct path, which is closed because the guide is of type Auto"
+            ValueError, match="needs the direct path, which is impossible because the guide is of type Auto"
         ):
             pb.fit_svi(
                 model,

@@ -50,8 +50,8 @@ def refresh_batch_norm(
         posterior: The draws, from any method; or one value of each latent variable, such as ``posterior.median()``.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit.
         num_samples: Number of draws S.
-        batch_size: Number of rows in a batch, which should be near that of the fit: smaller batches have a smaller
-            variance.
+        batch_size: Number of rows in a batch, which should be near that of the fit, since the statistics of later
+            layers depend on it.
         seed: Seed of the draws; torch's generators do not change.
 
     Raises:
@@ -312,7 +312,7 @@ def _norms(model: BayesianModel) -> dict[str, BatchNorm]:
 
 
 def _running(model: BayesianModel) -> dict[str, Tensor]:
-    """The present running statistics, ``{"net.PATH": value}``."""
+    """The current running statistics, ``{"net.PATH": value}``."""
     return {
         ".".join(filter(None, (SITE_PREFIX, path, name))): layer.get_buffer(name)
         for path, layer in _norms(model).items()

@@ -21,7 +21,7 @@ def check_data(model: object, x: object, y: object) -> None:
     """Raise unless ArviZ is installed, model and x are given together, and y only with both."""
     _require_arviz()
     if (model is None) != (x is None) or (y is not None and x is None):
-        raise ValueError("`model` and `x` go together, and `y` needs both, got one alone; pass all or none.")
+        raise ValueError("`model` and `x` go together, and `y` needs both; pass the missing ones.")
     if model is not None:
         _checks.kind("model", model, BayesianModel, "the BayesianModel of the posterior")
 

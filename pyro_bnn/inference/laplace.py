@@ -159,8 +159,8 @@ def fit_laplace(
 
     H is the full, exact Hessian with P x P numbers. If it is not positive definite, as at a saddle or a kink of the
     network, negative eigenvalues of the likelihood's Hessian are set to 0, so that only the prior's curvature is left
-    in these directions. The status then says so. The mode is the one in unconstrained space, in which constrained
-    variables, such as a noise scale, are approximated.
+    in these directions. The status then says so. The mode and the Gaussian are those in unconstrained space,
+    in which a constrained variable is transformed: a noise scale is replaced by its logarithm.
 
     Args:
         model: The model; its learnable parameters do not change.

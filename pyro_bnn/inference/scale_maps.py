@@ -33,7 +33,7 @@ class ScaleMap(ABC):
     """Prefix of the parameters' names in a guide; it must be an identifier."""
 
     moderate: ClassVar[float] = 0.0
-    """Parameter of a moderate scale, for removed weights."""
+    """A parameter with a moderate scale, which removed weights get."""
 
     @abstractmethod
     def __call__(self, parameter: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class LogVariance(ScaleMap):
 
 
 FIRST_SHARE = 0.9
-"""Heuristic: larger first scales start at this share of the cap, where the slope is a hundredth of that of softplus."""
+"""Heuristic: largest first scale as a share of the cap. There the slope is a hundredth of that of softplus."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Capped(ScaleMap):
 
     Far below the cap this is :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds / d\rho` is above 0 everywhere, so
     a scale at the cap can decrease again, unlike a clamped scale. First scales above nine tenths of the cap are reduced
-    to nine tenths. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`, not to the
+    to this value. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`, not to the
     marginal standard deviations.
 
     Args:

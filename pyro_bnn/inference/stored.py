@@ -31,7 +31,7 @@ class StoredRecord:
 class StoredPosterior(Posterior):
     """A fixed set of draws; each draw may have its own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes it from any posterior. All predictions then use the same draws. It is useful if draws are
+    :meth:`of` makes it from any posterior. All predictions then use the same draws. This saves time if draws are
     expensive, as from a :class:`~pyro_bnn.RefreshedPosterior`. Its file contains no training data.
 
     Args:

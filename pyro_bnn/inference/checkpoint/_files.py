@@ -106,7 +106,7 @@ def _record(model: BayesianModel | None) -> ModelRecord | None:
 def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module] | None:
     if guide is None:
         return None
-    example = "a guide that is a module, or a list of such"
+    example = "a guide that is a module, or a list of such guides"
     guides: list[nn.Module] = [guide] if isinstance(guide, nn.Module) else _checks.items("guide", guide, example)
     for member in guides:
         _checks.kind("guide", member, nn.Module, example)

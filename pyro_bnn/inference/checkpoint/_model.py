@@ -81,7 +81,7 @@ def _is_same(value: Tensor, first: Tensor) -> bool:
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """A distribution as text, such as ``Normal(loc=0, scale=0.7)``; six digits are the same on every device."""
+    """A distribution as text, such as ``Normal(loc=0, scale=0.7)``. Six digits are equal on all devices."""
     numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):

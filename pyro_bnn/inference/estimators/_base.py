@@ -22,8 +22,8 @@ MISSING = object()
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
 """The ELBOs that work with an estimator.
 
-RenyiELBO does not work, because it weights whole draws. TraceGraph_ELBO equals Trace_ELBO here, but copies the draws,
-so that an estimator cannot recognise them.
+RenyiELBO does not work, because it weights whole draws. TraceGraph_ELBO equals Trace_ELBO here, but it copies the
+draws, and an estimator cannot recognise the copies.
 """
 
 

@@ -21,7 +21,7 @@ LATENT = "likelihood.scale"
 MAX_ITERATIONS = 200
 
 SMALLEST, LARGEST = math.log(1e-8), math.log(1e12)
-"""Limits of the log prior precisions. With all weights at their prior means, the evidence grows without a limit."""
+"""Limits of the log prior precisions. If all weights are at their prior means, the evidence has no maximum."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    r"""Log-likelihood of K scales of Gaussian noise at fixed weights; each scale belongs to one or all outputs.
+    r"""Log-likelihood of K scales of Gaussian noise at fixed weights; each scale belongs to one output or to all.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 

@@ -40,7 +40,7 @@ MAX_FULL = 6000
 """Largest number of random weights with a full matrix, which then takes 288 MB in double precision."""
 
 FAR = 10.0
-"""Heuristic: largest distance from the mode with status ok, in posterior standard deviations of each weight.
+"""Heuristic: largest distance from the mode for which the status is ok, in posterior standard deviations (rms).
 
 Networks whose training stopped early have distances of 1 to 10, and predict well.
 """

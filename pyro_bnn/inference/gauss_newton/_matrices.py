@@ -38,7 +38,7 @@ TOLERANCE = 1e-3
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """The sums over all rows of the matrices, (K, P, P), or diagonals, (K, P), of K noise scales, in float64."""
+    """The matrix, or its diagonal, of each noise scale, summed over all rows in float64: (K, P, P) or (K, P)."""
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:
@@ -76,7 +76,7 @@ DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
     PoissonLikelihood: torch.exp,
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""Diagonals of curvatures that are diagonal in the outputs, both of shape (N, C); Gaussian noise has scale 1."""
+"""Diagonals of diagonal curvatures, as functions of the outputs of shape (N, C); Gaussian noise has scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
 """Likelihoods with a formula for the curvature in the outputs."""

@@ -142,7 +142,7 @@ def _check_prior(saved: GaussNewtonRecord, shapes: Mapping[str, Tensor]) -> None
     for name, value in saved.prior_precisions.items():
         if value.shape not in (torch.Size(), shapes[name].shape) or not bool((value > 0).all()):
             raise ValueError(
-                f"the prior precisions of `{name}` must be above 0, and a number or of its shape; save it again."
+                f"the prior precisions of `{name}` must be one number or one for each weight, above 0; save it again."
             )
 
 

@@ -57,7 +57,7 @@ SHARPEST_ROW = 0.003
 """Heuristic: no single row of data narrows a weight to less than this fraction of the prior's scale."""
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
-"""Points and half width, in standard deviations, of a grid that integrates smooth functions to rounding error."""
+"""Size and half width (in standard deviations) of a grid that integrates smooth functions to rounding error."""
 
 
 @dataclass(frozen=True)
@@ -376,7 +376,7 @@ def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
     if single.support is not constraints.real:
         return "it is not a site of real numbers"
     if type(single) is not dist.Normal and not all(map(_is_constant, tensors_of(single))):
-        return "its prior is not Gaussian and not the same for all elements"
+        return "its prior is neither Gaussian nor the same for all elements"
     return None
 
 

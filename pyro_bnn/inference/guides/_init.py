@@ -28,7 +28,7 @@ class Init(ABC):
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """First location and rho of a site, both of its unconstrained shape. The scale is softplus(rho).
 
-        Guides copy both tensors, so they may share memory with others.
+        The tensors may share memory with others, since guides copy them.
         """
 
 
@@ -90,7 +90,7 @@ class NormalInit(Init):
 
 @dataclass(frozen=True)
 class NetworkInit(Init):
-    r"""Starts at the network's own weights, with equal scales or with scales proportional to the prior or the weight.
+    r"""Starts at the network's own weights; all scales are equal, or proportional to the prior's scales or the weights.
 
     With a `weight_fraction` :math:`\delta`, as in MOPED, the first standard deviation of a weight w is
     :math:`\max(\delta |w|, \texttt{smallest})`. A weight of zero, as in a fresh bias or in a pruned network, gets the

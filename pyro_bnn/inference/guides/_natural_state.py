@@ -11,7 +11,7 @@ from ._masks import FlatMask
 from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, scratch_for
 
 LONGEST = 2**16
-"""Heuristic: length of a piece on a CPU per thread, so that its part of every vector fits in a core's cache."""
+"""Heuristic: length of a piece for each thread of a CPU. The parts of all vectors then fit in a core's cache."""
 
 LARGE_ON_GPU = 2**22
 """Heuristic: smallest size of a site on which a GPU operation takes longer than its launch."""
@@ -33,7 +33,7 @@ class NaturalState(FlatState):
     precision P around :math:`m_0`, the optimum has :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L]
     / \lambda + P`. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2,
     so precisions stay positive. With another prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0.
-    Several draws, and several processes, average g and :math:`g\,(w - m)`. If :math:`\lambda` changes by a factor, the
+    With several draws or processes, g and :math:`g\,(w - m)` are averaged. If :math:`\lambda` changes by a factor, the
     part of S that comes from the data is divided by this factor.
 
     Through :math:`u^2` the variance of g raises S above its optimum, by about :math:`\rho\,\mathrm{Var}(g) /
@@ -221,7 +221,7 @@ class NaturalState(FlatState):
             self._correct(product, part)
         else:
             product.copy_(self._product[part])
-        factor = product.mul_(rate / self.weight).add_(1 - rate)  # 1 + rho u, until it is squared
+        factor = product.mul_(rate / self.weight).add_(1 - rate)  # 1 + rho u, with rho P / S from the next lines
         if isinstance(piece.density, NormalDensity):
             _add_scaled(factor, piece.density.precision, torch.reciprocal(precision, out=inverse), rate)
         factor.square_().add_(1).mul_(0.5)

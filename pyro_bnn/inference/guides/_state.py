@@ -213,7 +213,7 @@ class FlatState(ABC):
 
     @abstractmethod
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Draw a value for each site, for the network, with a gradient of zero."""
+        """Draw a value of each site for the network, and set its gradient to zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
         """Use the loss, minus the log-likelihood of all or some rows, before its backward pass."""

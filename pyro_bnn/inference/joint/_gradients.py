@@ -34,7 +34,7 @@ SUSPICIOUS = 1e-3
 """Relative disagreement of all sites together above which each site is checked alone."""
 
 WRONG = 0.1
-"""Relative disagreement above which a gradient is wrong; a kink below `SMOOTH` explains at most `SMOOTH` / 2."""
+"""Relative disagreement above which a gradient is wrong; a kink that `SMOOTH` allows explains at most `SMOOTH` / 2."""
 
 SMOOTH = 0.05
 """Relative disagreement of the two steps, or of both sides of the shorter step, above which there is a kink."""
@@ -138,8 +138,8 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     to autograd, which reveals a hidden gradient. The other follows the signs of the gradient. First all sites are moved
     together. Only if this shows a disagreement, each site is moved alone.
 
-    Doubtful cases pass, since a false alarm would be worse than a miss. If the differences of two step sizes, or of
-    both sides, disagree, the function has a kink and the check passes. It also passes if the network does not run in
+    Doubtful cases pass, since a false alarm would be worse than a miss. If the slopes of two step sizes, or of the
+    two sides, disagree, the function has a kink and the check passes. It also passes if the network does not run in
     double precision, gives different values for the same weights and seed, or is constant where autograd has a slope
     (a straight-through estimator). Networks with more than ten million random weights, and models with an estimator
     applied, are not checked.

@@ -43,9 +43,9 @@ def divergence(
 
     .. math:: \mathrm{KL}(p \,\|\, q) = E_{w \sim p}[\log p(w) - \log q(w)] \ge 0, \quad 0 \text{ iff } p = q.
 
-    Let a approximate a target t. ``divergence(t, a)`` is the *forward* KL; if a minimises it, a covers all of the
-    target. ``divergence(a, t)`` is the *reverse* KL of variational inference; if a minimises it, a stays close to one
-    mode.
+    ``divergence(target, guide)`` is the *forward* KL. A guide that minimises it covers all of the target.
+    ``divergence(guide, target)`` is the *reverse* KL of variational inference. A guide that minimises it stays close to
+    one mode.
 
     The closed form of torch or Pyro is used if there is one, also under ``to_event``; otherwise the value is a mean
     over draws from p. A closed form is differentiable. An estimate is differentiable if p has reparameterised draws.
@@ -141,5 +141,5 @@ def _log_ratio(p: Distribution, q: Distribution, size: int) -> Tensor:
     if bool(inside.all()):
         return log_p - q.log_prob(draws)
     mask = inside.reshape(inside.shape + (1,) * (draws.dim() - inside.dim()))
-    log_q = q.log_prob(torch.where(mask, draws, q.sample((size,))))  # values outside are replaced by any inside
+    log_q = q.log_prob(torch.where(mask, draws, q.sample((size,))))  # draws from q replace those outside
     return log_p - log_q.masked_fill(~inside, -math.inf)

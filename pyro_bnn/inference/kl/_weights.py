@@ -10,7 +10,7 @@ KLWeight = Callable[[int, int, int], float]
 """Function from (epoch, batch, num_batches) to the weight of the KL term; epoch and batch count from 0."""
 
 LARGEST_WEIGHT = 1e30
-"""Heuristic: far above every weight at which the data still matter, and below the end of single precision at 3e38."""
+"""Heuristic: far above all weights at which the data still matter, and below 3e38, the limit of single precision."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 """Stan's default schedule, for 150 warm-up draws or more."""
 
 SHORTEST_WITH_MASS = 50
-"""Heuristic: shorter warm-ups learn no mass matrix, after which the step size must be learned anew."""
+"""Heuristic: a shorter warm-up learns no mass matrix, since a new mass matrix requires a new step size."""
 
 FEWEST_UPDATES = 10
 """Heuristic: with fewer updates the first step size is kept, since dual averaging starts at ten times its value."""
@@ -64,7 +64,7 @@ class DualAveraging:
     .. math:: \log \epsilon_{t+1} = \mu - \frac{\sqrt t}{\gamma (t + t_0)} \sum_{s \le t} (\delta - \alpha_s).
 
     References:
-        Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2, whose constants these are.
+        Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2, with the same constants.
     """
 
     step_size: float

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Zeros of a size along an axis, with the slices of x at `begin`, `begin + step` and so on."""
+    """Zeros of length `size` along an axis, with the slices of x at `begin`, `begin + step` and so on."""
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
     placed: Tensor = aten.slice_backward(x, shape, axis, begin, end, step)
@@ -25,7 +25,7 @@ def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tenso
 
 
 def _padded(x: Tensor, padding: Sequence[int]) -> Tensor:
-    """With zeros before and after each spatial axis."""
+    """The tensor with zeros at both ends of each spatial axis."""
     for axis, size in enumerate(padding, 2):
         if size:
             x = _placed(x, axis, x.shape[axis] + 2 * size, size)
@@ -76,8 +76,8 @@ def convolution_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     r"""The gradients of :math:`y = x * w` as convolutions.
 
-    The gradient of the weights is a convolution of x with the gradient of y; stride and dilation change places. The
-    gradient of x is a convolution of the gradient of y, with zeros between its elements, with the reversed weights.
+    The gradient of the weights is a convolution of x with the gradient of y; stride and dilation change places. For
+    the gradient of x, the gradient of y, with zeros between its elements, is convolved with the reversed weights.
     """
     if transposed:
         return NotImplemented
@@ -131,7 +131,7 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """The sum of one part for each place, each added to the elements of x there."""
+        """A tensor of the shape of x: each part is added to the elements at its place in all windows."""
         total: Tensor | None = None
         for place, part in zip(self, parts, strict=True):
             for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
@@ -272,7 +272,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """That of eval mode, by the running mean and variance."""
+    """Batch normalisation in eval mode, by the running mean and variance."""
     if training or center is None or variance is None:
         return NotImplemented
     shape = [1, -1, *[1] * (x.dim() - 2)]

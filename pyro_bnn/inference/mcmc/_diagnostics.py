@@ -94,7 +94,7 @@ def _of_divergences(count: int | None) -> list[str]:
 
 
 def _smallest(values: Tensor) -> float:
-    """The smallest number without NaN; NaN if all are NaN."""
+    """The smallest number that is not NaN; NaN if all are NaN."""
     known = values[~values.isnan()]
     return float(known.min()) if len(known) else math.nan
 

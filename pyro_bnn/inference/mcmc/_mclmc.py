@@ -15,15 +15,15 @@ from ._native_kernel import NativeMCLMCKernel
 
 @dataclass(frozen=True)
 class MCLMC(Sampler):
-    r"""Microcanonical Langevin Monte Carlo, a sampler for networks without a step that accepts or rejects.
+    r"""Microcanonical Langevin Monte Carlo, a sampler for networks. It has no accept/reject step.
 
     Without rejections the draws are biased. The bias is small if the energy error of the steps is small, so warm-up
-    chooses the step size by this error. Warm-up also learns the length over which a chain forgets its direction. It
-    should take 5,000 to 50,000 steps for a network. Each step computes two gradients.
+    chooses the step size by this error. Warm-up also learns the length over which a chain forgets its direction.
+    For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
 
     The posterior of a network has many modes, and a chain stays in one. Start every chain at a trained network: pass an
-    :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. All draws together
-    then give each of these modes the same weight. In the posterior, the weight of a mode is its probability.
+    :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The draws
+    then give each of these modes the same weight, which is not its probability under the posterior.
 
     Args:
         steps_per_draw: Number of steps from one draw to the next, in warm-up too.

@@ -15,10 +15,10 @@ MEMORY = 99 / 101
 """Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
 
 TRUST = 9.0
-"""Standard deviation of the Gaussian function of the logarithm of a step's energy error that gives its weight."""
+"""The weight of a step is a Gaussian function of log xi (see `MCLMCAdaptation`) with this standard deviation."""
 
 SHRINKAGE = 0.8
-"""After a step that was not taken, step sizes are at most this fraction of its step size."""
+"""After a step that was not taken, all later step sizes are at most this fraction of its size."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
 """Shares of warm-up after which the second and the third phase begin. After the second phase, the variances of its

@@ -56,7 +56,7 @@ class NUTSKernel(TorchKernel):
         self._max_size, self._tables = 2**max_tree_depth, checkpoint_tables(max_tree_depth, z.device)
         self._tree, self._subtree = empty(z, *self.value_and_grad(z), num_levels=self._tables[0].shape[1])
         self._log_uniform = z.new_empty(0, 3, len(z))  # random numbers for the next steps
-        self._position = 0  # number of steps that have used theirs
+        self._position = 0  # number of steps whose numbers were used
 
     def draw(self) -> Draws:
         """Run all chains until at least one finishes a draw. The others continue their trees at the next call."""

@@ -13,10 +13,10 @@ NUM_TERMS = 8
 """Terms of a sum that are added in one pass over the longest axis; heuristic."""
 
 NUM_SUMS = 10
-"""Most sums over one long axis in one loop, which reads their common numbers once; heuristic."""
+"""Heuristic: most sums over one long axis in one loop. The loop reads numbers that the sums share only once."""
 
 Term = Callable[[Index, Index], str]
-"""One term of a sum, from the index of the sum's element and the index of the term."""
+"""Function of two indices, of a sum and of a term in it, that returns the text of the term."""
 
 
 def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
@@ -64,8 +64,8 @@ def convolution(
     _: object,
     num_groups: int,
 ) -> Value:
-    """A convolution without padding; `_decompositions.py` makes the others of it."""
-    if bias is not None or any(padding) or is_transposed or num_groups != 1:  # all but the third are decomposed
+    """A convolution without padding; `_decompositions.py` replaces all others."""
+    if bias is not None or any(padding) or is_transposed or num_groups != 1:  # only a transposed one can get here
         raise UnsupportedError("that is transposed")
     x, weight = writer.stored(x), writer.stored(weight)
     memory, reduced = writer.memory(result.shape), weight.shape[1:]
@@ -121,7 +121,7 @@ def _add_across(writer: Writer, term: Term, reduced: Sequence[int], added: Value
 
 
 def _add_rows(writer: Writer, term: Term, added: Value, result: Value) -> None:
-    """The same, with a term for each row of a block."""
+    """Write loops over the elements that add one term for each row of a block."""
     _add_terms(writer, term, [], added, result)
     row = writer.name("row")
     writer.add(f"long {row} = 0;")

@@ -1,7 +1,7 @@
 """Potentials recorded as a list of torch operations, which run without Python and autograd.
 
-For small tensors, Python and autograd take more time than the operations. This needs no compiler. A leapfrog step of
-NUTS with 61, 481 and 1021 weights (100 rows, one thread) takes 175, 237 and 254 microseconds instead of 425, 593 and
+For small tensors, Python and autograd take more time than the operations. Recording needs no compiler. A leapfrog step
+of NUTS with 61, 481 and 1021 weights (100 rows, one thread) takes 175, 237 and 254 microseconds instead of 425, 593 and
 558 for one chain, and 268, 418 and 512 instead of 605, 780 and 949 for four chains.
 """
 

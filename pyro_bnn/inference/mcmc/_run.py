@@ -132,7 +132,7 @@ class Run:
             chain.restore(its_state, self._starts.device)
         self.path = state["path"]
         if not all(chain.is_done for chain in self._chains):
-            # A finished run that needs more draws begins anew at its last ones.
+            # A finished run that needs more draws starts again from its last draws.
             z = torch.stack([chain.records["z"][-1] for chain in self._chains]) if is_finished else self._starts
             with self._stream:
                 self._kernel = self._new_kernel(z)

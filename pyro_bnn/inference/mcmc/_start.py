@@ -18,7 +18,7 @@ class FreshInit(Init):
     """Points of freshly initialised networks: Gaussian weights that keep the scale of activations across ReLU layers.
 
     Weights have the standard deviation sqrt(2 / number of inputs). Sites with fewer than two axes have fixed starts:
-    biases and other real ones 0, constrained ones such as noise scales the median of their prior.
+    0 for real ones, such as biases, and the prior's median for constrained ones, such as noise scales.
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.

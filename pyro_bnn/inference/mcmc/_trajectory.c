@@ -129,7 +129,7 @@ static int merge(State *s, const real *inverse_mass, int grown, double log_unifo
 
    point: z and gradient, then potential, energy, acceptance rate, whether it diverged, number of steps.
    numbers: logarithms of uniform numbers, three for each step: for a subtree's proposal, a merger, a side.
-   position: number of steps that have used theirs. */
+   position: number of steps whose numbers were used. */
 int advance(State *s, int is_new, real *point, double step_size, const real *inverse_mass, const real *normal,
             const real *numbers, long num_numbers, long *position, real *scratch, const Data *data) {
     if (is_new) {

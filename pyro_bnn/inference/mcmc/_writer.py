@@ -95,7 +95,7 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """The axes of two shapes of a tensor, without those of size 1, in the smallest parts with equal sizes."""
+    """The axes of two shapes in the smallest parts that have equal sizes in both; axes of size 1 are left out."""
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
         num_from = num_to = 1

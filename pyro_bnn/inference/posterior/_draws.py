@@ -20,7 +20,7 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Supports that are checked. A value can leave other supports, such as a simplex, by rounding to another dtype."""
+"""Supports that are checked. Others, such as a simplex, are not: rounding to another dtype can leave them."""
 
 
 def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
@@ -41,7 +41,7 @@ def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> I
 def check_samples(samples: Mapping[str, Tensor], sites: list[Site] | None, dtype: torch.dtype | None) -> torch.Size:
     """The leading axes (K, S) of draws, ``{site: shape (K, S, *event)}``, after checks.
 
-    `sites` and `dtype` are those of the model; None unless it is a :class:`BayesianModel`.
+    `sites` and `dtype` are those of a :class:`BayesianModel`; for any other model pass None.
     """
     if not samples:
         raise ValueError("the chains in the file must have at least one latent variable, got none.")

@@ -70,7 +70,7 @@ class Posterior(Shown, ABC):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """Names ``net.PATH`` of the network's learned parameters and buffers that each draw has its own values of."""
+        """Names ``net.PATH`` of learned parameters and buffers of which each draw has its own values."""
         return ()
 
     @property
@@ -85,7 +85,7 @@ class Posterior(Shown, ABC):
 
     @property
     def constants(self) -> Draw:
-        """Weights that are the same in all draws, ``{site: value}``, which saves time in :func:`~pyro_bnn.predict`."""
+        """Weights that are the same in all draws, ``{site: value}``; they save time in :func:`~pyro_bnn.predict`."""
         return {}
 
     @property
@@ -138,7 +138,7 @@ class Posterior(Shown, ABC):
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Draws that are made inside a context, as one tensor per site; for None see :meth:`moments`."""
+        """Draws that are made inside a context, as one tensor per site; for `num_samples` see :meth:`moments`."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)
@@ -170,7 +170,7 @@ class Posterior(Shown, ABC):
             samples = self._stacked(num_samples, EXCLUSIVE if seed is None else Stream(seed), least=2)
             for name in samples.keys() - found.keys() - {*self.carried}:
                 draws = samples[name]
-                differs = (draws != draws[0]).any(0)  # without this, equal draws could have a width above 0
+                differs = (draws != draws[0]).any(0)  # rounding can give equal draws a deviation above 0
                 found[name] = draws.mean(0), draws.std(0) * differs
         names = [name for name in shapes or sorted(found) if name.startswith(prefix)]
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
@@ -235,7 +235,7 @@ class Posterior(Shown, ABC):
 
         Args:
             otherwise: Prior of parameters that this posterior does not have; None raises an error for them.
-            num_samples: Number of draws if draws are needed; for None see :meth:`moments`.
+            num_samples: Number of draws if draws are needed; see :meth:`moments`.
             seed: Seed of the draws; torch's generators do not change.
 
         Returns:

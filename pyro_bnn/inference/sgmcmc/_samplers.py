@@ -45,8 +45,8 @@ class SGLD(StochasticGradientSampler):
     The draws follow the posterior up to an error that vanishes with the step size :math:`\alpha`.
 
     Args:
-        lr: Step size :math:`\alpha`. U is a sum over the whole data set, so a learning rate that suits a loss averaged
-            over N rows is N times as large: ``lr=0.1 / num_data``.
+        lr: Step size :math:`\alpha`. U is a sum over N rows, so divide a learning rate that suits a mean over the rows
+            by N: ``lr=0.1 / num_data``.
         temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 
     References:
@@ -81,9 +81,9 @@ class SGHMC(StochasticGradientSampler):
     with the step size.
 
     Args:
-        lr: Step size :math:`\alpha`. U is a sum over the whole data set, so a learning rate that suits a loss averaged
-            over N rows is N times as large: ``lr=0.01 / num_data``. As in SGD with momentum, the point moves about
-            :math:`\alpha / (1 - \beta)` along a steady gradient.
+        lr: Step size :math:`\alpha`. U is a sum over N rows, so divide a learning rate that suits a mean over the rows
+            by N: ``lr=0.01 / num_data``. As in SGD with momentum, a step along a constant gradient has about the
+            length :math:`\alpha / (1 - \beta)` times the gradient.
         momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1. With 0 the sampler is
             Langevin dynamics.
         temperature: Temperature T. The draws follow the posterior to the power 1 / T.
@@ -124,7 +124,7 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 
 
 class ChainOptimizer(SkippingOptimizer):
-    """A chain as an optimizer: an SVI step for a guide that is a point makes a step of the chain.
+    """An optimizer whose steps move a chain. The gradients are those of SVI for a guide that is one point.
 
     After each step `record` is called with the step's number. With several processes, all use the noise of process 0.
     """

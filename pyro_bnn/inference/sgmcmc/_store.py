@@ -118,7 +118,7 @@ class Store:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """A context that, on an error, removes a file that it created; checkpoints have all draws, too."""
+        """A context that, on an error, removes a file that it created. Checkpoints still have the draws."""
         try:
             yield
         except BaseException:

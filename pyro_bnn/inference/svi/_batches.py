@@ -188,7 +188,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 
 
 def _is_whole(data: Data) -> bool:
-    """Whether data hold all rows: a tuple, or a list; a list of tuples, lists or dictionaries counts as a loader."""
+    """Whether data hold all rows: a tuple or a list. A list of tuples, lists or dictionaries is a loader instead."""
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
     )

@@ -30,7 +30,7 @@ from ._step import GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
-    """The joint density for the direct path, or the reason why this path is closed. Runs a copy of the model on x."""
+    """The joint density for the direct path, or the reason why it cannot be used. Runs a copy of the model on x."""
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
         return f"the model is {kind}"
@@ -126,7 +126,7 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Compute the outputs of frozen layers for all rows. From then on, each step must use the last of `batches`.
+        """Compute the outputs of frozen layers for all rows. Each later step must use the latest batch of `batches`.
 
         Set `is_watched` if the user's code, which may change these layers, runs between epochs.
         """

@@ -17,7 +17,7 @@ MOST_BYTES = 10**9
 """Heuristic: most memory for the features of all rows. If they take more, the frozen layers run in each step."""
 
 MOST_TRIES = 8
-"""Heuristic: most runs of a batch in search of layers that must run in each step; a run excludes those it finds."""
+"""Heuristic: most runs that search for layers that must run in each step. A run excludes the layers that it finds."""
 
 UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
@@ -28,7 +28,7 @@ class Features:
     The network runs once over all rows, in parts of the size of a batch. The outputs of the frozen layers are stored in
     tables with one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each
     step if the network mixes rows, if the tables would be too large, or after frozen layers have changed. The first run
-    changes no random number and no buffer. If `is_watched` is true, :meth:`check` compares frozen layers with a copy.
+    leaves generators and buffers unchanged. If `is_watched` is true, :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
@@ -127,8 +127,8 @@ class Features:
         """Record the state of all tensors except `changing`, to notice later changes."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
-        # These modules may change: recurrent layers with random weights, since they store the weights of their last
-        # call, and refused modules without a left-out module inside, since no left-out call reads their results.
+        # Two kinds of modules may change. Recurrent layers that still run store the weights of their last call. No
+        # left-out call reads the results of refused modules without a left-out module inside.
         own_ways = {module for module in self._plan.refused if left_out.isdisjoint(module.modules())}
         own_ways |= {module for module in modules if isinstance(module, nn.RNNBase) and module not in left_out}
         self._state = State((module for module in modules if module not in own_ways), changing)

@@ -174,7 +174,7 @@ class Loop:
                 schedule.step(record.kl_weight * record.kl - record.expected_log_likelihood)
             else:
                 schedule.step()
-        is_stopped = sum(bool(callback(self.history)) for callback in self.callbacks) > 0  # unlike `any`, calls all
+        is_stopped = sum(bool(callback(self.history)) for callback in self.callbacks) > 0  # `any` would not call all
         (self.is_stopped,) = self._processes.any([is_stopped])
         self._begin_epoch()
         return record

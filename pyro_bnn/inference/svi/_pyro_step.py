@@ -21,7 +21,7 @@ from ._execution import Execution
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
-"""Replaces smaller KL weights, so that the KL can be computed with a weight of 0; too small to affect gradients."""
+"""Replaces smaller KL weights, by which the weighted KL cannot be divided. It is too small to affect gradients."""
 
 SMALLEST_DIVISOR = 1e-3
 """Heuristic: smallest KL weight by which the loss is divided to get the KL. Smaller ones magnify rounding errors."""
@@ -110,7 +110,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Two contexts of the estimator: the first draws every weight, as a KL from draws requires; the second need not."""
+    """Two contexts of the estimator. Only the first draws every weight, as needed if the KL is computed from draws."""
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

@@ -103,7 +103,7 @@ def learned_parameters(
         )
     owned = dict.fromkeys(parameter for module in (guide, model) for parameter in module.parameters())
     for name, node in trace.nodes.items():
-        # Without a constraint, the value is the parameter itself, and after Pyro's first call lacks `unconstrained`.
+        # Without a constraint, the value is the parameter itself. After Pyro's first call it has no `unconstrained`.
         if node["type"] == "param" and node["value"] not in owned and node["value"].unconstrained() not in owned:
             raise ValueError(
                 f"the guide's parameter `{name}` must be in the guide, but is in Pyro's global store; make it a "

@@ -161,13 +161,13 @@ class SVIStep:
         return GraphStep(step)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if an option needs the direct path but an obstacle closes it, or does not fit `natural_gradient`."""
+        """Raise if an option does not fit `natural_gradient`, or needs the direct path despite an obstacle."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
             if obstacle:
                 raise ValueError(
-                    f"`natural_gradient` needs the direct path, which is closed because {obstacle}; use Adam."
+                    f"`natural_gradient` needs the direct path, which is impossible because {obstacle}; use Adam."
                 )
             if has_estimator:
                 raise ValueError(
@@ -180,13 +180,13 @@ class SVIStep:
             return
         if option := execution.needs_direct_path:
             raise ValueError(
-                f"`{option}` of the execution needs the direct path, which is closed because {obstacle}; leave "
-                f"`{option}` out."
+                f"`{option}` of the execution needs the direct path, which is impossible because {obstacle}; "
+                f"leave `{option}` out."
             )
         if has_estimator and isinstance(self.guide, MeanFieldGuide) and self.guide.masks:
             raise ValueError(
-                f"an estimator with a pruned guide needs the direct path, which is closed because {obstacle}; leave "
-                "the estimator out."
+                f"an estimator with a pruned guide needs the direct path, which is impossible because {obstacle}; "
+                "leave the estimator out."
             )
 
 
