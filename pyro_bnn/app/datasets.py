@@ -58,7 +58,7 @@ class Dataset:
         return tuple(self.facts.target.classes)
 
     def nll_of(self, epoch: EpochRecord) -> float:
-        """Negative expected log-likelihood of an epoch, in nats per training row; targets have their own units."""
+        """Negative expected log-likelihood of an epoch, in nats per training row, for targets in their own units."""
         unit = sum(math.log(scale) for scale in self.facts.target.scale)
         return -epoch.expected_log_likelihood / len(self.x_train) + unit
 

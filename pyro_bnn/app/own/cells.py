@@ -95,7 +95,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """The values in a format that fits all cells, its name, and the fitting formats with other values."""
+        """The values in a format that fits all cells, its name, and other formats that fit but give other values."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None

@@ -91,7 +91,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error. The user's code may make this text, and may fail to."""
+    """The text of an error. The user's code may make this text, and may raise while doing so."""
     try:
         return str(error)
     except Exception as other:
