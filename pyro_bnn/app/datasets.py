@@ -137,8 +137,8 @@ def load_with_unknown(
 ) -> tuple[Dataset, Tensor, str]:
     """A run's images; the images unknown to it, shape (M, H, W) with M >= 0; and a description of the unknown ones.
 
-    The unknown images are the test images of the data set `ood`; if it is None, those of the run's held-out classes;
-    without held-out classes, those of the sibling of its data set.
+    The unknown images are the test images of the data set `ood`. If it is None, they are those of the run's held-out
+    classes, or without such classes those of the data set in `SIBLINGS`.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)

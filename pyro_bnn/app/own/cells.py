@@ -105,7 +105,7 @@ class Cells:
         return values.reindex(self.texts.index).to_numpy(dtype=float), written, others
 
     def _check_few(self, present: pd.Series, are_numbers: pd.Series) -> None:
-        """Raise if most cells are numbers, in several formats or among texts."""
+        """Raise if most cells are numbers, but in several formats or mixed with texts."""
         if are_numbers.sum() <= MOSTLY * len(present):
             return
         if are_numbers.all():

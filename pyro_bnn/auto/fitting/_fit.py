@@ -212,7 +212,7 @@ def fit(
 
 
 def _check_method(method: str, time_limit: float | None, given: Sequence[str]) -> None:
-    """Raise if arguments of variational inference, whose names are given, are combined with those of chains."""
+    """Raise if the arguments of variational inference named in `given` are combined with arguments of chains."""
     if method == "mclmc" and given:
         raise ValueError(
             f'`{given[0]}` needs variational inference, got method="mclmc"; leave it out, or use method="svi".'

@@ -139,7 +139,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """The accuracy, and the accuracy of the rest if a human decides at least as many rows as are wrong."""
+    """The accuracy, and that on the other rows if a human decides at least as many rows as are wrong."""
     text = f"{percent(accuracy)} right"
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
