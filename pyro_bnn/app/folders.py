@@ -86,7 +86,7 @@ class Folder:
         (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
-        """Raise OSError if the disk has no room for so many bytes."""
+        """Raise OSError if the disk has no room for this many bytes."""
         free = shutil.disk_usage(self.path).free
         if free < num_bytes:
             raise OSError(
