@@ -163,7 +163,7 @@ def test_members_of_an_ensemble_keep_their_own_networks():
     assert_identical(found.probs, expected)
     plain = pb.EnsemblePosterior([pb.GuidePosterior(point) for _, point in pinned])
     with pytest.warns(
-        UserWarning, match="members of the ensemble share the parameters that are not random.*PinnedPost"
+        UserWarning, match="all members of the ensemble predict with this model's values of the parameters.*PinnedPost"
     ):
         without = pb.predict(first, plain, x, num_samples=3)
     assert float((without.probs - expected).abs().max()) > 0.05

@@ -123,7 +123,7 @@ def a_damaged_manifest(base):
         (somebody_elses_folder, "run", "run was not made by pyro-bnn"),
         (a_file_above, "above/run", r"above/run cannot be written \(.*above.*\); choose another"),
         (a_hidden_folder_in_the_way, "run", r"\.run\.part is in the way"),
-        (a_damaged_manifest, "run", "manifest.json is damaged, so it is not known which files"),
+        (a_damaged_manifest, "run", "manifest.json is damaged, so pyro-bnn cannot tell which files"),
         (nothing, ".", "is or holds the folder you are in"),
         (nothing, "..", "is or holds the folder you are in"),
         (nothing, "/", "is or holds the folder you are in"),

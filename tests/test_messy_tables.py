@@ -240,7 +240,7 @@ def test_an_index_from_which_rows_were_dropped_is_left_out_and_said(tmp_path):
     frame[frame["a"] > -1].to_csv(path)  # with its index
     data = loaded(path)
     assert list(kinds_in(data)) == ["a"]
-    assert f"The first column of {path} has no name and numbers the rows: it is left out." in data.notes
+    assert f"The first column of {path} has no name and holds row numbers: it is left out." in data.notes
 
 
 def test_a_column_without_values_is_left_out_and_said(tmp_path):

@@ -31,7 +31,7 @@ def test_wrong_shape_of_x_names_what_the_first_layer_takes():
 def test_whole_numbers_for_a_layer_of_numbers_are_refused_with_the_remedy(layer):
     model = pb.BayesianModel(layer, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=2)
     guide = pb.MeanFieldGuide(model)
-    with pytest.raises(ValueError, match=r"torch.int64.*; give floats to a layer of numbers, 1.0 for 1 or"):
+    with pytest.raises(ValueError, match=r"torch.int64.*; give floats \(1.0 instead of 1, or"):
         pb.predict(model, guide, [[1, 2], [3, 4]], num_samples=2)
     assert pb.predict(model, guide, [[1.0, 2.0], [3.0, 4.0]], num_samples=2).mean.shape == (2, 1)
 

@@ -250,7 +250,7 @@ def test_an_unseen_category_is_refused_or_counts_as_none(pyro_bnn, place):  # no
     assert (code, "holds categories that training did not have: column 'city' holds 'Paris'" in err) == (2, True)
     assert not out.exists()
     code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out, "--allow-unseen")
-    assert (code, "are predicted as no known one: column 'city' holds 'Paris'" in err) == (0, True)
+    assert (code, "count as unknown: column 'city' holds 'Paris'" in err) == (0, True)
     assert len(predictions_in(out)) == 5
 
 

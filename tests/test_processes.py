@@ -26,7 +26,7 @@ def assert_equal_in_all(results):
 
 
 REFUSED = {
-    "shards": "all processes must fit the same, but the data of process 1 is",
+    "shards": "all processes must run the same fit, but the data of process 1 is",
     "batch size": "a batch must have a row for each of 2 processes, got 1",
     "num_epochs": "the num_epochs of process 1 is 2, and that of process 0 is 1",
     "optimizer's settings": "the optimizer's settings of process 1 is",

@@ -1,7 +1,7 @@
 """Files that are written completely or not at all, have a checksum, and contain no code.
 
 A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. A file has its
-tensors as safetensors, and in the header everything else as JSON, together with the SHA-256 of both.
+tensors as safetensors. Its header has everything else as JSON, and the SHA-256 of both.
 """
 
 import glob
@@ -128,9 +128,8 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
             digest = _digest(metadata, tensors)  # before copying, which changes booleans other than 0 and 1
-            tensors = {
-                name: value.clone() for name, value in tensors.items()
-            }  # since results depend on the alignment of memory
+            # Copies are aligned in memory, on which results depend.
+            tensors = {name: value.clone() for name, value in tensors.items()}
     except (safetensors.SafetensorError, OSError, UnicodeDecodeError, ValueError, RuntimeError) as error:
         raise DamagedFileError(
             f"{path} is damaged, or is no {kind} that pyro_bnn wrote; make it again, or use a copy of it."

@@ -58,7 +58,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Make an embedding layer with a random weight return its dense gradient, as that of the prior is dense.
+    """Make an embedding layer with a random weight return a dense gradient, since that of the prior is dense.
 
     Other layers do not change.
     """
@@ -171,7 +171,7 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
 
 def _remedy(error: Exception, x: Inputs) -> str:
     if "type" in str(error) and not any(leaf.is_floating_point() for leaf in leaves(x)):
-        return "give floats to a layer of numbers, 1.0 for 1 or `x.float()`: whole numbers stay whole, for embeddings"
+        return "give floats (1.0 instead of 1, or `x.float()`); whole numbers stay whole, since embeddings need them"
     return "give `x` the shape and type that the first layer takes"
 
 

@@ -106,7 +106,7 @@ class Processes:
             different = next((i for i, other in enumerate(theirs) if other.get(name) != theirs[0].get(name)), None)
             if different is not None:
                 raise ValueError(
-                    f"all processes must fit the same, but the {name} of process {different} is "
+                    f"all processes must run the same fit, but the {name} of process {different} is "
                     f"{theirs[different].get(name)}, and that of process 0 is {theirs[0].get(name)}; call `fit_svi` "
                     "with the same arguments in all of them, or with `distributed=False` for separate fits."
                 )

@@ -35,8 +35,8 @@ def fit_chains(
 ) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
     """Choose the settings of the network that are not named in `given`, and explore its modes by chains.
 
-    Returns the settings with the choice, which repeat the fit without choosing again; the model; and the chains, whose
-    status says what was compared and chosen.
+    Returns the settings, which include the choice, so that a run with them repeats the fit without choosing; the model;
+    and the chains, whose status says what was compared and chosen.
 
     Raises:
         UnsuitableError: If chains cannot run here, C code supports none of the networks, or the time is too short.
@@ -48,7 +48,7 @@ def fit_chains(
         {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
         (data.x_train, data.y_train),
         seconds=config.time_limit or None,
-        saves_search=True,  # then the written settings repeat the fit
+        saves_search=True,  # so that a run with the written settings repeats the fit
         progress=progress,
         seed=config.seed,
     )

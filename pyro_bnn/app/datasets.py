@@ -58,7 +58,7 @@ class Dataset:
         return tuple(self.facts.target.classes)
 
     def nll_of(self, epoch: EpochRecord) -> float:
-        """Negative expected log-likelihood of an epoch, in nats per training row; targets have their own units."""
+        """Negative expected log-likelihood of an epoch, in nats per training row, for targets in their own units."""
         unit = sum(math.log(scale) for scale in self.facts.target.scale)
         return -epoch.expected_log_likelihood / len(self.x_train) + unit
 
@@ -137,8 +137,8 @@ def load_with_unknown(
 ) -> tuple[Dataset, Tensor, str]:
     """A run's images; the images unknown to it, shape (M, H, W) with M >= 0; and a description of the unknown ones.
 
-    The unknown images are the test images of the data set `ood`; if it is None, those of the run's held-out classes;
-    without held-out classes, those of the sibling of its data set.
+    The unknown images are the test images of the data set `ood`. If it is None, they are those of the run's held-out
+    classes, or without such classes those of the data set in `SIBLINGS`.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)

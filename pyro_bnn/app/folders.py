@@ -86,7 +86,7 @@ class Folder:
         (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
-        """Raise OSError if the disk has no room for so many bytes."""
+        """Raise OSError if the disk has no room for this many bytes."""
         free = shutil.disk_usage(self.path).free
         if free < num_bytes:
             raise OSError(
@@ -295,7 +295,7 @@ def _make_room(place: Place, force: bool) -> None:
             Manifest.read(place.real)
         except DamagedFileError as error:
             raise DamagedFileError(
-                f"{shown / MANIFEST} is damaged, so it is not known which files in {shown} pyro-bnn wrote; move that "
+                f"{shown / MANIFEST} is damaged, so pyro-bnn cannot tell which files in {shown} it wrote; move that "
                 "folder away."
             ) from error
         if not os.access(place.real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):

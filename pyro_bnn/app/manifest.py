@@ -59,7 +59,7 @@ class Manifest:
         return manifest
 
     def owns(self, path: Path) -> bool:
-        """Whether the program wrote a file of the folder, be it complete or not."""
+        """Whether the program wrote a file of the folder, complete or not."""
         if path.is_dir() and not path.is_symlink():
             return False
         is_left = path.name.startswith(PART) or (path.name.startswith(".") and path.name.endswith(".part"))

@@ -16,7 +16,7 @@ from .places import Place
 
 
 class Follower(Folder):
-    """The folder in the processes other than the first one, which write nothing to it."""
+    """The folder in all processes but the first one; these write nothing to it."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:

@@ -23,8 +23,8 @@ ARTICLE = RunConfig(
 )
 
 # Heuristic: chosen on 10,000 images set aside from the training set. With a wide prior, the first layer stays uncertain
-# about pixel patterns that garments do not show. It also makes predictions underconfident, which the KL weight
-# corrects.
+# about pixel patterns that garments do not show. Such a prior also makes predictions underconfident, which the KL
+# weight corrects.
 DEFAULT = replace(
     ARTICLE,
     prior="net.2.*=normal:0.4;**=normal:0.1",
@@ -54,7 +54,7 @@ DIGITS = replace(
 )
 
 # Heuristic: chosen on 10,000 images set aside from the training set. Natural gradients need fewer epochs than Adam, and
-# less time for each. Averages over 1,000 steps increase the scales of weights of which the images say little.
+# less time for each. Averages over 1,000 steps increase the scales of weights about which the images say little.
 FAST = replace(
     DEFAULT, optimizer="natural:0.999,1", epochs=27, batch_size=256, lr=0.007, schedule="warm-cosine", kl_weight="0.11"
 )
@@ -64,7 +64,7 @@ FAST_DIGITS = replace(DIGITS, optimizer="natural:0.99,1", init="network:0.03", e
 
 # The tutorial "Bayes by Backprop from scratch" of the book "Deep Learning - The Straight Dope" (MXNet), chapter 18,
 # https://github.com/zackchase/mxnet-the-straight-dope. Its pixels are grey levels / 126. `lr` multiplies the gradient
-# of its loss. It describes two hidden layers and makes parameters for both, but its function `net` skips the second;
+# of its loss. The tutorial makes parameters for two hidden layers, but its function `net` skips the second;
 # `hidden=(400,)` repeats its results.
 TUTORIAL = RunConfig(
     dataset="mnist",

@@ -52,7 +52,7 @@ def fit(
     device: str = "cpu",
     progress: bool = False,
 ) -> tuple[BayesianModel, RunPosterior]:
-    """Train as configured and write configuration, posterior and, of a variational run, history and accuracies.
+    """Train as configured and write configuration and posterior; a variational run also has history and accuracies.
 
     The method "auto" chooses the settings of the network that are not named in `given`; the written configuration
     includes its choice.
@@ -127,7 +127,7 @@ def _fit_svi(
 
 
 NUM_DRAWS, MOST_STORED = 100, 800
-"""Heuristic: default numbers of weight draws, of variational posteriors and of chains."""
+"""Heuristic: default numbers of weight draws, for variational posteriors and for chains."""
 
 SPACE = 4
 """Size of a run's files in multiples of the guide's size: the posterior, and a checkpoint with Adam's two moments."""

@@ -63,7 +63,7 @@ def split_rows(
     for row in order:
         groups.setdefault(None if labels is None else labels[row], []).append(row)
     test: list[int] = []
-    owed = 0.0  # test rows to take; the next class gets the rest, a fraction
+    owed = 0.0  # test rows still to take; a fraction of a row is carried over to the next class
     for rows in groups.values():
         owed += fraction * len(rows)
         taken = min(round(owed), len(rows) - 1)
@@ -251,7 +251,7 @@ def read_sample(
             f"{path} holds categories that training did not have: {said}; correct them, or pass --allow-unseen to "
             "predict them as none of the known categories."
         )
-    notes += [f"Categories that training did not have are predicted as no known one: {said}."] if unseen else []
+    notes += [f"Categories that training did not have count as unknown: {said}."] if unseen else []
     notes += _on_numbers(encoding.written_otherwise(table))
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     names = keep or tuple(name for name in config.ignore if name in table.names)

@@ -175,7 +175,7 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
 
 
 def make_estimator(spec: str) -> Estimator | None:
-    """The gradient estimator that a specification names; None draws each weight once per step."""
+    """The gradient estimator that a specification names; None if each weight is drawn once per step."""
     return {"weights": lambda: None, "local": pb.LocalReparameterization, "flipout": pb.Flipout}[spec]()
 
 

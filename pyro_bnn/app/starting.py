@@ -34,7 +34,7 @@ OWN = RunConfig(
     estimator="local",
     test_fraction=0.2,
 )
-"""Heuristic: default settings for tables and arrays; for epochs and batch size, values follow from the rows."""
+"""Heuristic: default settings for tables and arrays; the number of rows determines epochs and batch size."""
 
 VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
     "method",

@@ -27,7 +27,7 @@ class MissingDataError(FileNotFoundError):
 
 
 def data_folder(root: object) -> Path:
-    """`root`, or if it is None the environment variable ``PYRO_BNN_DATA``, or if this is not set ``data``."""
+    """`root`. If it is None, the folder in the environment variable ``PYRO_BNN_DATA``, by default ``data``."""
     return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
 
 

@@ -250,7 +250,7 @@ class NormalMixture(_Mixture):
 
 
 def _is_validated(validate_args: bool | None) -> bool:
-    """Whether arguments are checked; None is torch's own setting."""
+    """Whether arguments are checked; if None, as torch's own setting says."""
     return Distribution._validate_args if validate_args is None else validate_args
 
 

@@ -33,7 +33,7 @@ def resnet20(
         in_channels: Number of channels of the images, D: 3 in colour, 1 for grey images.
         width: Number of channels of the first stage. With 16, as in the article, there are 269,722 parameters.
         norm: Function from a number of channels to the layer after each convolution. ``functools.partial(nn.GroupNorm,
-            8)`` has no running statistics, which for batch normalisation come from other weight draws.
+            8)`` has no running statistics; those of batch normalisation come from other weight draws.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).

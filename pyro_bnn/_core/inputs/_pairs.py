@@ -46,7 +46,7 @@ class Pairs:
             self.after_batch(num_rows(x))
         if not rows:
             raise ValueError(
-                "the loader is empty; pass one with at least one batch, which starts anew at each iteration."
+                "the loader is empty; pass one that has at least one batch and starts anew at each iteration."
             )
         if rows != self._num_data:
             raise ValueError(

@@ -110,7 +110,7 @@ class Memory:
         self._calls, self._state, self._is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls between which only values of tensors can change: calls check only for this."""
+        """Begin a block of calls. Between these only values of tensors can change, so calls check nothing else."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True

@@ -92,7 +92,7 @@ def _set_generators(states: list[Tensor]) -> None:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
-    """A context that seeds torch's generators and restores them at its end; None does nothing. It holds `EXCLUSIVE`."""
+    """A context that holds `EXCLUSIVE`, seeds torch's generators and restores them; without a seed it does nothing."""
     if seed is None:
         yield
         return

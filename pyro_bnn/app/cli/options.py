@@ -76,7 +76,7 @@ EvaluateDraws = Annotated[
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each setting of a run that it lacks; None keeps the recipe's value."""
+    """The command, with options added for the settings of a run; None keeps the recipe's value."""
     hints = get_type_hints(RunConfig)
     signature = inspect.signature(command)
     options = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}

@@ -24,7 +24,7 @@ class Output:
         return sys.stderr if self._as_json else sys.stdout
 
     def say(self, text: str = "", *, style: str = "") -> None:
-        """Write lines of text, on a terminal with colours in one of rich's styles."""
+        """Write lines of text. On a terminal that has colours, they get one of rich's styles."""
         if not has_colours(self._stream):
             typer.echo(text, file=self._stream)
             return

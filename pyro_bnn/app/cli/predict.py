@@ -45,7 +45,7 @@ def predict(
     allow_unseen: Annotated[
         bool,
         typer.Option(
-            "--allow-unseen", help="Predict rows with categories that training did not have, as no known category."
+            "--allow-unseen", help="Predict rows with categories that training did not have; these count as unknown."
         ),
     ] = False,
     num_samples: options.EvaluateDraws = None,

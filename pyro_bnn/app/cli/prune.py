@@ -55,7 +55,7 @@ def prune(
     |mean| / sd are removed first. Tables and pictures are written into the run's folder; the run keeps all its weights.
     """
     if (keep is None) != (out is None):
-        raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")
+        raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")
     shares = options.read_numbers(float, fractions, "--fractions")
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")

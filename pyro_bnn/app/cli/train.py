@@ -69,9 +69,9 @@ def train(
 
     Configuration, history and posterior are written to a folder. Settings that you do not give come from the recipe.
     The default recipes of image sets train cold posteriors: their KL weight is below 1. A stopped run continues with
-    --resume. In a table, columns of numbers are standardised and other columns become one input for each category. All
-    results are in the units of the target. For tables and arrays, held-out training rows choose the network, its prior
-    and the kind of noise unless you give them (see --method).
+    --resume. In a table, numbers and dates are standardised, and each category becomes one input. All results are in
+    the units of the target. For tables and arrays, held-out training rows choose the network, its prior and the kind of
+    noise unless you give them (see --method).
     """
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):

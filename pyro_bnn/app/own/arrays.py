@@ -51,7 +51,7 @@ class ArrayEncoding:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Those of the arrays x, y, x_train, y_train, x_test and y_test that a file holds."""
+    """The arrays in a file that are named x, y, x_train, y_train, x_test or y_test."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
     if not path.is_file():

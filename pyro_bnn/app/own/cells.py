@@ -95,7 +95,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """The values in a format that fits all cells, its name, and the fitting formats with other values."""
+        """The values in a format that fits all cells, its name, and other formats that fit but give other values."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None
@@ -105,7 +105,7 @@ class Cells:
         return values.reindex(self.texts.index).to_numpy(dtype=float), written, others
 
     def _check_few(self, present: pd.Series, are_numbers: pd.Series) -> None:
-        """Raise if most cells are numbers, in several formats or among texts."""
+        """Raise if most cells are numbers, but in several formats or mixed with texts."""
         if are_numbers.sum() <= MOSTLY * len(present):
             return
         if are_numbers.all():

@@ -14,7 +14,7 @@ MOST_CATEGORIES = 100
 """Heuristic: a text column with more different values than this is encoded by its letters."""
 
 FEW = 10
-"""Heuristic: with at most so many rows, texts that all differ may be categories, and rising numbers may be data."""
+"""Heuristic: with at most this many rows, texts that all differ may be categories, and rising numbers may be data."""
 
 NUM_HASHED = 32
 """Number of inputs for a text column with many values, about as many as skrub takes."""

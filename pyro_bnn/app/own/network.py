@@ -72,7 +72,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
     Args:
         spec: Specification of the network; ``mlp`` means that no code of the user runs.
         doing: End of the message: what the code was doing.
-        otherwise: Beginning of the message if no line of the user's code raised; if empty, such errors do not change.
+        otherwise: Beginning of the message if no line of the user's code raised; if empty, such errors pass unchanged.
     """
     here = Path.cwd()
     try:
@@ -91,7 +91,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error. The user's code may make this text, and may fail to."""
+    """The text of an error. The user's code may make this text, and may raise while doing so."""
     try:
         return str(error)
     except Exception as other:

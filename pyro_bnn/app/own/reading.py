@@ -63,7 +63,7 @@ def read_table(path: str | Path) -> Table:
     frame = frame.mask(frame.apply(lambda column: column.str.lower().isin(MISSING) | column.isna()), None)
     notes = []
     if names and not names[0] and frame[0].str.fullmatch(r"\d+").eq(True).all() and frame[0].is_unique:
-        notes.append(f"The first column of {path} has no name and numbers the rows: it is left out.")
+        notes.append(f"The first column of {path} has no name and holds row numbers: it is left out.")
         names, frame = names[1:], frame.iloc[:, 1:]
     if "" in names:
         number = names.index("") + 1 + len(notes)

@@ -25,7 +25,7 @@ SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
     "maximum probability": lambda prediction: 1 - prediction.max_probability,
     "logit variance": lambda prediction: prediction.logit_variance,
 }
-"""Out-of-domain scores; a larger score means less known."""
+"""Out-of-domain scores, which should be larger for unknown images."""
 
 NUM_COMPONENTS = 10
 """Number of draws in the small ensemble, whose draws are also scored one by one."""

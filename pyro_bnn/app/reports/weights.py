@@ -20,7 +20,7 @@ FILES = ("weight.png", "weights.png")
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """Summary of the posterior of the weights of one site that were not removed."""
+    """Summary of the posterior of one site, without its removed weights."""
 
     site: str
     num_weights: int

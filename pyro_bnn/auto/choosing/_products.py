@@ -39,5 +39,5 @@ class _Counter(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         flops: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
         if flops is not None:
-            self.num_products += flops(*args, **(kwargs or {}), out_val=result) // 2  # a sum goes with each
+            self.num_products += flops(*args, **(kwargs or {}), out_val=result) // 2  # torch counts additions, too
         return result

@@ -1,4 +1,4 @@
-"""Checks, apart from missing operations, whether chains in C can fit a model."""
+"""Checks whether chains in C can fit a model, except for missing operations."""
 
 from dataclasses import replace
 

@@ -24,7 +24,7 @@ from ._variational import fit_variational
 
 METHODS = ("auto", "svi", "mclmc")
 
-CHAINS = "chains from trained modes, since C can draw this network in the time"
+CHAINS = "chains from trained modes, since C code runs this network fast enough"
 """First words of the status of chains."""
 
 
@@ -112,7 +112,7 @@ def fit(
 
     By default it trains eight networks, and a chain in C explores the mode of each (:class:`~pyro_bnn.MCLMC`), as in
     ``BNNRegressor()``. If chains are impossible, it makes a variational fit, which is faster and has a guide and a
-    history, but is often further from the posterior. Chains are impossible if C cannot draw the network (an
+    history, but is often further from the posterior. Chains are impossible if C code does not support the network (an
     LSTM), if there is no C compiler or too little time, or if the model is not on a CPU, learns parameters
     without a prior (such as the noise of ``GaussianLikelihood()``), has several inputs, or computes differently in
     training (dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to
@@ -212,7 +212,7 @@ def fit(
 
 
 def _check_method(method: str, time_limit: float | None, given: Sequence[str]) -> None:
-    """Raise if arguments of variational inference, whose names are given, are combined with those of chains."""
+    """Raise if the arguments of variational inference named in `given` are combined with arguments of chains."""
     if method == "mclmc" and given:
         raise ValueError(
             f'`{given[0]}` needs variational inference, got method="mclmc"; leave it out, or use method="svi".'

@@ -24,7 +24,7 @@ NUM_ERRORS = 1.0
 fit; after the others the fit continues for a quarter of a window."""
 
 NEGLIGIBLE = 0.1
-"""Heuristic: a smaller rise over a window, in nats of the whole data set's ELBO, counts as none, even without noise."""
+"""Heuristic: a smaller rise of the whole data set's ELBO over a window, in nats, is ignored, even without noise."""
 
 
 @dataclass(frozen=True)

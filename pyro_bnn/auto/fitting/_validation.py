@@ -27,7 +27,7 @@ NUM_CHECKS = 10
 class EarlyStopping:
     """A callback that ends a fit when the predictions of validation rows stop improving.
 
-    It compares the mean log-density of the validation targets, in nats, at each check, every `every` epochs.
+    Every `every` epochs it compares the mean log-density of the validation targets, in nats.
     :meth:`restore_best` resets model and guide to the epoch with the largest value.
     """
 

@@ -40,7 +40,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         model_: The fitted :class:`~pyro_bnn.BayesianModel`.
         posterior_: The :class:`~pyro_bnn.Posterior` of the model.
         status_: How the fit ended, and what to try if it failed.
-        n_iter_: Number of epochs; for ``"nuts"`` the number of draws.
+        n_iter_: Number of epochs; for Markov chains the number of draws of each.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
     """
@@ -185,7 +185,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return tags
 
     def predict_distribution(self, X: ArrayLike) -> ClassificationPrediction:
-        """The whole prediction with its uncertainties; classes have their numbers in `classes_`.
+        """The whole prediction with its uncertainties; class i is the label ``classes_[i]``.
 
         Args:
             X: Inputs, shape (N, D).

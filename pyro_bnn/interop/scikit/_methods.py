@@ -102,7 +102,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The model for predictions, its posterior, and the number of epochs, or of draws for NUTS."""
+    """The model for predictions, its posterior, and the number of epochs, or of draws of each chain."""
 
     model: BayesianModel
     posterior: Posterior

@@ -88,7 +88,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
         posterior_: The :class:`~pyro_bnn.Posterior` of the model.
         status_: How the fit ended, and what to try if it failed.
-        n_iter_: Number of epochs; for ``"nuts"`` and ``"mclmc"`` the number of draws.
+        n_iter_: Number of epochs; for Markov chains the number of draws of each.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
 

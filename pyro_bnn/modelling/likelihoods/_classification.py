@@ -50,7 +50,7 @@ class CategoricalLikelihood(_ClassLikelihood):
     the data; ``weights / weights[y].mean()`` gives any weights this mean.
 
     Args:
-        class_weights: Weight above 0 of each class, C numbers; None is 1 for all classes.
+        class_weights: Weight above 0 of each class, C numbers; by default 1 for all classes.
 
     Raises:
         ValueError: If the weights are not C finite numbers above 0.
@@ -108,8 +108,8 @@ class BernoulliLikelihood(_ClassLikelihood):
     Targets are 0 or 1 (integer, boolean or floating point). Predictions get a last axis of two classes, no and yes.
 
     Args:
-        class_weights: Weights above 0 of no and of yes in a fit, as for :class:`CategoricalLikelihood`; None is 1 for
-            both. (1, w) has the effect of ``pos_weight=w`` in torch's ``BCEWithLogitsLoss``.
+        class_weights: Weights above 0 of the classes no and yes in a fit, as for :class:`CategoricalLikelihood`; by
+            default 1 for both. (1, w) has the effect of ``pos_weight=w`` in torch's ``BCEWithLogitsLoss``.
 
     Raises:
         ValueError: If the weights are not two finite numbers above 0.

@@ -63,7 +63,7 @@ def make_likelihood(spec: str) -> Likelihood:
             components in ``mixture:5``. ``gaussian`` alone infers the noise scale, for targets of standard deviation 1.
 
     Raises:
-        ValueError: If there is no such likelihood, it takes no number, or the text after the colon is no such number.
+        ValueError: If the name is unknown, the likelihood takes no number but has one, or its number is wrong.
 
     Example:
         >>> make_likelihood("gaussian:0.5").noise_scale()

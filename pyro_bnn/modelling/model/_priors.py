@@ -1,4 +1,4 @@
-"""The priors of a network's sites: on what they depend, and their distributions given these values."""
+"""The priors of a network's sites: the variables on which they depend, and their distributions given these."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

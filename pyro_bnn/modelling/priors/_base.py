@@ -1,4 +1,4 @@
-"""The interface of priors, and its two kinds: fixed and hierarchical."""
+"""The interface of priors, and the two kinds of priors: fixed and hierarchical."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

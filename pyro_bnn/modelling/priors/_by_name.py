@@ -13,7 +13,7 @@ from ._base import Prior, WeightPrior
 
 @dataclass(frozen=True)
 class PriorByName(Prior):
-    """Chooses the prior of a parameter by its site name: that of the first glob that matches.
+    """Chooses the prior of a parameter by its site name: the prior of the first glob that matches.
 
     Args:
         priors: Prior of each glob, in order of precedence. In a glob, ``*`` is one component of a name, and ``**`` any

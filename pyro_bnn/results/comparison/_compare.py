@@ -38,8 +38,8 @@ def compare(
     chain, so the error includes slow mixing if the part is longer than the chain's correlation time.
 
     Distances are never negative, so noise makes them larger: two sets of draws from one posterior have a distance above
-    0. To see this noise level, pass a guide twice, or two runs of a sampler. For distances near the noise level the
-    errors are up to 1.7 times too large; for much larger distances they are right.
+    0. To see this noise level, pass a guide twice, or two runs of a sampler. Near the noise level the standard errors
+    are up to 1.7 times too large; at much larger distances they are right.
 
     Args:
         model: The model of the posteriors.

@@ -37,7 +37,10 @@ def predict_values(
         moments.add(value.double()[None])
     mean, variance = moments.mean.to(value.dtype), moments.variance
     if bool(mean.isnan().any()):
-        raise ValueError("`model` must return numbers, got NaN for some draws; look for a division by zero or a log.")
+        raise ValueError(
+            "`model` must return numbers, got NaN for some draws; look for a division by zero, or a logarithm of a "
+            "negative number."
+        )
     variance = None if variance is None else variance.to(value.dtype)
     return ValuePrediction(num_samples, None, mean, variance, torch.stack(values) if values else None)
 

@@ -33,7 +33,7 @@ END = object()
 
 
 @overload
-def predict(  # type: ignore[overload-overlap]  # a BayesianModel is a callable, too, and the first that fits is taken
+def predict(  # type: ignore[overload-overlap]  # a BayesianModel is a callable, too; the first overload that fits counts
     model: BayesianModel[P],
     posterior: Posterior | Callable[..., object],
     x: Inputs | Iterable,
@@ -158,8 +158,8 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
     learned = [path for path, value in named if value.requires_grad and path not in random]
     if learned:
         warnings.warn(
-            f"the members of the ensemble share the parameters that are not random (`{learned[0]}` and "
-            f"{len(learned) - 1} more), as this model has them. If each member has learned its own, wrap each in "
+            f"all members of the ensemble predict with this model's values of the parameters that are not random "
+            f"(`{learned[0]}` and {len(learned) - 1} more). If each member has learned its own, wrap each in "
             "`PinnedPosterior(model, posterior)` after its fit; if they are the same, call `requires_grad_(False)` on "
             "them.",
             stacklevel=3,
@@ -248,7 +248,7 @@ def _is_loader(x: object) -> bool:
         while isinstance(first, list) and first:
             first = first[0]
         return not isinstance(first, (numbers.Number, str))
-    is_array = callable(getattr(type(x), "__array__", None))  # memory of tensors, arrays and data frames
+    is_array = callable(getattr(type(x), "__array__", None))  # as tensors, arrays and data frames have
     return isinstance(x, Iterable) and not (is_array or isinstance(x, (tuple, Mapping, str, bytes)))
 
 

@@ -199,7 +199,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Masks of all weights except the fraction with the lowest ratios; equal ratios go in order."""
+    """Masks of all weights except the fraction with the lowest ratios; of equal ratios, the first are removed."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

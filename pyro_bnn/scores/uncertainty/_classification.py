@@ -101,9 +101,9 @@ class ClassificationPrediction(Prediction):
         these columns, whose names end in the output's name or number.
 
         Args:
-            classes: Names of the classes, for labels, targets and columns; None numbers them.
-            outputs: Names of several yes-or-no outputs; None numbers them.
-            index: Labels of the rows; None numbers them.
+            classes: Names of the classes, for labels, targets and columns; by default their numbers.
+            outputs: Names of several yes-or-no outputs; by default their numbers.
+            index: Labels of the rows; by default 0 to N - 1.
         """
         num_classes = self.probs.shape[-1]
         names = None if classes is None else np.array(named("classes", classes, num_classes), object)

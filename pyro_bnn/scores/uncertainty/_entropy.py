@@ -9,8 +9,8 @@ LOG_ZERO = -800.0
 """Finite number used as the logarithm of 0. Its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""The series is used if |u| is below this, with a relative error of 1e-9 after four terms, and otherwise the
-logarithms, with a relative error of 1e-11 S."""
+"""If |u| is below this, the series is used: its relative error after four terms is 1e-9. Otherwise the logarithms are
+used: their relative error is 1e-11 S."""
 
 
 def entropy(probs: Tensor) -> Tensor:
@@ -149,8 +149,8 @@ def require_two(num_samples: int) -> None:
     """Raise unless there are at least two draws."""
     if num_samples < 2:
         raise ValueError(
-            f"an epistemic uncertainty needs at least 2 draws, got {num_samples}, since it is their disagreement; call "
-            "`predict` with a larger `num_samples`."
+            f"an epistemic uncertainty needs at least 2 draws, got {num_samples}, since it measures how they differ; "
+            "call `predict` with a larger `num_samples`."
         )
 
 

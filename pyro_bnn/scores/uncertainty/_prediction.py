@@ -85,7 +85,7 @@ class Prediction(Shown, ABC):
         has no columns for quantities that need several.
 
         Args:
-            index: Labels of the rows, such as the ``index`` of the data frame x; with None they are numbered.
+            index: Labels of the rows, such as the ``index`` of the data frame x; by default 0 to N - 1.
 
         Raises:
             ValueError: If the index has another number of labels.

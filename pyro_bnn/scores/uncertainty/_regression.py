@@ -93,8 +93,8 @@ class RegressionPrediction(Prediction):
         Args:
             level: Probability of the interval from ``lower`` to ``upper``, such as 0.9, with equal probabilities below
                 and above it; needs `keep_draws`.
-            outputs: Names of the outputs; None numbers them if there are several.
-            index: Labels of the rows; None numbers them.
+            outputs: Names of the outputs; by default their numbers, if there are several.
+            index: Labels of the rows; by default 0 to N - 1.
         """
         columns = by_output("mean", self.mean, outputs)
         for name, variance in self.variances().items():
@@ -113,8 +113,8 @@ class RegressionPrediction(Prediction):
         """Scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
 
         Returns:
-            ``rmse``, in the units of y; with `keep_draws` also ``crps``, in the units of y; ``nll``, in nats per row,
-            if y equals the targets given to `predict`, or with `keep_draws`, which the density of other y needs.
+            ``rmse``, in the units of y; with `keep_draws` also ``crps``, in the units of y; and ``nll``, in nats per
+            row. For targets other than those given to `predict`, ``nll`` needs `keep_draws`.
         """
         y = self._targets_for_score(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
@@ -146,7 +146,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Weights, means and scales of all Gaussians in the mixture, shape ``(N, *O, M)``; None if there are others."""
+        """Weights, means and scales of the mixture's Gaussians, shape ``(N, *O, M)``; None if it has others."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None

@@ -20,24 +20,26 @@ from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
 MOST_CLASSES = 20
-"""Largest number of listed classes; of more, only those of lowest recall are listed, without a confusion matrix."""
+"""Most classes to list. If there are more, only those of lowest recall are listed, without a confusion matrix."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
 """Shares of the rows that the network decides if a human decides the least certain ones."""
 
 MISSED, BEHIND = 0.5, 0.1
-"""Heuristic: a class of a lower recall is mostly missed; a recall this far below the accuracy is called low."""
+"""Heuristic: a class with a recall below the first number is mostly missed. A recall that is below the accuracy by more
+than the second number is called low."""
 
 FEWEST = 5
 """Heuristic: with fewer wrong or right rows, the report does not judge whether uncertainty detects errors."""
 
 USEFUL, POSSIBLE = 0.7, 0.6
-"""Heuristic: areas under the ROC curve from which on errors are detected well, or could be detected."""
+"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. They could be
+detected if the probabilities promise at least the second."""
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
 LIMIT = 0.95
-"""Calibration errors up to this quantile of those of a calibrated network count as chance."""
+"""A calibration error counts as chance up to this quantile of the errors of a calibrated network."""
 
 SMALL_EXCESS = 0.01
 """Heuristic: an error less than one point above the mean error of a calibrated network is called slight."""
@@ -46,10 +48,11 @@ SHOWN_SCORES = ("entropy", "mutual information")
 """Scores of unknown images that have pictures."""
 
 HEADLINE = "entropy"
-"""The score that is judged. It is chosen before seeing the data, since the best of several would be too good."""
+"""The score that is judged. It is chosen before seeing the data; the best of several would look too good."""
 
 NOTICED, PARTLY = 0.9, 0.75
-"""Heuristic: areas under the ROC curve from which on unknown images are called noticed, and partly noticed."""
+"""Heuristic: unknown images are noticed if the area under the ROC curve is at least the first number, and partly
+noticed if it is at least the second."""
 
 SHOWN_IMAGES, MOST_VOTED = 2, 4
 """Number of example images of each kind, and of listed classes beside an image."""
@@ -136,7 +139,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """The accuracy, and the accuracy of the rest if a human decides at least as many rows as are wrong."""
+    """The accuracy, and that on the other rows if a human decides at least as many rows as are wrong."""
     text = f"{percent(accuracy)} right"
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
@@ -183,7 +186,8 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
     return judged(
         "predictions",
         f"Problem: the 95 % interval of the recall of a class lies below {percent(MISSED, 0)}. Note: it lies more than "
-        f"{100 * BEHIND:.0f} points below the accuracy; or the lowest recall is below {percent(MISSED, 0)} by chance.",
+        f"{100 * BEHIND:.0f} points below the accuracy; or the lowest recall is below {percent(MISSED, 0)}, "
+        "perhaps by chance.",
         (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}."),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
@@ -220,7 +224,7 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
 
 
 def calibration_section(subject: Subject) -> Section | None:
-    """Calibration error, beside that of a calibrated network by chance; reliability diagram and table of its bins."""
+    """Calibration error and the error that chance gives a calibrated network; reliability diagram and table of bins."""
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()
@@ -279,7 +283,7 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     return judged(
         "uncertainty",
         "Problem: the calibration error exceeds the 95 % quantile of simulations with calibrated probabilities. Note: "
-        f"it exceeds that quantile, but their mean by less than {100 * SMALL_EXCESS:.0f} point.",
+        f"it does, but is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
         (error <= found["limit"], "good", "", good),
         (True, "note" if is_slight else "problem", f"probabilities {short}", text),
     )

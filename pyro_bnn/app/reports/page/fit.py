@@ -113,7 +113,7 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
     kind, more = ("cold", "more") if kl_weight < 1 else ("warm", "less")
     text = (
         f"This is a {kind} posterior: the KL weight was {kl_weight:.3g}, where Bayes' rule has 1, so the weights are "
-        f"{more} certain than the data and the prior make them."
+        f"{more} certain than the data and the prior imply."
     )
     rule = "Reported if the KL weight at the end of the training is not 1."
     return (Verdict("note", "fit", f"a {kind} posterior (KL weight {kl_weight:.3g})", text, rule),)

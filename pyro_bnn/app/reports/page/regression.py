@@ -40,7 +40,7 @@ FEWEST = 20
 """Heuristic: with fewer rows, the report does not say whether uncertainty ranks the errors."""
 
 MOST_DRAWN = 200
-"""Largest number of rows in the picture of intervals; of more, it shows every k-th in the order of the predictions."""
+"""Most rows in the picture of intervals. If there are more, it shows every k-th in the order of the predictions."""
 
 MOST_OUTPUTS = 3
 """Largest number of outputs that have pictures."""
@@ -252,7 +252,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         "uncertainty",
         f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
         "the least sure quarter of the rows has a larger RMSE than the surest. Problem: the correlation is below 0 by "
-        "more than chance; or it is within chance, where correct sds would give more than twice that. Note: the rest.",
+        "more than chance; or it is within chance, though correct sds would exceed twice that limit. Note: the rest.",
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),

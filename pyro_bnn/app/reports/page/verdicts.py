@@ -13,10 +13,10 @@ from .subject import Classified, Regressed
 P = TypeVar("P", bound=Prediction)
 
 NUM_ERRORS = 2.0
-"""Differences of fewer standard errors count as none: larger ones occur by chance in one case of twenty."""
+"""A difference of fewer standard errors is within chance; by chance, larger ones occur in one case of twenty."""
 
 SMALL_GAIN = 0.01
-"""Heuristic: NLL differences of fewer nats per row count as none."""
+"""Heuristic: a smaller difference in NLL, in nats per row, counts as a tie."""
 
 WEAK = 0.5
 """Heuristic: a network is called weak if it avoids less than this share of the mistakes or squared error of a guess."""
@@ -79,7 +79,7 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
 def of_ways(
     found: Classified | Regressed, name: str, rival: Prediction, *, points: str, is_nearer: bool
 ) -> list[Verdict]:
-    """Whether the ensemble predicts better than a rival; and than a single network, if it differs from that."""
+    """Compares the ensemble with a rival and, if the difference is clear, with a single network."""
     one, single = found.single
     own, theirs, alone = (log_density(way) for way in (found.prediction, rival, single))
     error = mean_and_error(own - theirs)[1]
