@@ -42,7 +42,7 @@ def two_heads(options: Options, prior: pb.Prior = PRIOR, member: int = 0, dropou
 
 
 def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam with small steps for the full-rank guide's matrix: the entries of a row add up to one deviation."""
+    """Adam with small steps for the full-rank guide's matrix: a row determines one deviation."""
     groups = [[p for p in parameters if (p.dim() == 2 and p.shape[0] > 100) == is_large] for is_large in (False, True)]
     return torch.optim.Adam([{"params": groups[0]}, {"params": groups[1], "lr": 1e-3}], lr=0.03)
 
