@@ -116,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--data", type=Path, help="folder that contains MNIST/raw")
-    parser.add_argument("--epochs", type=int, help="for each task; default 30 of digits, 10 of MNIST")
+    parser.add_argument("--epochs", type=int, help="epochs for each task; default 30 for digits, 10 for MNIST")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

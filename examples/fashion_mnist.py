@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder that contains FashionMNIST/raw and MNIST/raw")
     parser.add_argument("--download", action="store_true", help="fetch missing data into that folder")
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--kl-weight", type=float, default=0.3, help="KL weight: 1 is the ELBO, less a cold posterior")
+    parser.add_argument("--kl-weight", type=float, default=0.3, help="KL weight: the ELBO at 1, a cold posterior below")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the pictures")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -96,8 +96,8 @@ def votes(options: argparse.Namespace, known: tuple) -> tuple[Tensor, Tensor, tu
     )
     detection = metrics.ood_scores(seen.total, unseen.total)
     print(
-        f"votes: accuracy {metrics.accuracy(seen.probs, images.y_test):.1%} on known images; the entropy tells unknown "
-        f"ones with AUROC {detection.auroc:.3f} ± {detection.auroc_standard_error:.3f}",
+        f"votes: accuracy {metrics.accuracy(seen.probs, images.y_test):.1%} on known images; the entropy detects "
+        f"unknown ones with AUROC {detection.auroc:.3f} ± {detection.auroc_standard_error:.3f}",
         flush=True,
     )
     a, b = (int(p.total.argsort()[len(p) // 2]) for p in (seen, unseen))  # of median entropy

@@ -25,7 +25,7 @@ GRID = torch.linspace(-1.5, 1.5, 500)[:, None]
 TRUTH = 10 * torch.sin(2 * torch.pi * GRID)
 INSIDE = GRID.flatten().abs() <= 0.5
 
-PRIOR, MAP_PRIOR = pb.NormalPrior(1.0), pb.NormalPrior(2.0)  # so that a point's title has room
+PRIOR, MAP_PRIOR = pb.NormalPrior(1.0), pb.NormalPrior(2.0)  # a point estimate fits better with a wide prior
 MIXTURE = pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.05)
 WEIGHT_DECAY, DROPOUT, BATCH_SIZE = 1e-3, 0.01, 8  # the settings of the study that this one follows
 INIT = pb.NetworkInit(scale=0.03)
@@ -42,7 +42,7 @@ def two_heads(options: Options, prior: pb.Prior = PRIOR, member: int = 0, dropou
 
 
 def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam with small steps for the full-rank guide's matrix: the entries of a row add up to one deviation."""
+    """Adam with small steps for the full-rank guide's matrix: a row determines one deviation."""
     groups = [[p for p in parameters if (p.dim() == 2 and p.shape[0] > 100) == is_large] for is_large in (False, True)]
     return torch.optim.Adam([{"params": groups[0]}, {"params": groups[1], "lr": 1e-3}], lr=0.03)
 

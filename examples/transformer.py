@@ -122,7 +122,7 @@ def fit(x: Tensor, y: Tensor, is_bayesian: bool, num_epochs: int, seed: int) -> 
 @plotting.style()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=800, help="largest number of each library for training")
+    parser.add_argument("--texts", type=int, default=800, help="largest number of training texts from each library")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--validation", action="store_true", help="test on training files set aside instead")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the pictures")

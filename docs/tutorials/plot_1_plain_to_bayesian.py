@@ -81,8 +81,8 @@ print("random weights:", ", ".join(model.site_names))
 
 # %%
 # **Trap: num_data.** It is the number of rows of the whole data set, not of a batch. It balances data and prior: with
-# too small a number the prior has too much influence. `fit` refuses a wrong number if it gets whole data; in your own
-# loop, with your own loader, nothing checks it.
+# too small a number the prior has too much influence. `fit` refuses a wrong number if you pass all data at once; in
+# your own loop, with your own loader, nothing checks it.
 #
 # A prior over weights is a prior over *functions*. Draw some before you use it: the model is a Pyro model, so
 # calling it draws weights and returns the network's output.
@@ -168,7 +168,7 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
 # the sine turns back. **A posterior depends on its prior.** Its uncertainty tells you *that* an input is far from the
 # data; the band need not contain the truth there.
 #
-# **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. Its extreme case is
+# **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. The extreme case is
 # weight 0:
 
 point = pb.fit_svi(

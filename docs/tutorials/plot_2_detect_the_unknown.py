@@ -173,7 +173,7 @@ plt.show()
 
 # %%
 # Each curve shows the share of images with a score below the value on the axis: the further apart the two curves, the
-# better. The last panel has the ROC curves; the area below one, the AUROC, is the probability that a random unknown
+# better. The last panel has the ROC curves; the area below a curve, the AUROC, is the probability that a random unknown
 # image has a larger score than a random known one (0.5 is guessing, 1 perfect).
 #
 # A rule for work

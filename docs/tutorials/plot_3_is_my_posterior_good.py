@@ -77,8 +77,8 @@ for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
 plt.show()
 
 # %%
-# In the middle the network has learned nothing, and its bands ignore the data. On the right it fits the data, but it is
-# certain in the gap, where there are no data. The messages above name the two problems and their remedies.
+# In the middle picture the network has learned nothing, and its bands ignore the data. In the right picture it fits the
+# data, but it is certain in the gap, where there are no data. The messages above name both problems and their remedies.
 #
 # Check 2: how noisy are the gradients?
 # -------------------------------------

@@ -77,8 +77,8 @@ plotting.pruning_curve(report, axes)
 plt.show()
 
 # %%
-# Without 90 % of the weights the network is nearly as good. The NLL of the ensemble even *falls* at first, since the
-# removed weights added only noise. Without 98 % the network is bad.
+# With 90 % of the weights removed, the network is nearly as good. The NLL of the ensemble even *falls* at first, since
+# the removed weights added only noise. With 98 % removed, the network is bad.
 #
 # Prune, then train on
 # --------------------
@@ -102,8 +102,8 @@ for fraction in (0.98, 0.95):
     print(f"{'':28} last ELBO {small.history.elbo[-1]:.0f} nats, of all weights {posterior.history.elbo[-1]:.0f}")
 
 # %%
-# Further training improves the network with 2 % of its weights much; with 5 % of its weights the network is about as
-# good as with all of them. The ELBO is far higher, since a removed weight adds no divergence. **Trap:** the two ELBOs
+# Further training greatly improves the network that keeps 2 % of its weights; the one that keeps 5 % is about as good
+# as the whole network. The ELBO is far higher, since a removed weight adds no divergence. **Trap:** the two ELBOs
 # are bounds for different models, so the difference does not show that the small model is better; it does show that
 # weights without use lower the ELBO of the large one.
 #
