@@ -277,7 +277,7 @@ def test_intervals_of_accuracies_are_wilsons():
         (lambda: metrics.crps_from_draws(torch.zeros(1, 3), torch.zeros(3)), "at least 2 draws"),
         (lambda: metrics.crps_from_draws(torch.zeros(5, 3), torch.zeros(3, 1)), "`draws` must have shape"),
         (lambda: metrics.crps_from_draws(torch.full((5, 3), math.inf), torch.zeros(3)), "`draws` must be finite"),
-        (lambda: metrics.crps_of_normal_mixture(*torch.ones(3, 4, 2), torch.zeros(4)), "`weights` must hold prob"),
+        (lambda: metrics.crps_of_normal_mixture(*torch.ones(3, 4, 2), torch.zeros(4)), "`weights` must contain prob"),
         (
             lambda: metrics.crps_of_normal_mixture(
                 *torch.zeros(3, 4, 1) + torch.tensor([1.0, 0, 0])[:, None, None], torch.zeros(4)

@@ -321,7 +321,7 @@ def _running(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict[str, Tensor]:
-    """Means over the batches of the statistics for a draw; the model does not change."""
+    """The statistics of batch normalisation for a draw, averaged over the batches; the model does not change."""
     with eval_mode(model), _recording(model):
         for batch in batches:
             model.output_given(draw, batch)

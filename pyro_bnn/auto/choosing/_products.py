@@ -16,13 +16,13 @@ from ...modelling.model import BayesianModel
 def num_products(model: BayesianModel, x: Tensor) -> int:
     """Multiplications in the products of matrices and convolutions for one row; at least the number of weights."""
     values = {name: model.initial_value(name) for name in model.site_names}
-    counter = _Counter()
+    counter = _ProductCounter()
     with torch.no_grad(), seeded(0, model.device), eval_mode(own := copied(model)), counter:
         own.output_given(values, x[:1].clone())
     return max(sum(value.numel() for value in values.values()), counter.num_products)
 
 
-class _Counter(TorchDispatchMode):
+class _ProductCounter(TorchDispatchMode):
     """Counts multiplications, by the formulas of torch."""
 
     def __init__(self) -> None:

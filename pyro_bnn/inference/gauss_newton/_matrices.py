@@ -252,7 +252,7 @@ def owners(net: nn.Module) -> list[nn.Module]:
 
 
 def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """The output of a network, and the inputs and outputs of all calls of :func:`owners`.
+    """The output of a network, and for each module of :func:`owners` the input and output of each of its calls.
 
     Later layers get copies of the outputs, since they may change these in place.
     """

@@ -106,8 +106,8 @@ class Diagnosis:
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
     For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean with the smallest
-    divergence from the prior. A mixture can have several local minima, and a weight close to any of these Gaussians is
-    at the prior.
+    divergence from the prior. For a mixture this divergence can have several local minima in :math:`s`. A weight is
+    then at the prior if its divergence from the Gaussian of any minimum is below 0.2 nats.
 
     A weight has *collapsed* if its draws are practically equal: if :math:`\sigma` is below :math:`0.003\, s / \sqrt N`
     for N rows of data, or below the resolution of the guide's numbers at :math:`\mu`. To reach the first limit, each

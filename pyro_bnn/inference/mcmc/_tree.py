@@ -1,7 +1,7 @@
 """The trees of the No-U-Turn Sampler: their fields, and the functions that make them grow.
 
-A trajectory starts as a tree of one point (`begin`). A subtree as large as the tree grows from one of its ends, one
-leapfrog step at a time (`grow`), until it is complete, turns back or diverges (`ended`). A complete subtree is added to
+A trajectory starts as a tree of one point (`begin`). A subtree grows from one end of the tree, one leapfrog
+step at a time (`grow`), until it is as large as the tree (complete), turns back or diverges (`ended`). A complete subtree is added to
 the tree (`merge`), and the next one starts from a random end (`turn`); `finish` does both.
 
 Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that it marks.
@@ -234,8 +234,9 @@ def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Ten
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
     needs the subtree's first leaf, so first leaves are stored. Every even leaf n is a first leaf; its level is the
-    number of ones in the binary form of n // 2. An odd leaf completes as many balanced subtrees as its binary form has
-    ones at the end; their first leaves are the last ones stored.
+    number of ones in the binary form of n // 2. An odd leaf completes one balanced subtree for each 1
+    at the end of its binary form. The first leaves of these subtrees are stored at the odd leaf's own level, which is
+    defined in the same way, and at the levels just below it.
 
     Both tables have a row per leaf of the largest tree's last subtree, and a column per level.
     """

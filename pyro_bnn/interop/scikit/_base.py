@@ -185,7 +185,7 @@ class BNNEstimator(Settings):
     def _part(
         self, rows: np.ndarray, parameter: str, classes: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """The rows divided into those to fit and a share, named by a parameter, to hold out; None for no share."""
+        """The rows to fit and the rows to hold out, whose share is the value of a parameter; None without a share."""
         value = getattr(self, parameter)
         if value is None:
             return rows, None

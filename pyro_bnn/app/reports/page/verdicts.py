@@ -49,7 +49,7 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
-    """The name in sentences and the prediction of the simple method with the lowest NLL."""
+    """The simple method with the lowest NLL: its name, as sentences use it, and its prediction."""
     name, rival = max(rivals.items(), key=lambda item: _mean_density(item[1]))
     return RIVALS.get(name, name), rival
 
