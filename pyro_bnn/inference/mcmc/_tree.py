@@ -1,8 +1,8 @@
 """The trees of the No-U-Turn Sampler: their fields, and the functions that make them grow.
 
-A trajectory starts as a tree of one point (`begin`). A subtree grows from one end of the tree, one leapfrog
-step at a time (`grow`), until it is as large as the tree (complete), turns back or diverges (`ended`). A complete subtree is added to
-the tree (`merge`), and the next one starts from a random end (`turn`); `finish` does both.
+A trajectory starts as a tree of one point (`begin`). A subtree grows from one end of the tree, one leapfrog step at a
+time (`grow`), until it is as large as the tree (complete), turns back or diverges (`ended`). A complete subtree is
+added to the tree (`merge`), and the next one starts from a random end (`turn`); `finish` does both.
 
 Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that it marks.
 
