@@ -93,6 +93,11 @@ SHORTER = {
         "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=40)",
         "pb.fit(model, (x, y), seed=0)": 'pb.fit(model, (x, y), method="svi", max_epochs=500, seed=0)',
     },
+    "docs/how_to/calibrate.md": {
+        'method="svi", calibration_fraction': 'method="svi", max_iter=300, calibration_fraction',
+        'method="svi", seed=0)': 'method="svi", max_epochs=300, seed=0)',
+        'method="svi", random_state=0)': 'method="svi", max_iter=300, random_state=0)',
+    },
     "docs/how_to/modes.md": {
         "num_warmup=600": "num_warmup=200",
         "num_samples=200": "num_samples=100",
@@ -141,6 +146,7 @@ PEERS = [page for page in PAGES if page.startswith("docs/coming_from/")]
 
 @pytest.mark.parametrize("page", sorted(set(PAGES) - {"docs/how_to/lightning.md"}))  # `test_lightning.py` runs it
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
+@pytest.mark.filterwarnings("ignore::pyro_bnn.PosteriorWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.uses_param_store  # by Pyro's own loops
 def test_snippets_of_a_page_run_one_after_the_other(page, monkeypatch, tmp_path):
     """All but those of other libraries, which follow a line `<!-- needs: PACKAGE -->`."""
