@@ -1,5 +1,6 @@
 """The benchmarks of tables: with classes, by a published protocol, and with gaps in the inputs."""
 
+import functools
 import json
 import sys
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import gaps, tables
+from benchmarks import coverage, gaps, tables
 
 
 def run(monkeypatch, capsys, module, *arguments):
@@ -73,3 +74,24 @@ def test_rivals_are_scored_in_units_of_the_targets_deviation(monkeypatch, capsys
     row = json.loads((tmp_path / "tables.jsonl").read_text())
     assert row["rmse"] == pytest.approx(1, abs=0.25)
     assert row["nll"] == pytest.approx((np.log(2 * np.pi) + row["rmse"] ** 2) / 2)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_intervals_are_scored_in_all_and_by_the_predicted_deviation(real_uci, monkeypatch, capsys, tmp_path):
+    quick = functools.partial(coverage.BNNRegressor, (4,), max_iter=20, num_samples=20)
+    monkeypatch.setattr(coverage, "BNNRegressor", quick)
+    monkeypatch.setattr(
+        coverage, "by_mapie", lambda regressor, x, y, x_test: (x_test[:, :1] - 1e9, x_test[:, :1] + 1e9)
+    )
+    options = ("--data", real_uci, "--out", tmp_path, "--datasets", "yacht", "--splits", 1)
+    printed = run(monkeypatch, capsys, coverage, *options)
+    rows = {row["intervals"]: row for row in map(json.loads, (tmp_path / "coverage.jsonl").read_text().splitlines())}
+    assert [*rows] == ["network", "absolute", "scaled", "quantile", "MAPIE, absolute"]
+    assert rows["MAPIE, absolute"]["coverage"] == 1
+    for row in rows.values():
+        assert row["coverage"] > 0.6 or row["intervals"] == "network"  # whose fit was cut short
+        assert np.average(row["thirds"], weights=[11, 10, 10]) == pytest.approx(row["coverage"])
+        assert f"| yacht | {row['intervals']} | 1 | {100 * row['coverage']:.1f} | {row['width']:.3f} |" in printed
+    before = (tmp_path / "coverage.jsonl").read_text()
+    run(monkeypatch, capsys, coverage, *options)
+    assert (tmp_path / "coverage.jsonl").read_text() == before  # what is there is not run again

@@ -9,6 +9,7 @@ References:
 
 from ._adaptive import AdaptiveIntervals
 from ._intervals import ConformalIntervals
+from ._intervals import IntervalScore as IntervalScore
 from ._scaling import SpreadFactor, Temperature
 from ._sets import ConformalSets
 
