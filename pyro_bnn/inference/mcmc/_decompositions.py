@@ -301,7 +301,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.native_group_norm.default: group_norm,
     aten.native_batch_norm.default: batch_norm,
     aten._softmax.default: softmax,
-    aten._safe_softmax.default: softmax,
+    **({aten._safe_softmax.default: softmax} if hasattr(aten, "_safe_softmax") else {}),  # not in torch 2.4
     aten._softmax_backward_data.default: softmax_backward,
     **get_decompositions(
         [aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward]
