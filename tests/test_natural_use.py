@@ -258,7 +258,7 @@ def test_the_optimizer_alone_has_no_step(monkeypatch):
     with pytest.raises(ValueError, match="pass the optimizer to `fit_svi` or `svi_step`"):
         optimizer.step()
     forbid_direct(monkeypatch)
-    with pytest.raises(ValueError, match="closed because forbidden by the test"):
+    with pytest.raises(ValueError, match="impossible because forbidden by the test"):
         fit(model, guide, x, y, elbo=TraceMeanField_ELBO())
 
 

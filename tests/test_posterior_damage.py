@@ -177,7 +177,7 @@ FORGED = {
     "prior": (
         "kronecker",
         put(lambda c: inner(c)["prior_precisions"], net__0__bias=-torch.ones(()).double()),
-        "the prior precisions of `net.0.bias` must be above 0",
+        "the prior precisions of `net.0.bias` must be one number or one for each weight, above 0",
     ),
     "scales": ("kronecker", spoil(covariance, "scales", first(-1.0)), "scales of the covariance must be above 0"),
     "left": (
