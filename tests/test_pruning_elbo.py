@@ -125,9 +125,7 @@ def test_an_estimator_needs_the_direct_path_and_says_what_closes_it():
     model, x, y = small_model(num_data=6)
     guide = pruning.prune(scattered(model), fraction=0.5).guide
     guide.rho.get_parameter("net.0.bias").register_hook(lambda gradient: gradient)
-    with pytest.raises(
-        ValueError, match="impossible because parameters of the guide have hooks; leave the estimator out"
-    ):
+    with pytest.raises(ValueError, match="impossible because parameters of the guide have hooks; leave"):
         pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1, estimator=pb.Flipout())
 
 
