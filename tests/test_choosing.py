@@ -223,6 +223,11 @@ def test_weights_of_rows_count_in_the_choice_and_the_fit():
     [
         ([nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)], (5,), 5 * 7 + 7 * 3 + 7 + 3),  # weights, biases included
         ([nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 3)], (1, 8, 8), 6 * 6 * 4 * 9 + 144 * 3),
+        (
+            [nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)],
+            (50, 4),
+            50 * (4 * 12 + 4 * 4 + 2 * 32) + 2 * 50 * 50 * 4,
+        ),
         ([nn.Embedding(50, 2), nn.Flatten(), nn.Linear(6, 3)], None, 50 * 2 + 6 * 3 + 3),
     ],
 )

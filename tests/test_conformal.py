@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,13 @@ def classes(probs):
         variance_of_logits=zeros,
         logits=None,
     )
+
+
+def certain(prediction):
+    """The prediction with a variance of 0 in its first row."""
+    aleatoric = prediction.aleatoric.clone()
+    aleatoric[0] = 0
+    return replace(prediction, aleatoric=aleatoric)
 
 
 def wrong_model(num_rows):
@@ -104,7 +112,7 @@ def test_the_radius_is_the_right_order_statistic():
     intervals = pb.calibration.ConformalIntervals(prediction, y, score="absolute")
     assert intervals.num_rows == 19
     for level, expected in ((0.9, 18.0), (0.95, 19.0), (0.5, 10.0)):  # ceil(20 * level)
-        assert intervals.interval(prediction, level)[1, 0, 0] == expected
+        assert intervals.interval(prediction, level)[1, 0, 0] == pytest.approx(expected, rel=1e-14)
     with pytest.raises(ValueError, match=r"`level` 0.96 needs at least 24 calibration rows, got 19"):
         intervals.interval(prediction, 0.96)
 
@@ -213,11 +221,22 @@ def test_adaptive_intervals_use_only_rows_before_their_own():
         ),
         (lambda p, c, y: pb.calibration.ConformalIntervals(p, y[:3]), r"`y` must have shape \(40, 1\), got \(3, 1\)"),
         (lambda p, c, y: pb.calibration.ConformalIntervals(p, y, score="best"), "`score` must be one of 'absolute'"),
-        (lambda p, c, y: pb.calibration.ConformalSets(c, y), r"`y` must have shape \(40,\), got \(40, 1\)"),
+        (lambda p, c, y: pb.calibration.ConformalSets(c, y.round()), r"`y` must have shape \(40,\), got \(40, 1\)"),
         (lambda p, c, y: pb.calibration.ConformalSets(c, 9 + 0 * y[:, 0]), "`y` must be labels from 0 to 4"),
         (
             lambda p, c, y: pb.calibration.ConformalSets(p, y),
             "`prediction` must be a prediction of classes, made by predict, got Regr",
+        ),
+        (lambda p, c, y: pb.calibration.ConformalSets(c, y[:, 0]), "`y` must be whole numbers"),
+        (lambda p, c, y: pb.calibration.ConformalIntervals(certain(p), y), "must have variances above 0"),
+        (lambda p, c, y: pb.calibration.AdaptiveIntervals().update(certain(p), y), "must have variances above 0"),
+        (
+            lambda p, c, y: pb.calibration.ConformalIntervals(p, y).interval(numbers(y.expand(40, 3), 1 + 0 * y)),
+            r"`prediction` must have outputs of shape \(1,\), as in the calibration, got \(3,\)",
+        ),
+        (
+            lambda p, c, y: pb.calibration.ConformalSets(c, 0 * y[:, 0]).sets(classes(c.probs[:, :4])),
+            "`prediction` must have 5 classes, as in the calibration, got 4",
         ),
         (lambda p, c, y: pb.calibration.Temperature(0.0), "`value` must be a finite number above 0"),
         (lambda p, c, y: pb.calibration.AdaptiveIntervals(level=2), "`level` must lie strictly between 0 and 1"),
@@ -271,3 +290,63 @@ def test_the_sets_of_a_classifier_contain_the_label():
         pb.BNNClassifier(random_state=0, **QUICK).fit(x, y).predict_set(x)
     with pytest.raises(ValueError, match="`calibration_fraction` must be None for `partial_fit`"):
         pb.BNNClassifier(calibration_fraction=0.5, random_state=0, **QUICK).partial_fit(x, y)
+
+
+def test_sets_do_not_depend_on_the_other_rows_of_a_call():
+    prediction, labels = labelled(300)
+    sets = pb.calibration.ConformalSets(prediction, labels, seed=0)
+    new, _ = labelled(50)
+    together, alone = sets.sets(new), torch.cat([sets.sets(new[row : row + 1]) for row in range(50)])
+    assert torch.equal(together, alone)
+
+
+def test_equal_targets_on_the_edge_are_inside():
+    for mean, sd, y in torch.rand(200, 3, dtype=torch.float32).unbind():
+        prediction, target = numbers(mean.expand(50, 1), sd.expand(50, 1) + 0.1), y.expand(50, 1)
+        assert share_inside(pb.calibration.ConformalIntervals(prediction, target).interval(prediction), target) == 1
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_rows_that_calibrate_take_no_part_in_the_fit():
+    x, y = skewed(60, 0)
+    first = pb.BNNRegressor(calibration_fraction=0.5, random_state=0, **QUICK).fit(x, y)
+    fitted = []
+    for row in range(20):
+        changed = y.copy()
+        changed[row] = 1000
+        other = pb.BNNRegressor(calibration_fraction=0.5, random_state=0, **QUICK | {"max_iter": 1}).fit(x, changed)
+        fitted.append(not np.array_equal(other._mean, first._mean))
+    assert 5 < sum(fitted) < 15  # half of the rows
+    row = fitted.index(False)
+    changed = y.copy()
+    changed[row] = 1000
+    again = pb.BNNRegressor(calibration_fraction=0.5, random_state=0, **QUICK).fit(x, changed)
+    assert (again.predict(x) == first.predict(x)).all()
+    assert (
+        np.ptp(again.predict_interval(x, 0.95), axis=1).mean()
+        > 10 * np.ptp(first.predict_interval(x, 0.95), axis=1).mean()
+    )
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_intervals_of_counts_have_whole_ends():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(100, 2))
+    model = pb.BNNRegressor(likelihood="poisson", calibration_fraction=0.3, random_state=0, **QUICK)
+    ends = model.fit(x, random.poisson(1.0, 100)).predict_interval(x, 0.9)
+    assert (ends == ends.round()).all()
+    assert ends.min() == 0
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "weights", "message"),
+    [
+        (pb.BNNRegressor, np.arange(20.0), np.ones(20), "must be None with `sample_weight`, got 0.3"),
+        (pb.BNNClassifier, np.eye(20, 3, dtype=int), None, "must be None with several labels for each row"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused_before_the_fit(estimator, y, weights, message):
+    with pytest.raises(ValueError, match=f"`calibration_fraction` {message}"):
+        estimator(calibration_fraction=0.3, **QUICK).fit(np.arange(20.0)[:, None], y, sample_weight=weights)
+    with pytest.raises(ValueError, match=r"must leave a row to calibrate and two to fit, got 0\.95 for 20 rows"):
+        pb.BNNRegressor(calibration_fraction=0.95, **QUICK).fit(np.arange(20.0)[:, None], np.arange(20.0))

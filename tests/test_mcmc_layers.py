@@ -35,6 +35,22 @@ class Attention(nn.Module):
         return self.last(self.attention(x, x, x, need_weights=False)[0].mean(1))
 
 
+class Masked(nn.Module):
+    """Attention in which one place may look nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 12), nn.Linear(4, 3)
+        mask = torch.ones(5, 5, dtype=torch.bool)
+        mask[2] = False
+        mask[0, 1:] = False
+        self.register_buffer("mask", mask)
+
+    def forward(self, x):
+        parts = self.first(x)[:, None].chunk(3, -1)
+        return self.last(nn.functional.scaled_dot_product_attention(*parts, attn_mask=self.mask)[:, 0].mean(1))
+
+
 class Sequence(nn.Module):
     """A convolution along the rows, each of whose outputs depends on three rows."""
 
@@ -94,6 +110,11 @@ NETS = {
     "batch norm of images": (images(lambda: [nn.BatchNorm2d(4)], size=6), IMAGE),
     "softmax": (lambda: nn.Sequential(nn.Linear(4, 6), nn.Softmax(-1), nn.Linear(6, 3)), ROW),
     "attention": (Attention, (5, 4)),
+    "attention with a mask": (Masked, (5, 4)),
+    "many pixels": (
+        lambda: nn.Sequential(nn.Conv2d(1, 40, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, 3)),
+        (1, 14, 14),
+    ),
     "encoder of a transformer": (
         lambda: nn.Sequential(
             nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True), nn.Flatten(), nn.Linear(12, 3)
@@ -131,7 +152,7 @@ DAILY = [
 ]
 
 
-@pytest.mark.daily(*(f"{name}-517" for name in DAILY), "attention-9")
+@pytest.mark.daily(*(f"{name}-517" for name in DAILY), "attention-9", "attention with a mask-9", "many pixels-9")
 @pytest.mark.parametrize("num_data", [9, 517])  # no blocks, and several of them with a rest
 @pytest.mark.parametrize("name", NETS)
 def test_potentials_and_gradients_are_those_of_torch(name, num_data):

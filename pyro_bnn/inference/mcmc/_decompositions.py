@@ -284,6 +284,13 @@ def softmax(x: Tensor, axis: int, *_: Any, **__: Any) -> Tensor:
     return x.log_softmax(axis).exp()
 
 
+def safe_softmax(x: Tensor, axis: int, *_: Any, **__: Any) -> Tensor:
+    """Zeros where all elements along the axis are minus infinity."""
+    number = torch.where(x > -math.inf, torch.ones_like(x), torch.zeros_like(x)).sum(axis, True)
+    finite = torch.where(number > 0, x, torch.zeros_like(x))
+    return torch.where(number > 0, finite.log_softmax(axis).exp(), torch.zeros_like(x))
+
+
 def softmax_backward(gradient: Tensor, output: Tensor, axis: int, _: Any) -> Tensor:
     return output * (gradient - (gradient * output).sum(axis, True))
 
@@ -301,7 +308,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.native_group_norm.default: group_norm,
     aten.native_batch_norm.default: batch_norm,
     aten._softmax.default: softmax,
-    **({aten._safe_softmax.default: softmax} if hasattr(aten, "_safe_softmax") else {}),  # not in torch 2.4
+    **({aten._safe_softmax.default: safe_softmax} if hasattr(aten, "_safe_softmax") else {}),  # not in torch 2.4
     aten._softmax_backward_data.default: softmax_backward,
     **get_decompositions(
         [aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward]

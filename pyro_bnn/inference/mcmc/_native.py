@@ -31,8 +31,8 @@ MOST_PRODUCTS = 2**20
 MOST_PRODUCTS_OF_BLOCKS = 2**24
 """The same limit for one block of rows. It is higher since blocks stay in the processor's cache."""
 
-MOST_LINES = 5000
-"""Heuristic: more lines of C take over ten seconds to compile."""
+MOST_LINES, MOST_CHARACTERS = 5000, 200_000
+"""Heuristic: longer C texts take longer than ten seconds to compile."""
 
 NUM_KEPT = 64
 """Number of compiled texts to keep; the least recently used are dropped. Each takes a few kilobytes."""
@@ -113,8 +113,12 @@ def _require_small(potential: Emitted) -> None:
         raise UnsupportedError(
             f"the density takes {potential.num_products:,} multiplications, over {most:,}, which torch does faster"
         )
-    if (count := potential.text.count("\n")) > MOST_LINES:
-        raise UnsupportedError(f"the density takes {count:,} lines of C, over {MOST_LINES:,}, which compile slowly")
+    for name, count, most in (
+        ("lines", potential.text.count("\n"), MOST_LINES),
+        ("characters", len(potential.text), MOST_CHARACTERS),
+    ):
+        if count > most:
+            raise UnsupportedError(f"the density takes {count:,} {name} of C, over {most:,}, which compile slowly")
 
 
 def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:

@@ -15,6 +15,9 @@ NUM_TERMS = 8
 NUM_SUMS = 10
 """Heuristic: most sums over one long axis in one loop. The loop reads numbers that the sums share only once."""
 
+MOST_TERMS = 256
+"""Most terms of a sum that are written out one by one, if there are no blocks of rows; heuristic."""
+
 Term = Callable[[Index, Index], str]
 """Function of two indices, of a sum and of a term in it, that returns the text of the term."""
 
@@ -77,7 +80,8 @@ def convolution(
         at = [f"({scaled(i, step)} + {scaled(k, gap)})" for i, step, k, gap in steps]
         return f"{x.at([row, channel, *at])} * {weight.at([to, channel, *inside])}"
 
-    if writer.size in reduced or max(reduced) > max(memory.shape):
+    is_long = writer.size not in memory.shape and math.prod(reduced) > MOST_TERMS
+    if writer.size in reduced or max(reduced) > max(memory.shape) or is_long:
         _add_along(writer, term, reduced, constant(0.0, memory.shape), memory, "rows")
     else:
         _add_across(writer, term, reduced, constant(0.0, memory.shape), memory)

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
-from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..._core.functional import ordinary_attention
 
 
 class UnsupportedError(Exception):
@@ -49,7 +50,7 @@ def traced(
     Raises:
         UnsupportedError: If the function cannot be recorded, for example because it branches on a value.
     """
-    with unsupported_if_it_fails(), sdpa_kernel([SDPBackend.MATH]):
+    with unsupported_if_it_fails(), ordinary_attention():
         graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)
     graph.graph.eliminate_dead_code()
     constants = _lift(graph)

@@ -3,7 +3,6 @@
 import copy
 import secrets
 import warnings
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -60,7 +59,7 @@ class BNNEstimator(Settings):
     posterior_: Posterior
     _units: tuple[Tensor, Tensor]  # mean and scale of the inputs
     _design: Design  # of the first part of the data
-    _calibration: Any  # made by `_calibrated`; None without held-out rows
+    _calibration: Any = None  # conformal intervals or sets, if rows were set aside
 
     def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
         """Checked inputs, shape (N, D), and targets; `is_next` if an earlier part of the data was fitted."""
@@ -135,16 +134,7 @@ class BNNEstimator(Settings):
             _checks.positive("time_limit", self.time_limit)
             if self.method != "auto":
                 raise ValueError(f'`time_limit` needs method="auto", got {self.method!r}; leave it out.')
-        self._seed = self._drawn_seed()
-        rows, calibrating = self._part(np.arange(len(x)), "calibration_fraction", classes)
-        held_out = None
-        if _checks.flag("early_stopping", self.early_stopping) and self.method not in WITHOUT_VALIDATION:
-            rows, held_out = self._part(rows, "validation_fraction", classes)
-        if calibrating is not None and is_part:
-            raise ValueError(
-                f"`calibration_fraction` must be None for `partial_fit`, got {self.calibration_fraction!r}; use `fit`, "
-                "or calibrate by `pyro_bnn.calibration`."
-            )
+        rows, held_out = self._split(len(x), classes)
         start = self.posterior_ if is_next else None
         if not is_next:
             self._units = standard_units(x[rows], None if weights is None else weights[rows])
@@ -167,32 +157,47 @@ class BNNEstimator(Settings):
         fitted = method(Task(self, designs, build, (x[rows], targets[rows]), held, self._seed, start))
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         self._calibration = None
-        if calibrating is not None:
-            self._calibration = self._calibrated(self._predicted(x[calibrating], keep_draws=False), y[calibrating])
         if not self.posterior_.status:
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
         return self
 
-    @abstractmethod
-    def _calibrated(self, prediction: Prediction, y: Tensor) -> Any:
-        """The conformal intervals or sets from rows that were held out, with targets as `_fit` takes them."""
+    def _set_aside(self, num_rows: int, *, why_not: str | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """The rows to fit, and the rows that calibrate or None; draws the seed of the fit.
+
+        `why_not` says why the fit cannot be calibrated, if it cannot.
+        """
+        self._seed = self._drawn_seed()
+        rows, fraction = np.arange(num_rows), self.calibration_fraction
+        if fraction is None:
+            return rows, None
+        share = _checks.between_zero_and_one("calibration_fraction", fraction)
+        if why_not is not None:
+            raise ValueError(
+                f"`calibration_fraction` must be None {why_not}, got {fraction!r}; leave it out, or calibrate by "
+                "`pyro_bnn.calibration`."
+            )
+        count = round(share * num_rows)
+        if not 1 <= count <= num_rows - 2:
+            raise ValueError(
+                f"`calibration_fraction` must leave a row to calibrate and two to fit, got {fraction!r} for {num_rows} "
+                "rows."
+            )
+        order = np.random.default_rng(self._seed).permutation(num_rows)
+        return np.sort(order[count:]), np.sort(order[:count])
 
     def _drawn_seed(self) -> int:
         if self.random_state is None:
             return secrets.randbelow(LARGEST_SEED)  # numpy's global generator is not changed
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
-    def _part(
-        self, rows: np.ndarray, parameter: str, classes: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """The rows to fit and the rows to hold out, whose share is the value of a parameter; None without a share."""
-        value = getattr(self, parameter)
-        if value is None:
+    def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """The rows to fit, and the rows for early stopping or None."""
+        rows = np.arange(num_rows)
+        if not _checks.flag("early_stopping", self.early_stopping) or self.method in WITHOUT_VALIDATION:
             return rows, None
-        share = _checks.between_zero_and_one(parameter, value)
-        stratify = None if classes is None else classes[rows]
-        fitted, held_out = train_test_split(rows, test_size=share, random_state=self._seed, stratify=stratify)
-        return np.sort(fitted), np.sort(held_out)
+        share = _checks.between_zero_and_one("validation_fraction", self.validation_fraction)
+        train, held_out = train_test_split(rows, test_size=share, random_state=self._seed, stratify=classes)
+        return np.sort(train), np.sort(held_out)
 
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
         """The prediction of a table; repeated calls use the same draws."""

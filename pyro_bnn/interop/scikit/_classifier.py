@@ -17,7 +17,7 @@ from torch import Tensor
 from ...auto.choosing import OF_CLASSES
 from ...modelling.likelihoods import make_likelihood
 from ...results.calibration import ConformalSets
-from ...scores.uncertainty import ClassificationPrediction, Prediction
+from ...scores.uncertainty import ClassificationPrediction
 from ._base import BNNEstimator
 
 Floats = NDArray[np.float64]
@@ -94,16 +94,20 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             labels = column_or_1d(labels, warn=True)
         rows, weights = self._weights(sample_weight, len(x))
         labels = labels.toarray() if issparse(labels) else labels
-        x, labels = x[rows], labels[rows]
+        why_not = "for `partial_fit`" if is_part else None if sample_weight is None else "with `sample_weight`"
+        why_not = "with several labels for each row" if is_multilabel else why_not
+        fitted, calibrating = self._set_aside(len(rows), why_not=why_not)
+        held_out = None if calibrating is None else (x[rows[calibrating]], labels[rows[calibrating]])
+        all_labels, x, labels = labels[rows], x[rows[fitted]], labels[rows[fitted]]
         if self.class_weight is not None:
             of_classes = compute_sample_weight(self.class_weight, labels)
             weights = of_classes if weights is None else weights * of_classes
         if not is_next:
             self._is_multilabel = is_multilabel
-            self.classes_ = self._classes(labels, classes)
+            self.classes_ = self._classes(all_labels, classes)
         y_all, stratify = self._targets(labels)
         likelihood = "bernoulli" if self._is_multilabel else "categorical"
-        return self._fit(
+        self._fit(
             x,
             y_all,
             weights,
@@ -114,6 +118,10 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             is_part=is_part,
             is_next=is_next,
         )
+        if held_out is not None:
+            prediction = self._predicted(held_out[0], keep_draws=False).as_kind(ClassificationPrediction)
+            self._calibration = ConformalSets(prediction, self._targets(held_out[1])[0])
+        return self
 
     def _classes(self, labels: np.ndarray, classes: Any) -> np.ndarray:
         """The labels; with several labels per row, the numbers of the columns."""
@@ -171,9 +179,6 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         prediction = self._prediction(X, ClassificationPrediction, keep_draws=False)
         found: NDArray[np.bool_] = self._calibration.sets(prediction, level).numpy()
         return found
-
-    def _calibrated(self, prediction: Prediction, y: Tensor) -> ConformalSets:
-        return ConformalSets(prediction.as_kind(ClassificationPrediction), y)
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
         """Logarithms of :meth:`predict_proba`, shape (N, C)."""

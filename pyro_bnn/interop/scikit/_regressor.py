@@ -10,13 +10,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from ..._core import checks as _checks
 from ...auto.choosing import OF_NUMBERS, has_few_values
 from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
 from ...results.calibration import ConformalIntervals
-from ...scores.uncertainty import Prediction, RegressionPrediction
+from ...scores.uncertainty import RegressionPrediction
 from ._base import DTYPE, BNNEstimator, in_units, standard_units
 
 Floats = NDArray[np.float64]
@@ -153,7 +152,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         x, targets = self._table(X, y, is_next=is_next, multi_output=True, y_numeric=True)
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
-        x, y_all = x[rows], y_all[rows]
+        why_not = "for `partial_fit`" if is_part else None if sample_weight is None else "with `sample_weight`"
+        fitted, calibrating = self._set_aside(len(rows), why_not=why_not)
+        held_out = None if calibrating is None else (x[rows[calibrating]], y_all[rows[calibrating]])
+        x, y_all = x[rows[fitted]], y_all[rows[fitted]]
         num_targets = y_all.shape[1]
         if is_next:
             if num_targets != len(self._mean):
@@ -179,7 +181,12 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             counts = y_all.new_zeros(num_targets), y_all.new_ones(num_targets)
             self._mean, self._scale = counts if kind == "counts" else standard_units(y_all, weights)
         y_standard = (y_all - self._mean) / self._scale
-        return self._fit(x, y_standard, weights, designs, likelihoods, num_targets, is_part=is_part, is_next=is_next)
+        self._fit(x, y_standard, weights, designs, likelihoods, num_targets, is_part=is_part, is_next=is_next)
+        self._is_count = kind == "counts"
+        if held_out is not None:
+            prediction = self._predicted(held_out[0], keep_draws=False).as_kind(RegressionPrediction)
+            self._calibration = ConformalIntervals(prediction, (held_out[1] - self._mean) / self._scale)
+        return self
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Floats: ...
@@ -215,10 +222,11 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             tail = (1 - _checks.between_zero_and_one("level", level)) / 2
             return np.moveaxis(self.predict_quantile(X, [tail, 1 - tail]), 0, -1)
         ends = self._calibration.interval(self._prediction(X, RegressionPrediction, keep_draws=False), level)
-        return np.moveaxis(self._shaped(self._mean + self._scale * ends), 0, -1)
-
-    def _calibrated(self, prediction: Prediction, y: Tensor) -> ConformalIntervals:
-        return ConformalIntervals(prediction.as_kind(RegressionPrediction), y)
+        ends = self._mean + self._scale * ends
+        if self._is_count:  # the same whole numbers are inside
+            low, high = ends[0].ceil().clamp_min(0.0), ends[1].floor()
+            ends = torch.stack([low, torch.maximum(low, high)])
+        return np.moveaxis(self._shaped(ends), 0, -1)
 
     def predict_quantile(self, X: ArrayLike, q: float | Sequence[float]) -> Floats:
         """Quantiles of an observation.

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import RegressionPrediction
+from ._quantile import deviations
 
 
 class AdaptiveIntervals:
@@ -60,7 +61,7 @@ class AdaptiveIntervals:
 
         Without a score the ends are infinite.
         """
-        sd = prediction.total.sqrt().to(prediction.mean.dtype)
+        sd = deviations(prediction).to(prediction.mean.dtype)
         half = self._width() * sd
         return torch.stack([prediction.mean - half, prediction.mean + half])
 
@@ -99,11 +100,11 @@ class AdaptiveIntervals:
 
 def _scores(prediction: RegressionPrediction, y: Tensor) -> Tensor:
     """Distances from the means in predictive standard deviations, shape (N,)."""
-    _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
+    sd = deviations(prediction)
     if prediction.mean[:1].numel() > 1:
         raise ValueError(
             f"`prediction` must have one output, got means of shape {_checks.shape(prediction.mean)}; take one output "
             "at a time."
         )
-    distance = (prediction.targets_like(y) - prediction.mean).abs() / prediction.total.sqrt()
+    distance = (prediction.targets_like(y) - prediction.mean).abs() / sd
     return distance.reshape(-1)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import RegressionPrediction
-from ._quantile import conformal_quantile
+from ._quantile import conformal_quantile, deviations
 
 IntervalScore = Literal["absolute", "scaled", "quantile"]
 INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
@@ -86,8 +86,15 @@ class ConformalIntervals:
             ValueError: If there are too few calibration rows for the level.
         """
         _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
+        if prediction.mean.shape[1:] != self._y.shape[1:]:
+            raise ValueError(
+                f"`prediction` must have outputs of shape {_checks.shape(self._y[0])}, as in the calibration, got "
+                f"{_checks.shape(prediction.mean[0])}."
+            )
         if self._scores is not None:
             half = conformal_quantile(self._scores, level) * _unit(prediction, self.score)
+            rounding = 4 * torch.finfo(half.dtype).eps  # a target that is on the edge stays inside
+            half = half * (1 + rounding) + rounding * prediction.mean.abs()
             return torch.stack([prediction.mean - half, prediction.mean + half])
         assert self._prediction is not None
         tail = (1 - _checks.between_zero_and_one("level", level)) / 2
@@ -102,4 +109,4 @@ def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
     """What a distance from the mean is measured in, shape ``(N, *O)``."""
     if score == "absolute":
         return torch.ones_like(prediction.mean)
-    return prediction.total.sqrt().to(prediction.mean.dtype)
+    return deviations(prediction).to(prediction.mean.dtype)

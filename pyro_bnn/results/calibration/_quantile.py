@@ -1,10 +1,11 @@
-"""The quantile of split conformal prediction."""
+"""The quantile of split conformal prediction, and the unit of its scores."""
 
 import math
 
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ...scores.uncertainty import RegressionPrediction
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
@@ -22,7 +23,8 @@ def conformal_quantile(scores: Tensor, level: float) -> Tensor:
     Raises:
         ValueError: If there are fewer than `level` / (1 - `level`) scores: any finite value would be too small.
     """
-    count = math.ceil((len(scores) + 1) * _checks.between_zero_and_one("level", level) - 1e-9)  # 0.9 is not 9 / 10
+    level = _checks.between_zero_and_one("level", level)
+    count = max(math.ceil((len(scores) + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10
     if count > len(scores):
         needed = math.ceil(level / (1 - level) - 1e-9)
         raise ValueError(
@@ -30,3 +32,13 @@ def conformal_quantile(scores: Tensor, level: float) -> Tensor:
             "level."
         )
     return scores.sort(0).values[count - 1]
+
+
+def deviations(prediction: RegressionPrediction) -> Tensor:
+    """Predictive standard deviations, shape ``(N, *O)``; a `ValueError` if one is 0, since scores are divided by it."""
+    _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
+    if bool((prediction.total <= 0).any()):
+        raise ValueError(
+            '`prediction` must have variances above 0, got 0 for some rows; for intervals use the score "absolute".'
+        )
+    return prediction.total.sqrt()

@@ -3,18 +3,17 @@
 import math
 from dataclasses import dataclass
 
+import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
+from ._quantile import deviations
 from ._sets import prediction_labels, require_classes
 
 LOWEST, HIGHEST = 0.02, 50.0
 """Heuristic: range of the temperatures that are searched."""
-
-TINY = 1e-300
-"""Smallest probability, which keeps logarithms finite in double precision."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,8 @@ class Temperature:
 
 
 def _log_probs(probs: Tensor, temperature: float) -> Tensor:
-    """Logarithms of the corrected probabilities; finite also for a class of probability 0."""
-    return (probs.double().clamp_min(TINY).log() / temperature).log_softmax(-1)
+    """Logarithms of the corrected probabilities; finite also for a class whose probability was rounded to 0."""
+    return (probs.double().clamp_min(torch.finfo(probs.dtype).tiny).log() / temperature).log_softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,9 @@ class SpreadFactor:
             prediction: Prediction of rows that took no part in the fit.
             y: Their targets, shape ``(N, *O)``.
         """
-        _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
-        squares = (prediction.targets_like(y) - prediction.mean).double().square() / prediction.total
-        return cls(squares.mean(0).sqrt())
+        sd = deviations(prediction)
+        return cls(((prediction.targets_like(y) - prediction.mean).double() / sd).square().mean(0).sqrt())
 
     def sd(self, prediction: RegressionPrediction) -> Tensor:
         """The corrected standard deviations of a prediction, shape ``(N, *O)``."""
-        _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
-        return (self.value * prediction.total.sqrt()).to(prediction.mean.dtype)
+        return (self.value * deviations(prediction)).to(prediction.mean.dtype)

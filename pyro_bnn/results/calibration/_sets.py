@@ -8,6 +8,9 @@ from ..._core.scope import seeded
 from ...scores.uncertainty import ClassificationPrediction
 from ._quantile import conformal_quantile
 
+MIXING = 1e7
+"""Scale of the factors that turn the probabilities of a row into its U: the digits after the point look random."""
+
 
 class ConformalSets:
     r"""Sets of classes that contain the label of a new row with at least a given probability.
@@ -26,8 +29,9 @@ class ConformalSets:
         y: Their labels, shape (N,).
         penalty: The penalty :math:`\lambda` for each class beyond the first :math:`r_0`.
         num_free: Number of classes without a penalty, :math:`r_0`.
-        seed: Seed of the numbers U. They make the coverage nearly equal to the level, but a set may then be empty. With
-            None, U is 1: the sets are larger, and always contain the most probable class.
+        seed: Seed of the numbers U, which are pseudo-random functions of the probabilities of a row. They make the
+            coverage nearly equal to the level, but a set may then be empty. With None, U is 1: the sets are larger, and
+            always contain the most probable class.
 
     Raises:
         ValueError: If the prediction has several outputs, or the labels do not fit it.
@@ -51,7 +55,8 @@ class ConformalSets:
         self._num_free = _checks.at_least("num_free", num_free, 0)
         self._seed = seed if seed is None else _checks.seed(seed)
         labels = prediction_labels(prediction, y)
-        scores = self._scores(prediction.probs, self._seed)
+        self._num_classes = prediction.probs.shape[1]
+        scores = self._scores(prediction.probs)
         self._of_labels = scores.gather(1, labels[:, None])[:, 0]
 
     @property
@@ -73,19 +78,25 @@ class ConformalSets:
             ValueError: If there are too few calibration rows for the level.
         """
         require_classes(prediction)
-        scores = self._scores(prediction.probs, None if self._seed is None else self._seed + 1)
+        if prediction.probs.shape[1] != self._num_classes:
+            raise ValueError(
+                f"`prediction` must have {self._num_classes} classes, as in the calibration, got "
+                f"{prediction.probs.shape[1]}."
+            )
+        scores = self._scores(prediction.probs)
         found = scores <= conformal_quantile(self._of_labels, level)
         if self._seed is None:
             found.scatter_(1, prediction.probs.argmax(1, keepdim=True), True)
         return found
 
-    def _scores(self, probs: Tensor, seed: int | None) -> Tensor:
+    def _scores(self, probs: Tensor) -> Tensor:
         """The score of each class, shape (N, C)."""
         ordered, order = probs.sort(stable=True, dim=1, descending=True)
         fraction = torch.ones_like(probs[:, :1])
-        if seed is not None:
-            with seeded(seed, probs.device):
-                fraction = torch.rand_like(fraction)
+        if self._seed is not None:
+            with seeded(self._seed, probs.device):
+                factors = torch.rand(probs.shape[1], 1, dtype=torch.float64, device=probs.device) * MIXING
+            fraction = (probs.double() @ factors).frac().to(probs.dtype)
         rank = torch.arange(1, probs.shape[1] + 1, device=probs.device)
         scores = ordered.cumsum(1) - (1 - fraction) * ordered + self._penalty * (rank - self._num_free).clamp_min(0)
         return torch.empty_like(probs).scatter_(1, order, scores)
@@ -104,7 +115,9 @@ def require_classes(prediction: ClassificationPrediction) -> None:
 def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor:
     """Labels of the rows of a prediction as integers, shape (N,)."""
     require_classes(prediction)
-    labels, (num_rows, num_classes) = _checks.tensor("y", y).long(), prediction.probs.shape
+    if _checks.tensor("y", y).is_floating_point() and bool((y != y.round()).any()):
+        raise ValueError("`y` must be whole numbers, the labels, got others.")
+    labels, (num_rows, num_classes) = y.long(), prediction.probs.shape
     if labels.shape != (num_rows,):
         raise ValueError(f"`y` must have shape ({num_rows},), got {_checks.shape(labels)}.")
     if bool(((labels < 0) | (labels >= num_classes)).any()):
