@@ -72,7 +72,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
             :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
-            :meth:`BNNClassifier.predict_set`; None for no correction.
+            :meth:`BNNClassifier.predict_set`; None for no correction. It excludes `sample_weight`, :meth:`partial_fit`
+            and several labels for each row.
         kl_weight: Weight of the KL divergence of ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; with a
             smaller weight it follows the data more closely, and the posterior is narrower.
         num_samples: Number of weight draws of a prediction; None means 100, or at most 800 for chains, which store
