@@ -121,7 +121,7 @@ def fit_best(
             f"steps of each chain, but at least {FEWEST_STEPS} are needed"
         )
     is_open = is_open and len(suited) > 1
-    scores = _compared({name: candidates[name] for name in suited}, data, budget, seed) if is_open else {}
+    scores = _compared({name: candidates[name] for name in suited}, sizes, data, budget, seed) if is_open else {}
     name = max(scores or suited, key=lambda name: scores.get(name, 0.0))
     model = models[name]
     posterior = _run(model, data, lengths[name], seed, progress=progress)
@@ -129,12 +129,14 @@ def fit_best(
     return Chosen(name, model, posterior, scores)
 
 
-def _compared(candidates: Mapping[str, Candidate], data: Rows, budget: Budget, seed: int) -> dict[str, float]:
+def _compared(
+    candidates: Mapping[str, Candidate], sizes: Mapping[str, int], data: Rows, budget: Budget, seed: int
+) -> dict[str, float]:
     """Mean log-density of held-out rows under each model."""
     folds, scores, reason = _folds(data[0], seed), {}, UnsuitableError("there is no model")
     for name, make in candidates.items():
         try:
-            scores[name] = _held_out_score(make, data, folds, budget, SEARCH / len(candidates), seed)
+            scores[name] = _held_out_score(make, sizes[name], data, folds, budget, SEARCH / len(candidates), seed)
         except UnsuitableError as error:
             reason = error
     if not scores:
@@ -143,12 +145,18 @@ def _compared(candidates: Mapping[str, Candidate], data: Rows, budget: Budget, s
 
 
 def _held_out_score(
-    make: Candidate, data: Rows, folds: Sequence[tuple[Tensor, Tensor]], budget: Budget, share: float, seed: int
+    make: Candidate,
+    size: int,
+    data: Rows,
+    folds: Sequence[tuple[Tensor, Tensor]],
+    budget: Budget,
+    share: float,
+    seed: int,
 ) -> float:
     total, count = 0.0, 0
     for fitted, held_out in folds:
         model = make(len(fitted))
-        lengths = budget.lengths(share / len(folds), len(fitted), num_products(model, data[0]), NUM_SEARCH_CHAINS)
+        lengths = budget.lengths(share / len(folds), len(fitted), size, NUM_SEARCH_CHAINS)
         posterior = _run(model, _taken(data, fitted), lengths, seed)
         x, y = _taken(data, held_out)
         found = predict(model, posterior, x, y=y, num_samples=posterior.num_stored, seed=seed).log_density

@@ -12,15 +12,16 @@ from ..._core.copies import copied
 from ..._core.functional import ordinary_attention
 from ..._core.scope import eval_mode, seeded
 from ...modelling.model import BayesianModel
+from ._unsuitable import NUM_TRIED
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:
     """Multiplications in the products of matrices and convolutions for one row; at least the number of weights."""
     values = {name: model.initial_value(name) for name in model.site_names}
-    counter = _ProductCounter()
+    rows, counter = x[:NUM_TRIED].to(model.device), _ProductCounter()
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:
-        own.output_given(values, x[:1].clone())
-    return max(sum(value.numel() for value in values.values()), counter.num_products)
+        own.output_given(values, rows.clone())
+    return max(sum(value.numel() for value in values.values()), counter.num_products // len(rows))
 
 
 class _ProductCounter(TorchDispatchMode):

@@ -4,9 +4,10 @@ Convolutions and their gradients become convolutions without padding. Pooling be
 Normalisation and softmax become sums and elementwise operations.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +39,10 @@ def _cropped(x: Tensor, begin: Sequence[int], sizes: Sequence[int], steps: Seque
         if (first, size, step) != (0, x.shape[axis], 1):
             x = aten.slice(x, axis, first, first + step * (size - 1) + 1, step)
     return x
+
+
+def _sum(parts: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, parts)
 
 
 def convolution(
@@ -132,13 +137,13 @@ class _Windows:
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
         """A tensor of the shape of x: each part is added to the elements at its place in all windows."""
-        total: Tensor | None = None
-        for place, part in zip(self, parts, strict=True):
-            for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
-                part = _placed(part, axis, size, first, step)
-            total = part if total is None else total + part
-        assert total is not None
-        return _cropped(total, self.padding, self.x.shape[2:], [1] * len(self.shape))
+        return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
+
+    def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
+        """Zeros in the shape of the padded x, but for one part at its place in all windows."""
+        for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
+            part = _placed(part, axis, size, first, step)
+        return part
 
     def largest(self) -> tuple[Tensor, Tensor]:
         """The largest element of each window, and the number of its place; the first of equal ones, as in torch."""
@@ -146,15 +151,11 @@ class _Windows:
         if any(self.padding):
             outside = _padded(torch.ones_like(self.x), self.padding) == 0
             padded = torch.where(outside, -math.inf, padded)
-        best, winner = None, torch.zeros(())
-        for number, place in enumerate(self):
-            part = self.of(padded, place)
-            if best is None:
-                best, winner = part, torch.zeros_like(part)
-                continue
+        best, *others = (self.of(padded, place) for place in self)
+        winner = torch.zeros_like(best)
+        for number, part in enumerate(others, 1):
             is_larger = part > best
             best, winner = torch.where(is_larger, part, best), torch.where(is_larger, float(number), winner)
-        assert best is not None
         return best, winner
 
 
@@ -201,8 +202,7 @@ def avg_pool(
         return NotImplemented
     windows = _Windows(x, kernel, stride, padding)
     padded = _padded(x, windows.padding)
-    total: Tensor = sum(windows.of(padded, place) for place in windows)  # type: ignore[assignment]
-    return total / math.prod(windows.kernel)
+    return _sum(windows.of(padded, place) for place in windows) / math.prod(windows.kernel)
 
 
 def avg_pool_backward(
