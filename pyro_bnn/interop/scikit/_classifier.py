@@ -94,9 +94,9 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             labels = column_or_1d(labels, warn=True)
         rows, weights = self._weights(sample_weight, len(x))
         labels = labels.toarray() if issparse(labels) else labels
-        why_not = "for `partial_fit`" if is_part else None if sample_weight is None else "with `sample_weight`"
-        why_not = "with several labels for each row" if is_multilabel else why_not
-        fitted, calibrating = self._set_aside(len(rows), why_not=why_not)
+        unfit = {"for `partial_fit`": is_part, "with `sample_weight`": sample_weight is not None}
+        unfit["with several labels for each row"] = is_multilabel
+        fitted, calibrating = self._set_aside(len(rows), unfit)
         held_out = None if calibrating is None else (x[rows[calibrating]], labels[rows[calibrating]])
         all_labels, x, labels = labels[rows], x[rows[fitted]], labels[rows[fitted]]
         if self.class_weight is not None:

@@ -153,8 +153,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         x, targets = self._table(X, y, is_next=is_next, multi_output=True, y_numeric=True)
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
-        why_not = "for `partial_fit`" if is_part else None if sample_weight is None else "with `sample_weight`"
-        fitted, calibrating = self._set_aside(len(rows), why_not=why_not)
+        unfit = {"for `partial_fit`": is_part, "with `sample_weight`": sample_weight is not None}
+        fitted, calibrating = self._set_aside(len(rows), unfit)
         held_out = None if calibrating is None else (x[rows[calibrating]], y_all[rows[calibrating]])
         x, y_all = x[rows[fitted]], y_all[rows[fitted]]
         num_targets = y_all.shape[1]
