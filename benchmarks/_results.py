@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,15 @@ def add_row(file: Path, row: Row) -> None:
     """Write a row to the end of a file."""
     with file.open("a") as stream:
         stream.write(json.dumps(row) + "\n")
+
+
+def by_cell(rows: Iterable[Row], method: str = "method") -> dict[tuple[str, str], list[Row]]:
+    """The rows of fits that did not fail, by data set and method, or by another column."""
+    cells: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.get("log_likelihood", 0.0) is not None:
+            cells.setdefault((row["dataset"], row[method]), []).append(row)
+    return cells
 
 
 def write_json(path: Path, value: object) -> None:

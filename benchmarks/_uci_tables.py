@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pyro_bnn.data import UCI_SETS
 
 from ._regression import Method, Setting
-from ._results import cell_of, line_of, with_error
+from ._results import by_cell, cell_of, line_of, with_error
 
 Row = Mapping[str, object]
 
@@ -89,15 +89,6 @@ def table(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
         if metric in published["yacht"]:
             lines.append([title, *(with_error(*published[name][metric], digits(name)) for name in NAMES)])
     return markdown(lines)
-
-
-def by_cell(rows: Iterable[Row]) -> dict[tuple[object, object], list[Row]]:
-    """The rows that have scores, by data set and method."""
-    cells: dict[tuple[object, object], list[Row]] = {}
-    for row in rows:
-        if row["log_likelihood"] is not None:
-            cells.setdefault((row["dataset"], row["method"]), []).append(row)
-    return cells
 
 
 def leader(values: Mapping[tuple[object, object], Mapping[object, float]], name: str, metric: str) -> object:

@@ -19,7 +19,7 @@ from pyro_bnn import BNNRegressor, calibration
 from pyro_bnn.data import UCI_SETS, load_uci
 
 from ._regression import held_out
-from ._results import Row, add_row, cell_of, line_of, read_rows
+from ._results import Row, add_row, by_cell, cell_of, line_of, read_rows
 
 LEVEL = 0.9
 SCORES: tuple[calibration.IntervalScore, ...] = ("absolute", "scaled", "quantile")
@@ -68,10 +68,7 @@ def table(rows: list[Row]) -> Iterator[str]:
     """Means over the splits with their standard errors, a line for each data set and kind of interval."""
     yield line_of(["data set", "intervals", "splits", "coverage", "width / sd of targets", "by predicted sd, thirds"])
     yield "|---|---|--:|--:|--:|--:|"
-    cells: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        cells.setdefault((row["dataset"], row["intervals"]), []).append(row)
-    for (name, kind), some in cells.items():
+    for (name, kind), some in by_cell(rows, "intervals").items():
         found = [cell_of([100 * row["coverage"] for row in some], 1), cell_of([row["width"] for row in some], 3)]
         thirds = ", ".join(f"{100 * part:.0f}" for part in np.mean([row["thirds"] for row in some], 0))
         yield line_of([name, kind, str(len(some)), *found, thirds])

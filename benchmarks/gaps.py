@@ -15,7 +15,7 @@ import torch
 from pyro_bnn.data import UCI_SETS, Regression, load_uci
 
 from ._regression import LEVEL, Budget, Method, Problem, Score, Setting, timed
-from ._results import Row, add_row, cell_of, line_of, read_rows
+from ._results import Row, add_row, by_cell, cell_of, line_of, read_rows
 from ._yardsticks import Defaults, GaussianProcess
 
 SETS = ("yacht", "energy", "concrete", "power-plant")
@@ -51,11 +51,7 @@ def table(rows: list[Row]) -> Iterator[str]:
     columns = ["log-likelihood", "worst input", "RMSE", f"in the {LEVEL:.0%} intervals", "CPU s"]
     yield line_of(["data set", "method", "gaps", *columns])
     yield "|---|---" + "|--:" * (len(columns) + 1) + "|"
-    cells: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row["log_likelihood"] is not None:
-            cells.setdefault((row["dataset"], row["method"]), []).append(row)
-    for (name, method), some in cells.items():
+    for (name, method), some in by_cell(rows).items():
         of = {key: [float(row[key]) for row in some] for key in ("log_likelihood", "rmse", "coverage", "seconds")}
         found = [cell_of(of["log_likelihood"], 3), f"{min(of['log_likelihood']):.2f}", cell_of(of["rmse"], 3)]
         yield line_of([name, method, str(len(some)), *found, cell_of(of["coverage"], 3), cell_of(of["seconds"], 0)])

@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 from pyro_bnn import BNNClassifier, BNNRegressor, metrics
 
 from ._regression import processor_seconds
-from ._results import add_row, cell_of, line_of, read_rows
+from ._results import add_row, by_cell, cell_of, line_of, read_rows
 
 CLASSIFIERS: dict[str, Callable[[int], Any]] = {
     "BNNClassifier()": lambda seed: BNNClassifier(random_state=seed),
@@ -189,10 +189,7 @@ def table(rows: list[dict[str, Any]], columns: list[str]) -> Iterator[str]:
     """Means over splits or seeds with their standard errors, a line for each method and data set."""
     yield line_of(["data set", "method", "runs", *columns])
     yield "|---|---" + "|--:" * (len(columns) + 1) + "|"
-    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        cells.setdefault((row["dataset"], row["method"]), []).append(row)
-    for (name, method), some in cells.items():
+    for (name, method), some in by_cell(rows).items():
         found = (cell_of([float(row[column]) for row in some if column in row], 3) for column in columns)
         yield line_of([name, method, str(len(some)), *found])
 
