@@ -53,6 +53,7 @@ from .interop.scikit import BNNClassifier as BNNClassifier
 from .interop.scikit import BNNRegressor as BNNRegressor
 from .interop.tensorboard import TensorBoard as TensorBoard
 from .modelling import distributions as distributions
+from .modelling import likelihoods as likelihoods
 from .modelling.likelihoods import BernoulliLikelihood as BernoulliLikelihood
 from .modelling.likelihoods import CategoricalLikelihood as CategoricalLikelihood
 from .modelling.likelihoods import GaussianLikelihood as GaussianLikelihood

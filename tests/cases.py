@@ -88,6 +88,41 @@ LIKELIHOODS = {
     ),
 }
 
+LIKELIHOODS |= {
+    "own": (
+        pb.likelihoods.DistributionLikelihood(
+            lambda loc, width, scale: dist.Laplace(loc, scale * nn.functional.softplus(width)),
+            num_parts=2,
+            latent={"scale": dist.LogNormal(0.0, 1.0)},
+        ),
+        4,
+        two_numbers,
+        lambda outputs, draws: dist.Laplace(
+            outputs[..., :2], given_latent_scale(outputs[..., :2], draws).scale * nn.functional.softplus(outputs[..., 2:])
+        ),
+    ),
+    "student-t": (
+        pb.likelihoods.StudentT(3.5, dist.LogNormal(0.0, 1.0)),
+        2,
+        two_numbers,
+        lambda outputs, draws: dist.StudentT(3.5, outputs, given_latent_scale(outputs, draws).scale),
+    ),
+    "zero-inflated": (
+        pb.likelihoods.ZeroInflatedNegativeBinomial(),
+        2,
+        lambda n: torch.randint(5, (n, 1)).double(),
+        lambda outputs, _: dist.ZeroInflatedNegativeBinomial(
+            total_count=torch.tensor(1.0), logits=outputs[..., :1], gate_logits=outputs[..., 1:]
+        ),
+    ),
+    "ordinal": (
+        pb.likelihoods.Ordinal(4, pb.likelihoods.Ordinal.prior(4, 0.5)),
+        1,
+        lambda n: torch.arange(n) % 4,
+        None,
+    ),
+}
+
 SCALE_MAPS = {
     kind.name: kind(1e10) if kind is scale_maps.Capped else kind()
     for kind in (getattr(scale_maps, name) for name in scale_maps.__all__)

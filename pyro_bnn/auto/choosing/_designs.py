@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from ...modelling.priors import FanInNormalPrior, NormalPrior, Prior
+from ...modelling.priors import FanInNormalPrior, NormalPrior, PriorLike
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -30,7 +30,7 @@ class Design:
 
     hidden: tuple[int, ...]
     activation: Callable[[], nn.Module]
-    prior: Prior
+    prior: PriorLike
     likelihood: str
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ def open_designs(
     *,
     hidden: tuple[int, ...] | None = None,
     activation: Callable[[], nn.Module] | None = None,
-    prior: Prior | None = None,
+    prior: PriorLike | None = None,
     likelihood: str | None = None,
 ) -> list[Design]:
     """The choices after the given parts replace their own, without repeats; a part of None replaces nothing."""

@@ -79,7 +79,7 @@ class Response:
     @property
     def target_shape(self) -> tuple[int, ...]:
         """Shape of the targets, ``(N, ...)``."""
-        return tuple(self.distribution.batch_shape[self.num_lead :])
+        return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
         """The distribution, with the log-densities weighted as in a fit, and the converted targets, after checks."""
