@@ -98,7 +98,8 @@ LIKELIHOODS |= {
         4,
         two_numbers,
         lambda outputs, draws: dist.Laplace(
-            outputs[..., :2], given_latent_scale(outputs[..., :2], draws).scale * nn.functional.softplus(outputs[..., 2:])
+            outputs[..., :2],
+            given_latent_scale(outputs[..., :2], draws).scale * nn.functional.softplus(outputs[..., 2:]),
         ),
     ),
     "student-t": (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from ...modelling.priors import FanInNormalPrior, NormalPrior, PriorLike
+from ...modelling.priors import FanInNormalPrior, NormalPrior, Prior, PriorLike, as_prior
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -30,7 +30,7 @@ class Design:
 
     hidden: tuple[int, ...]
     activation: Callable[[], nn.Module]
-    prior: PriorLike
+    prior: Prior
     likelihood: str
 
     def __str__(self) -> str:
@@ -53,7 +53,8 @@ def open_designs(
     likelihood: str | None = None,
 ) -> list[Design]:
     """The choices after the given parts replace their own, without repeats; a part of None replaces nothing."""
-    parts = {"hidden": hidden, "activation": activation, "prior": prior, "likelihood": likelihood}
+    made = None if prior is None else as_prior("prior", prior)
+    parts = {"hidden": hidden, "activation": activation, "prior": made, "likelihood": likelihood}
     given = {name: value for name, value in parts.items() if value is not None}
     found: list[Design] = []
     for choice in choices:

@@ -47,7 +47,9 @@ def _of_counts(function: Arrays, value: Tensor, *arguments: Tensor) -> Tensor:
 def _by(function: Arrays, *arguments: Tensor) -> Tensor:
     """A function of arrays, computed in double precision."""
     arrays = (argument.detach().double().cpu().numpy() for argument in arguments)
-    return torch.as_tensor(function(*arrays)).to(arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32))
+    return torch.as_tensor(function(*arrays)).to(
+        arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32)
+    )
 
 
 KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {

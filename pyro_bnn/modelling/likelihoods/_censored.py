@@ -35,7 +35,7 @@ class LimitedNormal(TorchDistribution):
 
     def __init__(self, base: Any, low: float, high: float) -> None:
         self.base, self._low, self._high = base, low, high
-        super().__init__(base.batch_shape, validate_args=False)
+        super().__init__(base.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         base, log_prob = self.base, self.base.log_prob(value)
@@ -60,7 +60,7 @@ class RightCensored(TorchDistribution):
     support = constraints.independent(constraints.nonnegative, 1)
 
     def __init__(self, base: Any) -> None:
-        self.base = base  # dist.Weibull or dist.LogNormal
+        self.base = base  # a Weibull or LogNormal
         super().__init__(base.batch_shape, torch.Size([2]), validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class RightCensored(TorchDistribution):
         base = self.base
         if isinstance(base, dist.LogNormal):
             return log_ndtr((base.loc - time.log()) / base.scale)
-        return -((time / base.scale) ** base.concentration)
+        return -(base.concentration * (time.log() - base.scale.log())).exp()
 
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         times: Tensor = self.base.sample(torch.Size(sample_shape))
@@ -140,7 +140,9 @@ class Censored(_CensoredLikelihood):
     ) -> None:
         super().__init__()
         if low is None and high is None:
-            raise ValueError("`low` or `high` must be a number, got None for both; without limits use GaussianLikelihood.")
+            raise ValueError(
+                "`low` or `high` must be a number, got None for both; without limits use GaussianLikelihood."
+            )
         self.low = -math.inf if low is None else _checks.number("low", low)
         self.high = math.inf if high is None else _checks.number("high", high)
         if self.low >= self.high:
@@ -150,7 +152,7 @@ class Censored(_CensoredLikelihood):
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         """LimitedNormal(Normal(output, scale), low, high)."""
         (output,) = parts
-        return LimitedNormal(dist.Normal(output, numbers["scale"], validate_args=False), self.low, self.high)
+        return LimitedNormal(dist.Normal(output, numbers["scale"]), self.low, self.high)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless targets are numbers between the limits."""
@@ -209,14 +211,14 @@ class Survival(_CensoredLikelihood):
         require_output_dims("Survival", output, 2, "(N, 1)")
         if output.shape[-1] != 1:
             raise ValueError(
-                f"Survival needs a network output of shape (N, 1), got {_checks.shape(output)}; give the last layer one "
-                "output."
+                f"Survival needs a network output of shape (N, 1), got {_checks.shape(output)}; give the last layer "
+                "one output."
             )
         log_time, shape = output[..., 0], numbers["shape"]
         shape = shape[..., 0] if shape.dim() else shape
         if self.family == "lognormal":
-            return RightCensored(dist.LogNormal(log_time, shape.reciprocal(), validate_args=False))
-        return RightCensored(dist.Weibull(log_time.exp(), shape, validate_args=False))
+            return RightCensored(dist.LogNormal(log_time, shape.reciprocal()))
+        return RightCensored(dist.Weibull(log_time.exp(), shape))
 
     def num_outputs(self, num_targets: int) -> int:
         """One."""

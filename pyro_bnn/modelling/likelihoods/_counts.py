@@ -11,7 +11,7 @@ from ._distribution import MadeLikelihood
 def negative_binomial(log_mean: Tensor, dispersion: Tensor) -> TorchDistributionMixin:
     r"""The negative binomial distribution with mean :math:`\mu` and variance :math:`\mu + \alpha \mu^2`."""
     logits = log_mean + dispersion.log()
-    return dist.NegativeBinomial(dispersion.reciprocal(), logits=logits, validate_args=False)
+    return dist.NegativeBinomial(dispersion.reciprocal(), logits=logits)
 
 
 class NegativeBinomial(MadeLikelihood):
@@ -60,9 +60,7 @@ class ZeroInflatedPoisson(MadeLikelihood):
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         """ZeroInflatedPoisson."""
         log_rate, gate = parts
-        return dist.ZeroInflatedDistribution(
-            dist.Poisson(log_rate.exp(), validate_args=False), gate_logits=gate, validate_args=False
-        )
+        return dist.ZeroInflatedDistribution(dist.Poisson(log_rate.exp()), gate_logits=gate)
 
 
 class ZeroInflatedNegativeBinomial(MadeLikelihood):
@@ -94,4 +92,4 @@ class ZeroInflatedNegativeBinomial(MadeLikelihood):
         """A negative binomial distribution with additional zeros."""
         log_mean, gate = parts
         base = negative_binomial(log_mean, numbers["dispersion"])
-        return dist.ZeroInflatedDistribution(base, gate_logits=gate, validate_args=False)
+        return dist.ZeroInflatedDistribution(base, gate_logits=gate)

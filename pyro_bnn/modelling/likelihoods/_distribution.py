@@ -1,15 +1,14 @@
 """Any distribution as a likelihood: a function makes it from the network's output."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyro
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Bernoulli, Categorical, Distribution, constraints
 
 from ..._core import checks as _checks
 from ..._core.reflection import unvalidated, unwrap
@@ -46,7 +45,7 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
             **numbers: The likelihood's own numbers, which broadcast with a part.
 
         Returns:
-            A distribution with batch shape ``(*draws, N, ...)``, made without checks of its arguments.
+            A distribution with batch shape ``(*draws, N, ...)``.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -56,7 +55,7 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
             require_multiple(name, output, self.num_parts)
         else:
             require_output_dims(name, output, 1, "(N,) or (N, O)")
-        made = MadeDistribution(Maker(self._make, self._event_dims), output, self._values())
+        made = MadeDistribution(Maker(self._make, self._event_dims), output, self.present_numbers())
         if made.batch_shape[:1] != output.shape[:1]:
             raise ValueError(
                 f"the distribution of {name} must have one element for each row, batch shape ({len(output)}, ...), "
@@ -70,12 +69,18 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
             )
         return made
 
-    def _values(self) -> dict[str, Tensor]:
-        return {name: self.number(name) for name in self._event_dims}
-
     def _make(self, output: Tensor, numbers: Mapping[str, Tensor]) -> Distribution:
-        parts = [output] if self.num_parts == 1 else output.unflatten(-1, (self.num_parts, -1)).unbind(-2)
-        return self.distribution(*parts, **numbers)
+        with EXCLUSIVE, pyro.validation_enabled(False):  # checks of arguments would stop a sampler or a compiler
+            made: object = self.distribution(*self._parts(output), **numbers)
+        if not isinstance(made, Distribution):
+            raise ValueError(
+                f"`make` must return a distribution, got {_checks.described(made)}; end it with one of "
+                "`pyro.distributions`."
+            )
+        return unvalidated(unwrap(made))
+
+    def _parts(self, output: Tensor) -> Sequence[Tensor]:
+        return [output] if self.num_parts == 1 else output.unflatten(-1, (self.num_parts, -1)).unbind(-2)
 
     def num_outputs(self, num_targets: int) -> int:
         """One for each part of each target."""
@@ -84,30 +89,27 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless the targets are in the support of the distribution."""
         name = type(self).__name__
-        with self._with_values(output) as likelihood:
-            made = likelihood(output[:1])
+        made = self.for_checks(output)(output[:1])
         if y.is_complex() or not (y.is_floating_point() or made.support.is_discrete):
             raise ValueError(f"targets of {name} must be floating point, got {y.dtype}; convert with `y.float()`.")
         _checks.finite("y", y)
         inside = made.support.check(y.to(output.dtype))
         if not bool(inside.all()):
-            words, remedy = WORDS.get(made.support, (f"in {made.support}", "use another distribution"))
+            words, remedy = WORDS.get(made.support, (f"in {str(made.support)[:80]}", "use another distribution"))
             low, high = map(float, y.aminmax())
             raise ValueError(f"targets of {name} must be {words}, got values from {low:g} to {high:g}; {remedy}.")
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return super().as_targets(y, dtype).to(dtype)
 
-    @contextmanager
-    def _with_values(self, output: Tensor) -> Iterator["MadeLikelihood"]:
-        """The likelihood with a draw of its latent variables, for a check."""
+    def for_checks(self, output: Tensor) -> "MadeLikelihood":
+        """The likelihood with a draw of its latent variables, always the same one."""
         if not self._pyro_samples:
-            yield self
-            return
+            return self
         with seeded(0, output.device):
             likelihood = self.drawn()
         assert isinstance(likelihood, MadeLikelihood)
-        yield likelihood
+        return likelihood
 
     def accumulator(self) -> Accumulator[RegressionPrediction]:
         return MomentAccumulator()
@@ -182,22 +184,15 @@ class DistributionLikelihood(MadeLikelihood):
             )
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """The distribution that `make` returns, without checks of its arguments, which would stop a sampler."""
-        with EXCLUSIVE, pyro.validation_enabled(False):
-            made: object = self.make(*parts, **numbers)
-        if not isinstance(made, Distribution):
-            raise ValueError(
-                f"`make` must return a distribution, got {_checks.described(made)}; end it with one of "
-                "`pyro.distributions`."
-            )
-        return unvalidated(unwrap(made))  # type: ignore[no-any-return]
+        """The distribution that `make` returns."""
+        return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
         """Raise unless `make` works: its arguments are allowed, and one more axis of draws gives one more axis."""
-        with self._with_values(output) as likelihood:
-            one = likelihood(output)
-            values = {name: value.expand(2, *value.shape) for name, value in likelihood._values().items()}
-        if unwrap(one.inner).support.is_discrete and type(one.inner).__name__ in ("Categorical", "Bernoulli"):
+        likelihood = self.for_checks(output)
+        one = likelihood(output)
+        values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}
+        if isinstance(one.inner, (Categorical, Bernoulli)):
             raise ValueError(
                 f"`make` must return a distribution of numbers, got {type(one.inner).__name__}; use "
                 "CategoricalLikelihood, BernoulliLikelihood or likelihoods.Ordinal for classes."
@@ -215,10 +210,9 @@ class DistributionLikelihood(MadeLikelihood):
 
     def _check_arguments(self, output: Tensor, likelihood: "MadeLikelihood") -> None:
         """Raise if torch does not allow the arguments that `make` gives to its distribution."""
-        parts = [output] if self.num_parts == 1 else output.unflatten(-1, (self.num_parts, -1)).unbind(-2)
         try:
             with EXCLUSIVE, pyro.validation_enabled(True):
-                self.make(*parts, **likelihood._values())
+                self.make(*self._parts(output), **likelihood.present_numbers())
         except ValueError as error:
             problem = str(error).strip().split("\n")[0][:200]
             raise ValueError(
@@ -233,14 +227,16 @@ class DistributionLikelihood(MadeLikelihood):
 
 
 def _checked_prior(name: str, prior: object) -> TorchDistributionMixin:
-    if not isinstance(prior, TorchDistributionMixin) or not isinstance(prior, Distribution) or prior.batch_shape:
+    if not isinstance(prior, TorchDistributionMixin) or prior.batch_shape:
         got = f"batch shape {tuple(prior.batch_shape)}" if isinstance(prior, Distribution) else _checks.described(prior)
         raise ValueError(
             f"`latent[{name!r}]` must be one of `pyro.distributions` without batch shape, got {got}; for a vector use "
             "`.to_event()`."
         )
     if prior.support.is_discrete:
-        raise ValueError(f"`latent[{name!r}]` must be a continuous distribution, got {type(prior).__name__}.")
+        raise ValueError(
+            f"`latent[{name!r}]` must be a continuous distribution, got {type(prior).__name__}; sum it out in `make`."
+        )
     return prior
 
 

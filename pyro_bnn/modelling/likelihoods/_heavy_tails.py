@@ -53,7 +53,7 @@ class StudentT(MadeLikelihood):
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         """StudentT(df, output, scale)."""
         (output,) = parts
-        return dist.StudentT(2 + numbers["df_above_2"], output, numbers["scale"], validate_args=False)
+        return dist.StudentT(2 + numbers["df_above_2"], output, numbers["scale"])
 
 
 class Beta(MadeLikelihood):
@@ -89,7 +89,7 @@ class Beta(MadeLikelihood):
         above, below = (
             (torch.sigmoid(sign * output) * numbers["precision"]).clamp_min(smallest) for sign in (1.0, -1.0)
         )
-        return dist.Beta(above, below, validate_args=False)
+        return dist.Beta(above, below)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless targets lie strictly between 0 and 1."""

@@ -10,14 +10,15 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
+from ..._core.devices import reads_wait
 from ..._core.scope import seeded
 from ...scores.uncertainty import RunningMoments, Sliced
 from ._cdfs import cdf
 from ._numbers import lifted
 
 MOMENT_DRAWS = 1000
-"""Heuristic: number of draws for a mean and variance without closed form. The error of the mean adds a thousandth of the
-noise variance to the epistemic variance."""
+"""Heuristic: number of draws for a mean and variance without closed form. The error of the mean adds a thousandth of
+the noise variance to the epistemic variance."""
 
 MOST_NUMBERS = 2**22
 """Heuristic: number of draws that are in memory together; 34 MB."""
@@ -68,7 +69,11 @@ class MadeDistribution(TorchDistribution, Sliced):
         if tuple(batch_shape)[max(num_new, 0) :] != tuple(self.batch_shape):
             return self.inner.expand(torch.Size(batch_shape))
         lead = tuple(batch_shape)[:num_new]
-        return self if not lead else MadeDistribution(self._maker, self.output.expand(*lead, *self.output.shape), self.numbers)
+        return (
+            self
+            if not lead
+            else MadeDistribution(self._maker, self.output.expand(*lead, *self.output.shape), self.numbers)
+        )
 
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         return self.inner.sample(torch.Size(sample_shape))
@@ -92,11 +97,24 @@ class MadeDistribution(TorchDistribution, Sliced):
 
     def _moment(self, index: int) -> Tensor:
         """The mean or the variance."""
+        if self._drawn:
+            return self._drawn[index]
         try:
-            return (self.inner.mean, self.inner.variance)[index] if not self._drawn else self._drawn[index]
+            value = self.inner.variance if index else self.inner.mean
         except NotImplementedError:
             self._drawn = _moments_of_draws(self.inner)
             return self._drawn[index]
+        if (
+            not index
+            and value.numel()
+            and not reads_wait(value.device)
+            and bool((value.isnan() & ~self.output.isnan().any()).all())
+        ):
+            raise ValueError(
+                f"a prediction needs the mean of an observation, but {type(self.inner).__name__} has none; use a "
+                "distribution with a mean, such as a StudentT with more than 2 degrees of freedom."
+            )
+        return value
 
     def replaced(self, make: Callable[[Distribution], Distribution]) -> "MadeDistribution":
         """The same with a function applied to each distribution that the maker returns."""

@@ -61,11 +61,6 @@ class NumbersLikelihood(Likelihood[P_co]):
             self.register_buffer("like", torch.zeros(()))  # holds the device and dtype
         setattr(self, name, PyroSample(MovedPrior(prior)))
 
-    @property
-    def event_dims(self) -> dict[str, int]:
-        """Number of axes of one value of each number, by name."""
-        return dict(self._event_dims)
-
     def number(self, name: str) -> Tensor:
         """The present value of a number, shape ``(*draws, *event)``."""
         if name in self._pyro_samples:
@@ -73,11 +68,16 @@ class NumbersLikelihood(Likelihood[P_co]):
             return value
         if f"fixed_{name}" in self._buffers:
             return self.get_buffer(f"fixed_{name}")
-        free = self.get_parameter(f"free_{name}")
+        free = self._parameters[f"free_{name}"]  # `getattr` would put it into Pyro's global store
+        assert free is not None
         if self._pyro_context.active:
             path = f"{self._pyro_name}." if self._pyro_name else ""
             return self._maps[name](local_param(f"{path}free_{name}", free))
         return self._maps[name](free)
+
+    def present_numbers(self) -> dict[str, Tensor]:
+        """The present values of all numbers, by name; see :meth:`number`."""
+        return {name: self.number(name) for name in self._event_dims}
 
     def draw_shape(self) -> torch.Size:
         """Draw axes of the latent variables, without the data axis of size 1 of vectorised particles."""

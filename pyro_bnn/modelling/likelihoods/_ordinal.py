@@ -94,8 +94,8 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
         low, high = map(float, y.aminmax())
         if low < 0 or high >= self.num_classes or bool((y != y.long()).any()):
             raise ValueError(
-                f"targets of Ordinal must be whole numbers from 0 to {self.num_classes - 1}, got values from {low:g} to "
-                f"{high:g}; count classes from 0, or raise `num_classes`."
+                f"targets of Ordinal must be whole numbers from 0 to {self.num_classes - 1}, got values from {low:g} "
+                f"to {high:g}; count classes from 0, or raise `num_classes`."
             )
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -139,4 +139,4 @@ def _checked_prior(prior: Any, num_classes: int) -> TorchDistributionMixin:
             f"{type(prior).__name__} with event shape {tuple(prior.event_shape)} on {prior.support}; use "
             f"`Ordinal.prior({num_classes})`."
         )
-    return prior  # type: ignore[no-any-return]
+    return prior

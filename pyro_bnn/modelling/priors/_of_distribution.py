@@ -22,7 +22,7 @@ class DistributionPrior(Prior):
     distribution: TorchDistributionMixin
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        moved: TorchDistributionMixin = unvalidated(move_distribution(self.distribution, parameter))  # type: ignore[arg-type]
+        moved: TorchDistributionMixin = unvalidated(move_distribution(self.distribution, parameter))
         return moved
 
     def __repr__(self) -> str:
@@ -75,5 +75,4 @@ def _of_pyro(name: str, value: Distribution) -> TorchDistributionMixin:
             f"`{name}` must be one of `pyro.distributions`, got {type(value).__module__}.{type(value).__name__}, which "
             "Pyro does not have; write a subclass of pyro.distributions.TorchDistribution."
         )
-    made: TorchDistributionMixin = kind(**{argument: getattr(value, argument) for argument in arguments})
-    return made
+    return kind(**{argument: getattr(value, argument) for argument in arguments})  # type: ignore[return-value]

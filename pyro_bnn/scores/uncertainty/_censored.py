@@ -14,7 +14,7 @@ from ._regression import RegressionPrediction
 
 @dataclass(frozen=True, repr=False)
 class CensoredPrediction(RegressionPrediction):
-    """A prediction of the values behind censored targets: those that would be seen without limits or an end of follow-up.
+    """A prediction of the values behind censored targets: those seen without limits and with complete follow-up.
 
     Mean, variances, quantiles, densities and draws are those of these values; only `log_density` is that of the
     censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
@@ -39,8 +39,8 @@ class CensoredPrediction(RegressionPrediction):
     def targets_like(self, y: Tensor) -> NoReturn:
         """Refuse: the error of a censored target is unknown."""
         raise ValueError(
-            "intervals can be calibrated on complete targets only, got a prediction for censored ones, whose errors are "
-            "unknown; use the quantiles of the prediction."
+            "calibration needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
+            "quantiles of the prediction."
         )
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:

@@ -45,7 +45,8 @@ def mean_cdf(components: Distribution, y: Tensor) -> Tensor:
 
 def mixture_quantile(components: Distribution, q: float) -> Tensor:
     """Quantile of the mixture, by bisection between two values that enclose it."""
-    are_counts = components.support.is_discrete  # type: ignore[attr-defined]  # a property of most distributions
+    support = components.support
+    are_counts = support is not None and support.is_discrete
     low, high = _bracket(components, q, are_counts=are_counts)
     for _ in range(BISECTIONS):
         middle = ((low + high) / 2).floor() if are_counts else (low + high) / 2
