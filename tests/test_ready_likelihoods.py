@@ -85,7 +85,9 @@ READY = {
         lambda f: scipy.stats.lognorm(0.5, scale=math.exp(f)),
         [0.05, 1.0, 6.0],
     ),
-    "censored": (likelihoods.Censored(low=-9.0, scale=0.7), lambda f: [f], lambda f: scipy.stats.norm(f, 0.7), [-1.0, 3.0]),
+    "censored": (
+        likelihoods.Censored(low=-9.0, scale=0.7), lambda f: [f], lambda f: scipy.stats.norm(f, 0.7), [-1.0, 3.0],
+    ),
 }  # fmt: skip
 
 

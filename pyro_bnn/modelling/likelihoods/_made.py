@@ -151,11 +151,9 @@ def _moments_of_draws(distribution: Distribution) -> tuple[Tensor, Tensor]:
     """Mean and variance of draws, in double precision."""
     at_once = max(MOST_NUMBERS // max(math.prod(distribution.batch_shape), 1), 1)
     moments = RunningMoments()
-    with torch.no_grad():
-        first = distribution.sample()
-        with seeded(0, first.device):
-            while moments.count < MOMENT_DRAWS:
-                num_draws = min(at_once, MOMENT_DRAWS - moments.count)
-                moments.add(distribution.sample(torch.Size([num_draws])).double())
+    with torch.no_grad(), seeded(0):
+        while moments.count < MOMENT_DRAWS:
+            num_draws = min(at_once, MOMENT_DRAWS - moments.count)
+            moments.add(distribution.sample(torch.Size([num_draws])).double())
     assert moments.variance is not None
     return moments.mean, moments.variance
