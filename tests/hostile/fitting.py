@@ -216,7 +216,7 @@ SAMPLERS = [
         nuts,
         "init",
         {"text": "a", "a guide": Late(lambda w: w.guide)},
-        "`init` must be an Init, a Posterior",
+        '`init` must be "prior", an Init, a Posterior',
     ),
     *bad("fit_nuts", nuts, "dtype", DTYPES, "`dtype` must be torch.float64, torch.float32 or None"),
     *bad("fit_nuts", nuts, "compile", NOT_A_FLAG, '`compile` must be True, False or "auto"'),
