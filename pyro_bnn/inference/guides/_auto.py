@@ -50,7 +50,7 @@ def auto_guide(
         kind: The class, from `pyro.infer.autoguide`.
         model: The model to guide.
         rank: Rank of ``AutoLowRankMultivariateNormal``, from 1 to P; None is the square root of P, rounded.
-        init: First locations and marginal scales; by default centred on the network's own weights.
+        init: Initial locations and marginal scales; by default centred on the network's own weights.
 
     Returns:
         A guide that takes the model's arguments.

@@ -31,7 +31,7 @@ class DeltaGuide(FlatGuide):
 
     Args:
         model: The model to guide.
-        init: First locations (its scales are not used); by default the network's own weights.
+        init: Initial locations (its scales are not used); by default the network's own weights.
         jacobian: Whether the density at the point is the density in unconstrained space, as for samplers.
 
     Raises:

@@ -110,8 +110,8 @@ class Diagnosis:
     then at the prior if its divergence from the Gaussian of any minimum is below 0.2 nats.
 
     A weight has *collapsed* if its draws are practically equal: if :math:`\sigma` is below :math:`0.003\, s / \sqrt N`
-    for N rows of data, or below the resolution of the guide's numbers at :math:`\mu`. To reach the first limit, each
-    row by itself would have to narrow the weight to 0.003 times the prior's scale.
+    for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. To reach the
+    first limit, each row by itself would have to narrow the weight to 0.003 times the prior's scale.
 
     Args:
         sites: One row per site of the network's weights. Other latent variables are left out.

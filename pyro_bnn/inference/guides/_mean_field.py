@@ -40,7 +40,7 @@ class MeanFieldGuide(GaussianGuide):
         model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
         *args: Example arguments for any other Pyro model. They must include the targets, since otherwise the observed
             site counts as latent.
-        init: First locations and scales; by default centred on the network's own weights.
+        init: Initial locations and scales; by default centred on the network's own weights.
         scale_map: Map from the free parameters to standard deviations; it also names the parameters: ``rho.*`` for
             :class:`~pyro_bnn.scale_maps.Softplus`, the default. With :class:`~pyro_bnn.scale_maps.Capped` no scale
             exceeds a cap.

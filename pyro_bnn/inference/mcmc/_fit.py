@@ -73,7 +73,7 @@ def fit_mcmc(
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With either of these two, each chain explores its own mode, and the status judges it by itself.
+            chain. With either of these two, each chain explores its own mode, and the status judges each by itself.
         target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
         dtype: Dtype of the computation; None is that of the model. The draws are returned in the model's dtype. In C,
             float32 takes half to two thirds of the time of float64.
@@ -153,7 +153,7 @@ def fit_mcmc(
         recorded, seconds = _together(processes, run.recorded(), run.seconds)
         samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
     statistics = ChainStatistics(**recorded, seconds=seconds)
-    with EXCLUSIVE:  # Pyro's handlers, under which the network runs, belong to the process
+    with EXCLUSIVE:  # all threads share Pyro's handlers, under which the network runs
         at_modes = isinstance(init, EnsemblePosterior | Descent) and num_chains > 1
         status = processes.of_first(lambda: judge(samples, statistics, sampler.name, network, x, at_modes=at_modes))
     return MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path)

@@ -76,7 +76,7 @@ class SVIStep:
 
     @property
     def path(self) -> str:
-        """How gradients are computed: ``"direct"``, or ``"pyro: "`` with the reason; empty before the first batch."""
+        """How gradients are computed: ``"direct"``, or ``"pyro: "`` and the reason; empty before the first batch."""
         return self._path
 
     @property
