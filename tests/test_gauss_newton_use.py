@@ -157,7 +157,7 @@ def test_a_point_that_carries_another_body_is_refused():
     pinned = PinnedPosterior(model, pb.DeltaGuide(model))
     assert torch.isfinite(torch.tensor(pb.fit_gauss_newton(model, (x, y), init=pinned).log_evidence))
     for init in (pinned, pinned.median()):
-        with pytest.raises(ValueError, match=r"must have the network.s own values of \['net.0.weight', 'net.0.bias'\]"):
+        with pytest.raises(ValueError, match=r"must have the same values of \['net.0.weight', 'net.0.bias'\]"):
             pb.fit_gauss_newton(other, (x, y), init=init)
 
 

@@ -26,7 +26,7 @@ MAX_DIMENSIONS = 5000
 """Largest number of latent numbers; their Hessian takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
-"""Heuristic: a point is the mode up to this gradient, in nats per posterior standard deviation (root mean square)."""
+"""Heuristic: largest gradient (root mean square) of a point that counts as the mode, in nats per standard deviation."""
 
 
 @dataclass(frozen=True)
