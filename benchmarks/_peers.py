@@ -242,13 +242,14 @@ class _LinearCalls(TorchFunctionMode):
 
 
 def check(make: Callable[[Setting], Peer], setting: Setting) -> int:
-    """That a step is the step of mean-field SVI with one draw; returns the number of random weights.
+    """Check that a step is one of mean-field SVI with one draw; returns the number of random weights.
 
-    With a data term weighted by next to nothing, one step must still move every location and every scale: the KL is
-    over all weights, and its gradient reaches all. The network must be run once, with weights of its own shapes.
+    The weight of the data term is almost 0, so only the gradient of the KL moves locations and scales. One step must
+    move all of them, since the KL is over all weights. The step must run the network once, with weights of the expected
+    shapes.
 
     Raises:
-        RuntimeError: If it is not.
+        RuntimeError: If the step is not such a step.
     """
     expected = [tuple(parameter.shape) for parameter in setting.net().parameters()]
     alone = Setting(setting.sizes, batch_size=4, num_steps=1, num_data=1e-30, device=setting.device)
