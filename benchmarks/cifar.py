@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--change", nargs="+", default=[], metavar="NAME=NUMBER", help="replaces settings of the methods"
     )
-    parser.add_argument("--epochs", type=int, help="number of epochs, except for last layers")
+    parser.add_argument("--epochs", type=int, help="number of epochs, except for last layers; default: that of each")
     parser.add_argument("--ensemble", choices=list(SETTINGS), metavar="METHOD", help="also mix networks of all seeds")
     parser.add_argument("--unknown", type=Path, help="folder with FashionMNIST, for images of unknown classes")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")

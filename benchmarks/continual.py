@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="NAME", help=", ".join(SETTINGS)
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
-    parser.add_argument("--epochs", type=int, help="number of epochs of all methods")
+    parser.add_argument("--epochs", type=int, help="number of epochs of all methods; default: that of each")
     parser.add_argument("--samples", type=int, default=100, help="number of draws of a prediction")
     parser.add_argument(
         "--validation", type=int, default=0, help="number of training images to set aside and report on"

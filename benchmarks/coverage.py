@@ -27,8 +27,7 @@ MAPIE = "MAPIE, absolute"
 
 
 def measured(low: Tensor, high: Tensor, y: Tensor, sd: Tensor) -> Row:
-    """Coverage of all rows, and of the thirds with the smallest, middle and largest predicted standard deviations;
-    width.
+    """Width, and coverage of all rows and of the thirds with the smallest, middle and largest predicted deviations.
 
     The width is divided by the standard deviation of the targets.
     """

@@ -3,7 +3,7 @@
 First the settings of each method are chosen: a few are fitted to 50,000 training images, and the one with the smallest
 NLL on the other 10,000 is used. Then each method is fitted to all training images and measured on the test images. Each
 fit adds one line to FOLDER/results.jsonl, or in the search to FOLDER/search.jsonl, and is not repeated later. Tables
-and picture are written after each fit.
+and picture are written after each line of results.
 """
 
 import argparse
@@ -118,8 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="METHOD", help=", ".join(names))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument("--search", action="store_true", help="only choose settings on validation images")
-    parser.add_argument("--epochs", type=int, help="number of epochs")
-    parser.add_argument("--draws", type=int, help="number of draws of a prediction")
+    parser.add_argument("--epochs", type=int, help="number of epochs; default: that of the network")
+    parser.add_argument("--draws", type=int, help="number of draws of a prediction; default: that of the network")
     parser.add_argument("--units", type=int, help="number of units of each hidden layer of the MLP")
     parser.add_argument("--train", type=int, help="number of training images, chosen at random")
     parser.add_argument("--test", type=int, help="number of images to report on, from the first")

@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for results; finished work is not repeated")
     parser.add_argument("--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="METHOD")
     parser.add_argument("--units", nargs="+", type=int, default=[400, 1200])
-    parser.add_argument("--epochs", type=int, help="number of epochs of all methods")
+    parser.add_argument("--epochs", type=int, help="number of epochs of all methods; default: that of each")
     parser.add_argument(
         "--change",
         nargs="+",

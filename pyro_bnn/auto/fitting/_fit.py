@@ -156,7 +156,7 @@ def fit(
 
     Returns:
         The draws of the chains, or the fitted guide as a posterior. The status is not ok if a variational fit reached
-        its limit of epochs before a plateau, or if steps of the chains diverged. It then says what to try.
+        its limit of epochs before a plateau, or if steps of the chains diverged. The status then says what to try.
 
     Raises:
         ValueError: If arguments cannot be combined, or if chains are impossible and ``method="mclmc"``.

@@ -247,7 +247,8 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Centre and scale of the Gaussians around the prior's mean that are locally nearest to the prior.
 
     A Gaussian is locally nearest if the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` has a minimum in
-    s. It is computed on a grid of log scales with steps of 0.1. Half a step changes the divergence by 0.0025 nats.
+    s. The divergence is computed on a grid of log scales with steps of 0.1. Half a step changes the divergence by
+    0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

@@ -39,7 +39,7 @@ class LowRankGuide(GaussianGuide):
         model: The model to guide.
         rank: Rank r of the second matrix, from 1 to P.
         init: Initial locations and marginal scales; by default centred on the network's own weights.
-        scale_map: Map from the free parameters to the scales :math:`\sigma`; it also names the parameters.
+        scale_map: Map from the free parameters to the scales :math:`\sigma`. The map also names the parameters.
 
     Raises:
         ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.

@@ -223,7 +223,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Largest rounding error of a difference quotient; heuristic: a thousand times that of the log-likelihood."""
+    """Largest rounding error of a difference quotient; heuristic: 1000 rounding errors of the log-likelihood / step."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

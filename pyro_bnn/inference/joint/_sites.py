@@ -48,7 +48,7 @@ class Site:
 
     @property
     def unconstrained_event_dim(self) -> int:
-        """Number of event axes of the unconstrained value; it may differ for a simplex or Cholesky factor."""
+        """Number of event axes of the unconstrained value: 1, not 2, for a Cholesky factor of correlations."""
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:

@@ -57,8 +57,8 @@ def fit_mcmc(
     (`compile`). During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
     If `torch.distributed` is initialised, each process draws a share of the chains and returns all of them. Every
-    process must make the call with the same arguments and all data. Each writes its own checkpoint, with its rank in
-    the file's name. The draws depend on the seed and on the number of processes.
+    process must make the call with the same arguments and all data. Each process writes its own checkpoint, with its
+    rank in the file's name. The draws depend on the seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
@@ -88,7 +88,7 @@ def fit_mcmc(
             end it.
         resume: Checkpoint of a run with the same arguments, to continue from. The draws are bit for bit those of an
             uninterrupted run. A finished run can be resumed with a larger `num_samples`: it keeps its draws and adds
-            others, which differ from those of a single longer run.
+            new ones, which differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; None draws one from torch's generator. The run itself leaves torch's
             generators unchanged.
 

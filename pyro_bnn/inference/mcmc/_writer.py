@@ -279,7 +279,8 @@ class Writer:
 
 
 Operation = Callable[..., Any]
-"""Writes one operation in C. Arguments: the writer, the result in the example run, and those of the operation."""
+"""Writes one operation in C. Arguments: the writer, the result in the example run, and the arguments of the
+operation."""
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:

@@ -110,7 +110,7 @@ class Features:
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
         """Fill the tables; returns whether they can be used, and the buffers that the network changes.
 
-        These buffers get their values back.
+        The former values of these buffers are restored.
         """
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():

@@ -130,8 +130,8 @@ class ClassificationPrediction(Prediction):
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Scores of the mean probabilities against labels, shape (N,); see :meth:`Prediction.score`.
 
-        They are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15 bins).
-        With several outputs, each output of each row counts as one label.
+        The scores are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15
+        bins). With several outputs, each output of each row counts as one label.
         """
         y = self._targets_for_score(y)
         if y.shape != self.probs.shape[:-1]:
