@@ -167,8 +167,8 @@ def fit_laplace(
         data: A tuple (x, y) with all rows, or a loader of such pairs. All rows are read into memory.
         max_iterations: Largest number of L-BFGS iterations.
         dtype: Dtype of the computation; None uses that of the model. The draws always have the dtype of the model.
-        init: Posterior, for example of a fitted :class:`~pyro_bnn.DeltaGuide`, from which the start of the search is drawn; by
-            default the search starts at the network's own weights.
+        init: Posterior, for example of a fitted :class:`~pyro_bnn.DeltaGuide`, from which the start of the search is
+            drawn; by default the search starts at the network's own weights.
         progress: Whether to show a progress bar that counts evaluations of the potential.
         seed: Seed of the draw from `init` and of a loader's random order; torch's generators do not change.
 
