@@ -151,7 +151,7 @@ def chains(rank):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)
         posterior = pb.fit_sgmcmc(model, rows(), sampler=pb.SGHMC(lr=1e-3), **options)
-    return dict(posterior.samples)
+    return dict(posterior.chains)
 
 
 class Share(IterableDataset):

@@ -127,7 +127,7 @@ def relative_variance(energy_error, seed):
         seed=seed,
     )
     root = torch.linalg.cholesky(problem.precision.double())
-    white = (posterior.samples["net.weight"].flatten(2).double() - problem.mean.double()) @ root
+    white = (posterior.chains["net.weight"].flatten(2).double() - problem.mean.double()) @ root
     of_chains = white.square().mean((1, 2))
     return float(of_chains.mean()), float(of_chains.std() / 2)
 

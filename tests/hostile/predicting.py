@@ -126,7 +126,7 @@ POSTERIORS = [
     *bad(
         "MCMCPosterior",
         lambda w, samples: pb.MCMCPosterior(samples, None, None, sampler="NUTS"),
-        "samples",
+        "chains",
         {**NOT_AN_OBJECT, "flat": Late(lambda w: {"a": torch.zeros(2)}), "without draws": {"a": None}},
         "`samples",
     ),
