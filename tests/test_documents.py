@@ -41,7 +41,7 @@ EXAMPLES = {
     ),
     "continual_learning.py": (
         ["--epochs", "12"],
-        r"(?s)a point, trained on .* [23]\d\.\d%\nposterior as prior .* [5-9]\d\.\d%\n",
+        r"(?s)point, trained further .* [23]\d\.\d%\nposterior as prior .* [5-9]\d\.\d%\n",
     ),
     "transformer.py": (
         ["--texts", "200", "--epochs", "10"],

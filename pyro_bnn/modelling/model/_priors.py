@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """Raises an error at a Pyro statement in a prior, which would run only once, since the distribution is kept."""
+    """Raises an error at a Pyro statement in a prior. It would run only once, since the distribution is kept."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
@@ -57,7 +57,7 @@ class NetworkPriors:
     ) -> None:
         self._prior, self._net, self._paths, self.declared = prior, net, dict(paths), dict(declared)
         self._cache: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
-        self.first_values: dict[str, Tensor] = {}  # first value of every learnable number of a prior
+        self.first_values: dict[str, Tensor] = {}  # initial value of every learnable number of a prior
         self.children: dict[str, str] = {}  # for every parent, a site whose prior depends on it
         # For every site, the names of its parents and of the learnable numbers of its prior.
         self.dependencies: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -128,7 +128,7 @@ class NetworkPriors:
         return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
-        """The distribution that `make` returns; it is called once for each device and dtype of the parameter."""
+        """The distribution that `make` returns; `make` is called once for each device and dtype of the parameter."""
         parameter = first_value(self._net, site, [self._paths[site]])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
