@@ -1,4 +1,4 @@
-"""The data of a run, the facts about them that its folder stores, and reading of image sets."""
+"""The data of a run, the facts about these data in the run's folder, and reading of image sets."""
 
 import hashlib
 import math

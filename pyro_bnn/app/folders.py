@@ -126,7 +126,7 @@ def creating(out: str | Path, *, command: str, force: bool = False, picture_form
                         _clear(place.part, manifest)
     finally:
         for parent in made:
-            with suppress(OSError):  # it is not empty
+            with suppress(OSError):  # the parent is not empty
                 parent.rmdir()
 
 

@@ -33,7 +33,7 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """The result of a prior's method, invisible to Pyro's handlers; Pyro statements inside raise an error."""
+    """The result of a prior's method, called without Pyro's handlers; Pyro statements inside raise an error."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 
@@ -50,7 +50,7 @@ def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
 
 
 class NetworkPriors:
-    """The priors of a network's random parameters, which are buffers: the `declared` ones, or a given prior."""
+    """The priors of a network's random parameters, which are buffers: `declared` priors, and `prior` for all others."""
 
     def __init__(
         self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str], declared: Mapping[str, DeclaredPrior]
