@@ -1,4 +1,4 @@
-"""Whatever is wrong with a table or with arrays is said in one sentence, and nothing is left behind."""
+"""Any fault of a table or of arrays is reported in one message, and no files are left behind."""
 
 import os
 import signal
@@ -102,7 +102,7 @@ TABLES = {
 
 
 def refused(pyro_bnn, path, *options):  # noqa: F811
-    """The sentence that is said against training on a file."""
+    """The message with which training on a file is refused."""
     run = path.parent / "run"
     code, out, err = pyro_bnn("train", path, "--out", run, *QUICK, *options)
     assert code == 2
