@@ -25,7 +25,7 @@ EXAMPLES = (
 def prune(
     run: options.Run,
     fractions: Annotated[
-        str, typer.Option(help="Shares of the weights to remove; the lowest signal-to-noise ratios go first.")
+        str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
     ] = "0,.1,.25,.5,.75,.95,.98,.99,1",
     per: Annotated[
         Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")

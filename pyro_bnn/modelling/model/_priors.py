@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """Raises an error at a Pyro statement in a prior. It would run only once, since the distribution is kept."""
+    """Raises an error at a Pyro statement in a prior: statements would run only once, as the distribution is kept."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
