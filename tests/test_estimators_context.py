@@ -1,4 +1,4 @@
-"""An estimator's context leaves no trace, and refuses by name whatever it cannot serve."""
+"""An estimator's context leaves no trace, and errors name what it does not support."""
 
 import copy
 import pickle
