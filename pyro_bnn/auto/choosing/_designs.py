@@ -52,7 +52,7 @@ def open_designs(
     prior: PriorLike | None = None,
     likelihood: str | None = None,
 ) -> list[Design]:
-    """The choices after the given parts replace their own, without repeats; a part of None replaces nothing."""
+    """The choices, with the given parts in place of their own, without repeats. A part that is None changes nothing."""
     made = None if prior is None else as_prior("prior", prior)
     parts = {"hidden": hidden, "activation": activation, "prior": made, "likelihood": likelihood}
     given = {name: value for name, value in parts.items() if value is not None}

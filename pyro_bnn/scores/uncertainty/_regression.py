@@ -133,8 +133,8 @@ class RegressionPrediction(Prediction):
     def crps(self, y: Tensor) -> float:
         """Continuous ranked probability score at targets y, shape ``(N, *O)``, averaged over rows and outputs.
 
-        It is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and mixtures of Gaussians it is
-        exact, in a time that grows with the square of the number of Gaussians
+        The score is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and mixtures of Gaussians
+        the score is exact, in a time that grows with the square of the number of Gaussians
         (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). Otherwise it is estimated from 1000 draws, always with the
         same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
         """
@@ -246,7 +246,7 @@ class RegressionPrediction(Prediction):
     def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
         """Quantiles of the mixture, element by element, by bisection.
 
-        They are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models. If
+        Quantiles are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models. If
         the components have no distribution function in closed form, they are those of 4000 draws, always with the same
         seed.
 
