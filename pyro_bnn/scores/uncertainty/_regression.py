@@ -246,9 +246,9 @@ class RegressionPrediction(Prediction):
     def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
         """Quantiles of the mixture, element by element, by bisection.
 
-        Quantiles are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models. If
-        the components have no distribution function in closed form, they are those of 4000 draws, always with the same
-        seed.
+        Quantiles are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models.
+        If the components have no distribution function in closed form, they are the quantiles of 4000 draws, always
+        with the same seed.
 
         Args:
             q: A probability, strictly between 0 and 1, or a tensor or list of probabilities.
