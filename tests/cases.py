@@ -49,6 +49,11 @@ def given_latent_scale(outputs, draws):
     return dist.Normal(outputs, scale)
 
 
+def overdispersed(outputs, draws):
+    dispersion = torch.stack([draw["likelihood.dispersion"].reshape(1, 1) for draw in draws])
+    return dist.NegativeBinomial(1 / dispersion, logits=outputs + dispersion.log())
+
+
 def mixture_of_three(outputs, draws):
     logits, loc, rho = outputs.unflatten(-1, (3, 2, 3)).unbind(2)  # (S, N, O, M)
     gaussians = dist.Normal(loc, 1e-6 + nn.functional.softplus(rho))
@@ -103,11 +108,11 @@ LIKELIHOODS |= {
             given_latent_scale(outputs[..., :2], draws).scale * nn.functional.softplus(outputs[..., 2:]),
         ),
     ),
-    "student-t": (
-        pb.likelihoods.StudentT(3.5, dist.LogNormal(0.0, 1.0)),
+    "overdispersed": (
+        pb.likelihoods.NegativeBinomial(dist.LogNormal(0.0, 1.0)),
         2,
-        two_numbers,
-        lambda outputs, draws: dist.StudentT(3.5, outputs, given_latent_scale(outputs, draws).scale),
+        lambda n: torch.randint(5, (n, 2)).double(),
+        overdispersed,
     ),
     "zero-inflated": (
         pb.likelihoods.ZeroInflatedNegativeBinomial(),
