@@ -103,7 +103,8 @@ def predict(
     Returns:
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
         :class:`~pyro_bnn.uncertainty.RegressionPrediction`; for a mixture density network a
-        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; for a Pyro model of your own a
+        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; for censored targets a
+        :class:`~pyro_bnn.uncertainty.CensoredPrediction`; for a Pyro model of your own a
         :class:`~pyro_bnn.uncertainty.ValuePrediction`.
 
     Raises:
