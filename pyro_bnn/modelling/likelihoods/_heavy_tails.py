@@ -55,6 +55,10 @@ class StudentT(MadeLikelihood):
         (output,) = parts
         return dist.StudentT(2 + numbers["df_above_2"], output, numbers["scale"])
 
+    def extra_repr(self) -> str:
+        fixed, text = self._buffers.get("fixed_df_above_2"), super().extra_repr()
+        return text if fixed is None else f"df={2 + float(fixed):.4g},{text.partition(',')[2]}"
+
 
 class Beta(MadeLikelihood):
     r"""Beta distribution of a proportion; the output is the log-odds of its mean.
