@@ -28,7 +28,11 @@ from pyro_bnn import metrics
 sys.path.insert(0, str(Path(__file__).parent))
 from transformer import LENGTH, LIBRARIES, NUM_WORDS, load
 
-SCORES = {"accuracy": metrics.accuracy, "NLL": metrics.negative_log_likelihood, "ECE": metrics.expected_calibration_error}
+SCORES = {
+    "accuracy": metrics.accuracy,
+    "NLL": metrics.negative_log_likelihood,
+    "ECE": metrics.expected_calibration_error,
+}
 ADAPTERS = "**.lora_*.**"
 
 
@@ -126,7 +130,9 @@ METHODS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=800, help="largest number of texts from each library to pretrain on")
+    parser.add_argument(
+        "--texts", type=int, default=800, help="largest number of texts from each library to pretrain on"
+    )
     parser.add_argument("--labelled", type=int, default=50, help="number of labelled texts from each library")
     parser.add_argument("--pretraining", type=int, default=8, help="epochs of next-word prediction")
     parser.add_argument("--point-epochs", type=int, default=20, help="epochs of AdamW")
@@ -150,7 +156,9 @@ def main() -> None:
             start = time.process_time()
             model, posterior = METHODS[name](with_adapters(backbone), inputs_of(x[chosen]), y[chosen], options)
             spent = time.process_time() - start
-            prediction = pb.predict(model, posterior, inputs_of(x_test), num_samples=options.draws if name != "AdamW" else 2, seed=0)
+            prediction = pb.predict(
+                model, posterior, inputs_of(x_test), num_samples=options.draws if name != "AdamW" else 2, seed=0
+            )
             method.append([score(prediction.probs, y_test) for score in SCORES.values()] + [spent])
             print(name, seed, method[-1], time.process_time() - start, getattr(posterior, "status", ""), flush=True)
 

@@ -87,7 +87,7 @@ def writings(path: Path) -> Iterator[bool]:
 def equal(one: pb.MCMCPosterior, other: pb.MCMCPosterior) -> bool:
     """Whether draws, statistics, steps and masses are bit for bit the same."""
     names = ("log_density", "energy", "accept", "diverging", "num_steps", "step_size", "inverse_mass")
-    pairs = [(one.samples[name], other.samples[name]) for name in one.samples]
+    pairs = [(one.chains[name], other.chains[name]) for name in one.chains]
     pairs += [(getattr(one.statistics, name), getattr(other.statistics, name)) for name in names]
     return all(torch.equal(a, b) for a, b in pairs)
 

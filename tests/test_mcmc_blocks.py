@@ -208,7 +208,7 @@ def test_a_fit_of_many_rows_is_that_without_blocks(monkeypatch):
     options = {"num_samples": 4, "num_warmup": 3, "num_chains": 1, "seed": 0, "compile": True}
 
     def fitted():
-        return quietly(pb.fit_nuts, model, (x, x.sin()), **options).samples
+        return quietly(pb.fit_nuts, model, (x, x.sin()), **options).chains
 
     in_blocks = fitted()
     monkeypatch.setattr(_blocks, "FEWEST_ROWS", len(x) + 1)

@@ -46,7 +46,7 @@ def share_chains(rank, folder):
             warnings.simplefilter("always")
             posterior = pb.fit_nuts(problem.model, (problem.x, problem.y), **{**CHAINS, **options})
         statistics = posterior.statistics
-        tensors = [*posterior.samples.values(), statistics.num_steps, statistics.step_size, statistics.inverse_mass]
+        tensors = [*posterior.chains.values(), statistics.num_steps, statistics.step_size, statistics.inverse_mass]
         seen[name] = tensors, posterior.status.message, len(caught)
 
     def refused(name, x, **options):

@@ -38,7 +38,7 @@ def assert_replayed(fit, *args, monkeypatch):
     without_records(monkeypatch)
     expected = fit(*args)
     assert expected.path == f"eager: {WHY}, and it is refused here"
-    assert_equal(found.samples, expected.samples)
+    assert_equal(found.chains, expected.chains)
 
 
 def walk(potential, *, num_draws=20, seed=1):
@@ -104,9 +104,9 @@ def test_a_users_own_pyro_model_is_recorded_too(monkeypatch):
 def test_long_chains_agree(num_chains, monkeypatch):
     data = small_model(num_data=6)
     options = {"num_chains": num_chains, "num_samples": 30, "num_warmup": 30}
-    found = fitted(*data, **options).samples
+    found = fitted(*data, **options).chains
     without_records(monkeypatch)
-    torch.testing.assert_close(found, fitted(*data, **options).samples)
+    torch.testing.assert_close(found, fitted(*data, **options).chains)
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
@@ -157,7 +157,7 @@ def test_recording_draws_no_random_numbers():
 def test_data_and_prior_scales_of_each_fit_are_its_own():
     """A record must not keep those of the fit before it."""
     model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
-    first, second = fitted(model, x, y).samples, fitted(model, 2 * x, y).samples
+    first, second = fitted(model, x, y).chains, fitted(model, 2 * x, y).chains
     assert not all(torch.allclose(first[name], second[name]) for name in first)
 
 

@@ -64,9 +64,9 @@ def problem_fit(sampler, problem=None, **options):
 
 def assert_same(one, other):
     """Two posteriors are bit for bit equal, but for the time that they took."""
-    assert one.samples.keys() == other.samples.keys()
-    for name, value in one.samples.items():
-        assert torch.equal(value, other.samples[name])
+    assert one.chains.keys() == other.chains.keys()
+    for name, value in one.chains.items():
+        assert torch.equal(value, other.chains[name])
     for field in dataclasses.fields(one.statistics):
         if field.name != "seconds":
             pair = getattr(one.statistics, field.name), getattr(other.statistics, field.name)
@@ -108,7 +108,7 @@ def test_resumed_chains_are_to_the_bit_those_of_an_uninterrupted_run(name, tmp_p
     assert any(min(counts) == WARMUP for counts in seen[2:])
     assert any(min(counts) > WARMUP for counts in seen[2:])
     assert (name != "NUTS") == all(len(set(counts)) <= 1 for counts in seen)
-    assert not torch.equal(problem_fit(Mortal(sampler), seed=5).samples["net.weight"], whole.samples["net.weight"])
+    assert not torch.equal(problem_fit(Mortal(sampler), seed=5).chains["net.weight"], whole.chains["net.weight"])
 
 
 def test_resumed_chains_in_c_are_bit_for_bit_those_of_an_uninterrupted_run(tmp_path):
@@ -161,7 +161,7 @@ def test_a_finished_run_goes_on_to_more_draws(tmp_path):
     short = problem_fit(SAMPLERS["NUTS"], num_samples=8, checkpoint=path)
     longer = [problem_fit(SAMPLERS["NUTS"], num_samples=20, resume=path) for _ in range(2)]
     assert_same(*longer)
-    weights, first = longer[0].samples["net.weight"], short.samples["net.weight"]
+    weights, first = longer[0].chains["net.weight"], short.chains["net.weight"]
     assert torch.equal(weights[:, :8], first)
     assert weights.flatten(2).unique(dim=1).shape[1] > 15  # they move on
     for name in ("step_size", "inverse_mass"):

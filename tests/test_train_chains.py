@@ -77,7 +77,7 @@ def draws_of(run):
     torch.set_default_dtype(torch.float32)
     posterior = runs.load_run(run)[1]
     torch.set_default_dtype(torch.float64)
-    return posterior.samples
+    return posterior.chains
 
 
 def test_a_network_is_chosen_and_its_settings_are_kept(made):

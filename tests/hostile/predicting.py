@@ -125,10 +125,10 @@ POSTERIORS = [
     ),
     *bad(
         "MCMCPosterior",
-        lambda w, samples: pb.MCMCPosterior(samples, None, None, sampler="NUTS"),
-        "samples",
+        lambda w, chains: pb.MCMCPosterior(chains, None, None, sampler="NUTS"),
+        "chains",
         {**NOT_AN_OBJECT, "flat": Late(lambda w: {"a": torch.zeros(2)}), "without draws": {"a": None}},
-        "`samples",
+        "`chains",
     ),
 ]
 
