@@ -154,8 +154,8 @@ def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> 
     for name, checksum in file.frozen.items():
         if name in file.state or name not in own.state or _checksum(own.state[name]) != checksum:
             raise ValueError(
-                f"it was saved without the frozen parameter `{name}`, and that of the model differs from the saved one; "
-                "build the model from the same pretrained network."
+                f"it was saved without the frozen parameter `{name}`, and that of the model differs from the saved "
+                "one; build the model from the same pretrained network."
             )
     absent = [*file.left_out, *file.frozen]
     state = {**{name: own.state[name] for name in absent if name in own.state}, **file.state}
