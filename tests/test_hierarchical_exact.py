@@ -1,4 +1,4 @@
-"""Priors with scales: exact answers, and where a guide starts."""
+"""Priors with scales: exact answers, and the initial values of guides."""
 
 import functools
 import math
@@ -179,7 +179,7 @@ def test_children_start_under_the_prior_that_their_parents_starts_give():
 
 @pytest.mark.parametrize("make", [pb.MeanFieldGuide, functools.partial(pb.auto_guide, AutoNormal), pb.DeltaGuide])
 def test_weights_outside_of_a_priors_support_start_at_its_median(make):
-    """Half of a network's first weights are negative, which no LogNormal is."""
+    """Half of a network's initial weights are negative, outside of the support of a LogNormal."""
 
     class Positive(pb.Prior):
         def elementwise(self, name, parameter, module):

@@ -66,7 +66,7 @@ def inputs_of(kind, a, b):
 
 
 def problem(kind, scale=0.5):
-    """A model, its inputs and targets; all kinds are the same function of the same numbers."""
+    """A model, its inputs and targets; every kind of network computes the same function of the same numbers."""
     torch.manual_seed(3)
     likelihood = pb.GaussianLikelihood(scale)
     model = pb.BayesianModel(kind(), prior=pb.NormalPrior(0.7), likelihood=likelihood, num_data=12)

@@ -1,4 +1,4 @@
-"""MCMC: the right distribution, whatever the prior, the likelihood and the sampler; and what is refused."""
+"""MCMC: the right distribution for any prior, likelihood and sampler; and refused arguments."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ from .tolerances import STANDARD_ERRORS
 
 @dataclasses.dataclass(frozen=True)
 class Langevin(Sampler):
-    """A sampler of one's own: trajectories of a single step."""
+    """A user's sampler: trajectories of a single step."""
 
     def kernel(self, value_and_grad, z, *, compile=False):
         return LangevinKernel(value_and_grad, z)
@@ -145,7 +145,7 @@ def test_every_prior_can_be_sampled_from(prior):
 
 @pytest.mark.nightly
 def test_nuts_beats_a_skewed_constrained_posterior():
-    """Noise scale alone: its density by quadrature; without the Jacobian of its logarithm it is another one."""
+    """The noise scale alone, by quadrature; without the Jacobian of its logarithm, the density would differ."""
     y = 1.7 * torch.randn(7, 1, generator=torch.Generator().manual_seed(3))
     model = pb.BayesianModel(
         nn.Linear(1, 1, bias=False),
@@ -184,7 +184,7 @@ def test_a_mixture_prior_without_data_is_sampled_as_it_is():
 
 
 def test_a_plain_pyro_model_with_a_hyperprior():
-    """All of its latent variables, constrained ones in their supports; its marginal by quadrature in two unknowns."""
+    """All latent variables, constrained ones in their supports; the marginal by quadrature in two unknowns."""
     y = torch.tensor([1.2, -0.4, 2.2])
 
     def model(x, y):

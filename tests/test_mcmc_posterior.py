@@ -1,4 +1,4 @@
-"""Chains as a posterior: predictions, files, ArviZ, diagnostics, and those of Pyro's own MCMC."""
+"""Chains as a posterior: predictions, files, ArviZ and diagnostics; and chains of Pyro's own MCMC."""
 
 import copy
 import warnings
@@ -163,7 +163,7 @@ def test_only_what_pyro_reports_is_in_the_statistics(pyros):
 
 
 def test_pyros_divergences_are_those_of_the_draws():
-    """Of a density that is zero from some place on, into which long steps lead."""
+    """The density is zero in a region into which long steps lead."""
 
     def model():
         w = pyro.sample("w", dist.Normal(0.0, 1.0))

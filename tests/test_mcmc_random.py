@@ -1,4 +1,4 @@
-"""Random networks: their densities in C, in torch and written by hand; and draws beside those of Pyro's own NUTS."""
+"""Random networks: densities in C, in torch and by hand agree; draws are compared with those of Pyro's NUTS."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The samplers in C in single precision, beside torch and double precision."""
+"""The samplers in C in single precision, compared with torch and with double precision."""
 
 import pytest
 import torch

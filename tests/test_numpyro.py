@@ -91,7 +91,7 @@ def moments_of_ours():
 
 
 def largest_z_score(ours, theirs):
-    """Of the differences of the predictive moments, in standard errors."""
+    """Largest difference of the predictive moments, in standard errors."""
     scores = []
     for a, b in zip(ours, theirs, strict=True):
         variance = sum(part.var((0, 1)) / convergence(part).ess_bulk for part in (a, b))

@@ -311,7 +311,7 @@ def test_a_model_that_does_not_fit_is_told_what_differs_and_stays(tmp_path, name
 
 
 def test_an_error_after_the_checks_leaves_everything_as_it_was(tmp_path):
-    """The model refuses its state at the very end: guides that were loaded by then are put back."""
+    """The model refuses its state at the very end: the guides that were already loaded are restored."""
     model, *_ = whole(net=batch_norm(), where="**.weight")
     guide = scattered(model)
     pb.save_posterior(pb.EnsemblePosterior([pb.GuidePosterior(guide), *points(model)]), tmp_path / "file", model)

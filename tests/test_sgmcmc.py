@@ -1,4 +1,4 @@
-"""Stochastic-gradient MCMC: the law of its moves, exact where it is known, and chains beside those of NUTS."""
+"""Stochastic-gradient MCMC: the distribution of its moves, if known exactly, and chains compared with NUTS."""
 
 import functools
 import math
@@ -59,7 +59,7 @@ def moments_agree(points, mean, covariance):
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("temperature", [0.25, 1.0])
 def test_momentum_has_no_error_from_long_steps_on_a_gaussian(momentum, temperature):
-    """The longest step that is stable is four over the largest curvature; this is half of it."""
+    """The longest stable step is four divided by the largest curvature; the test uses half of it."""
     _, _, mean, precision = problem()
     sampler = pb.SGHMC(2 / float(torch.linalg.eigvalsh(precision)[-1]), momentum, temperature)
     points = moved(sampler, lambda z: (z - mean) @ precision, from_posterior(mean, precision))
@@ -281,7 +281,7 @@ def test_chains_go_on_to_the_bit(tmp_path, num_chains, is_stored):
 @pytest.mark.parametrize("sampler", [pb.SGLD(0.1), pb.SGHMC(0.1)])
 @pytest.mark.parametrize("flag", [None, 0.0, 1.0])
 def test_a_flag_on_the_device_makes_a_step_do_nothing(sampler, flag):
-    """As by torch's `GradScaler`, which sets it after a gradient that is not finite."""
+    """For example, torch's `GradScaler` sets the flag after a gradient that is not finite."""
     torch.manual_seed(0)
     point = nn.Parameter(torch.ones(3))
     rest = {"num_steps": 4, "record": lambda step: None, "processes": pb.Execution().processes}

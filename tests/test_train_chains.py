@@ -38,7 +38,7 @@ def short(monkeypatch):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A run of chains on houses, made once, and what was said."""
+    """A run of chains on houses, made once, and its output."""
     folder = tmp_path_factory.mktemp("chains")
     before = torch.get_default_dtype()
     with pytest.MonkeyPatch.context() as patch:

@@ -64,7 +64,7 @@ def predict(w, **arguments):
 
 @unseen
 def point(w, **arguments):
-    """It has no seed, and draws one from torch's generator before it looks at x."""
+    """A call without a seed: it draws one from torch's generator before it checks x."""
     return pb.predict_point(**{"model": w.model, "values": w.guide.median(), "x": w.x, **arguments})
 
 
