@@ -13,21 +13,17 @@ their standard errors; each seed has its own labelled texts and its own start. T
 
 import argparse
 import functools
-import sys
 import time
 import warnings
-from pathlib import Path
 
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
 from torch import Tensor, nn
+from transformer import LENGTH, LIBRARIES, NUM_WORDS, load
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 import pyro_bnn as pb
 from pyro_bnn import metrics
-
-sys.path.insert(0, str(Path(__file__).parent))
-from transformer import LENGTH, LIBRARIES, NUM_WORDS, load
 
 CONFIG = LlamaConfig(
     vocab_size=NUM_WORDS,

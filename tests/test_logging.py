@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 import pyro_bnn as pb
 from pyro_bnn.inference.history import History
-from pyro_bnn.interop.mlflow import MOST, MLflow
-from pyro_bnn.interop.wandb import WandB
+from pyro_bnn.interop import MLflow, WandB
+from pyro_bnn.interop.mlflow import MOST
 
 from .test_tensorboard import fit
 
