@@ -108,11 +108,11 @@ plt.show()
 # -------------------------
 # The posterior of 2701 weights has no formula. Variational inference looks for the closest distribution of a simple
 # shape, the *guide*. ``MeanFieldGuide`` is an independent Gaussian per weight: a mean and a standard deviation, twice
-# the number of parameters of the plain network. Closest means largest ELBO, the log-likelihood that the guide
-# achieves minus its divergence from the prior, in nats.
+# the number of parameters of the plain network. Closest means largest ELBO: the expected log-likelihood under the guide
+# minus the divergence of the guide from the prior, in nats.
 #
 # ``fit`` with ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
-# (With ``fit_svi`` you choose all of them. Without `method`, ``fit`` runs Markov chains if possible. These are often
+# (With ``fit_svi`` you choose all of them. Without `method`, ``fit`` runs Markov chains if possible. Chains are often
 # better, but have no guide.)
 
 posterior = pb.fit(model, (x, y), method="svi", seed=0)
@@ -164,9 +164,9 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
     print(f"the band holds the truth at {float(inside_band[rows].float().mean()):.0%} of the places {name}")
 
 # %%
-# Outside it contains the truth less often than it should: under the prior, functions continue in a straight line, and
-# the sine turns back. **A posterior depends on its prior.** Its uncertainty tells you *that* an input is far from the
-# data; the band need not contain the truth there.
+# Outside the data, the band contains the truth less often than it should: under the prior, functions continue in a
+# straight line, and the sine turns back. **A posterior depends on its prior.** Its uncertainty tells you *that* an
+# input is far from the data; the band need not contain the truth there.
 #
 # **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. The extreme case is
 # weight 0:
@@ -190,8 +190,9 @@ ax.set(title="KL weight 0: back to a plain network", ylim=(-20, 20))
 plt.show()
 
 # %%
-# Then the standard deviations shrink, and the network is too certain again. A weight between 0 and 1 can be a good
-# compromise for large networks. But say so where you report results: it is not the posterior under the stated prior.
+# With weight 0 the standard deviations shrink, and the network is too certain again. A weight between 0 and 1 can be a
+# good compromise for large networks. But state the weight where you report results: with a weight below 1 the fit does
+# not approximate the posterior under the stated prior.
 #
 # Exercises
 # ---------

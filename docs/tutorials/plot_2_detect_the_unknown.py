@@ -178,7 +178,7 @@ plt.show()
 #
 # A rule for work
 # ---------------
-# Choose a threshold **by known images alone**. This one sends 5 % of them to a person:
+# Choose a threshold **by known images alone**. This one sends 5 % of the known images to a person:
 
 threshold = known_prediction.epistemic.quantile(0.95)
 caught = float((unknown_prediction.epistemic > threshold).float().mean())
@@ -211,5 +211,5 @@ plt.show()
 # ---------
 # 1. Leave out one of the known classes in training, and use it as the unknown. Which class is hardest to detect?
 # 2. Plot AUROC and accuracy for KL weights 0.05, 0.2 and 1. Which weight would you use?
-# 3. Make a ``pb.EnsemblePosterior`` of five ``pb.DeltaGuide`` fits. Is its mutual information as good?
+# 3. Make a ``pb.EnsemblePosterior`` of five ``pb.DeltaGuide`` fits. Does its mutual information detect as well?
 # 4. Score images of uniform noise, ``torch.rand_like(x_test)``. Are they detected?

@@ -146,8 +146,8 @@ axes[2].legend()
 plt.show()
 
 # %%
-# The grey stripes show where the data are. The uncertainty of the exact posterior is small there, and large between and
-# outside. The mean-field curve is flatter: **too uncertain where there are data, too certain elsewhere**. It has one
+# The grey stripes show where the data are. The uncertainty of the exact posterior is small in the stripes, and large
+# elsewhere. The mean-field curve is flatter: **too uncertain where there are data, too certain elsewhere**. It has one
 # standard deviation for each weight and no correlations, so it cannot represent two weights that vary only
 # together. More epochs do not change this, and neither the status nor ``diagnose`` shows it.
 #
