@@ -30,12 +30,21 @@ NOISE = 2.0
 x, y = data.regression_problem(noise=NOISE, gap=0.5)
 grid = torch.linspace(-1, 1, 201)[:, None]
 place = grid.flatten().abs()
-regions = {"data": (place >= 0.25) & (place <= 0.5), "gap": place < 0.25, "outside": place > 0.5}
+regions = {
+    "data": (place >= 0.25) & (place <= 0.5),
+    "gap": place < 0.25,
+    "outside": place > 0.5,
+}
 
 
 torch.manual_seed(0)
 net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[nets.Standardize.of(x)])
-model = pb.BayesianModel(net, prior=pb.NormalPrior(2.0), likelihood=pb.GaussianLikelihood(NOISE), num_data=len(x))
+model = pb.BayesianModel(
+    net,
+    prior=pb.NormalPrior(2.0),
+    likelihood=pb.GaussianLikelihood(NOISE),
+    num_data=len(x),
+)
 fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
@@ -67,8 +76,14 @@ for name, posterior in (("KL weight 1000", vague), ("start 1e-6, 300 epochs", po
     print(f"--- {name}")
     print(posterior.diagnose())
 
-figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.7), sharey=True, layout="constrained")
-candidates = {"the candidate": fitted, "KL weight 1000": vague, "start 1e-6, 300 epochs": point}
+figure, axes = plt.subplots(
+    1, 3, figsize=(7.4, 2.7), sharey=True, layout="constrained"
+)
+candidates = {
+    "the candidate": fitted,
+    "KL weight 1000": vague,
+    "start 1e-6, 300 epochs": point,
+}
 for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
     prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
     plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
@@ -88,11 +103,19 @@ plt.show()
 
 start = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02))
 for name, guide in (("at the start", start), ("at the end", fitted)):
-    for kind, estimator in (("sampled weights", None), ("local reparameterisation", pb.LocalReparameterization())):
-        rows = pb.gradient_noise(model, guide, x, y, estimator=estimator, num_samples=50, seed=0).parameters
+    for kind, estimator in (
+        ("sampled weights", None),
+        ("local reparameterisation", pb.LocalReparameterization()),
+    ):
+        rows = pb.gradient_noise(
+            model, guide, x, y, estimator=estimator, num_samples=50, seed=0
+        ).parameters
         signal = sum(row.signal**2 for row in rows) ** 0.5
         noise = sum(row.noise**2 for row in rows) ** 0.5
-        print(f"{name:13} {kind:25} signal {signal:8.1f}   noise {noise:8.1f}   ratio {signal / noise:7.2f}")
+        print(
+            f"{name:13} {kind:25} signal {signal:8.1f}   "
+            f"noise {noise:8.1f}   ratio {signal / noise:7.2f}"
+        )
 
 # %%
 # At the start the signal is larger than the noise. At the end only noise is left, as expected at an optimum. Local
@@ -110,7 +133,9 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the status says the same
-    chains = pb.fit_nuts(model, (x, y), num_samples=150, num_warmup=150, max_tree_depth=7, seed=0)
+    chains = pb.fit_nuts(
+        model, (x, y), num_samples=150, num_warmup=150, max_tree_depth=7, seed=0
+    )
 print(chains.status)
 
 # %%
@@ -122,7 +147,14 @@ print(chains.status)
 # order. So R-hat of single weights is bad for nearly every network, and does not matter. The numbers above are for
 # *predictions*.
 
-comparison = pb.compare(model, {"nuts": chains, "mean-field": fitted}, grid, regions=regions, num_samples=600, seed=0)
+comparison = pb.compare(
+    model,
+    {"nuts": chains, "mean-field": fitted},
+    grid,
+    regions=regions,
+    num_samples=600,
+    seed=0,
+)
 print(comparison)
 
 # %%
