@@ -62,7 +62,7 @@ print(fitted.diagnose())
 # fit:
 #
 # - a divergence that is counted many times, such as once for every row in a loss that is a mean over rows. This
-#   is a KL weight far above 1. (A wrong ``num_data``, which would have the same effect, is refused.)
+#   has the effect of a KL weight far above 1. (A wrong ``num_data``, which would have the same effect, is refused.)
 # - standard deviations that start at practically 0, in a fit that ends before they have grown.
 #
 # The library warns of both. (The warnings are silenced here, since ``diagnose`` repeats them.)
@@ -127,9 +127,9 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 #
 # Check 3: compare with NUTS
 # --------------------------
-# NUTS draws from the exact posterior of the same model. It takes longer, but only this check shows what the
-# guide *cannot* represent. If your problem is too large, use a small problem of the same kind, with fewer rows and
-# units.
+# NUTS draws from the exact posterior of the same model. It takes longer than a variational fit, but only this check
+# shows what the guide *cannot* represent. If your problem is too large, use a small problem of the same kind, with
+# fewer rows and units.
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the status says the same
@@ -194,7 +194,7 @@ plt.show()
 # Exercises
 # ---------
 # 1. Add ``pb.LowRankGuide(model, rank=10)`` to the comparison. Where is it better than the mean-field guide?
-# 2. Compare two runs of NUTS with two seeds. Their distance is the noise of the comparison.
+# 2. Compare two runs of NUTS with two seeds. The distance of the two runs is the noise of the comparison.
 # 3. Use ``kl_weight=0.3`` in ``pb.fit``. Which regions become better, and which worse?
 # 4. Use 20 data points, then 500, with ``data.regression_problem(20, noise=2.0, gap=0.5)``. Is the mean-field guide
 #    closer to NUTS with more data?

@@ -148,4 +148,4 @@ print(f"accuracy of the sparse network {accuracy:.1%}")
 # 2. Prune in steps, 75 %, 90 %, 95 %, 98 %, with training after each. Is this better than a single step?
 # 3. Use ``per="layer"``. Why is it worse for the last layer?
 # 4. Use ``pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)`` and compare the reports. Then fit
-#    it for three times as long.
+#    for three times as long.
