@@ -76,12 +76,10 @@ plt.show()
 
 model = pb.BayesianModel(
     build_net(0),
-    prior=pb.NormalPrior(
-        0.5
-    ),  # before we see data, every weight is probably between -1 and 1
-    likelihood=pb.GaussianLikelihood(
-        NOISE
-    ),  # targets scatter around the output with this standard deviation
+    # before we see data, every weight is probably between -1 and 1
+    prior=pb.NormalPrior(0.5),
+    # targets scatter around the output with this standard deviation
+    likelihood=pb.GaussianLikelihood(NOISE),
     num_data=len(x),
 )
 print("random weights:", ", ".join(model.site_names))

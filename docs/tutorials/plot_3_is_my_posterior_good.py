@@ -194,7 +194,7 @@ plt.show()
 # Exercises
 # ---------
 # 1. Add ``pb.LowRankGuide(model, rank=10)`` to the comparison. Where is it better than the mean-field guide?
-# 2. Compare two runs of NUTS with two seeds. The distance of the two runs is the noise of the comparison.
+# 2. Compare two runs of NUTS with two seeds. Their difference shows how precise the comparison is.
 # 3. Use ``kl_weight=0.3`` in ``pb.fit``. Which regions become better, and which worse?
 # 4. Use 20 data points, then 500, with ``data.regression_problem(20, noise=2.0, gap=0.5)``. Is the mean-field guide
 #    closer to NUTS with more data?
