@@ -46,8 +46,9 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     noise = GaussianLikelihood(LogNormal(0.0, 1.0))
     model = BayesianModel(net, prior=NormalPrior(4.0), likelihood=noise, num_data=len(x))
     with silent_fits():  # a demonstration is short
-        lengths = {"max_tree_depth": 7, "num_warmup": 300, "num_samples": 200}
-        posterior = fit_nuts(model, (x, y), compile="auto", seed=seed, **lengths)
+        posterior = fit_nuts(
+            model, (x, y), max_tree_depth=7, num_warmup=300, num_samples=200, compile="auto", seed=seed
+        )
     grid = torch.linspace(-1, 1, 401)[:, None]
     prediction = predict(model, posterior, grid, seed=seed).as_kind(RegressionPrediction)
 
