@@ -13,11 +13,20 @@ import pyro_bnn
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery`
 PUBLIC = (
-    *("calibration", "distributions", "interop", "kl", "likelihoods", "metrics"),
-    *("optim", "plotting", "pruning", "scale_maps"),
+    "calibration",
+    "distributions",
+    "interop",
+    "kl",
+    "likelihoods",
+    "metrics",
+    "optim",
+    "plotting",
+    "pruning",
+    "scale_maps",
 )
+# autodoc imports modules by their public names
 for name in (*PUBLIC, "uncertainty"):
-    sys.modules[f"pyro_bnn.{name}"] = getattr(pyro_bnn, name)  # autodoc imports modules by their public names
+    sys.modules[f"pyro_bnn.{name}"] = getattr(pyro_bnn, name)
 
 project = "pyro-bnn"
 author = "the pyro-bnn authors"

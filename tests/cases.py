@@ -130,6 +130,9 @@ LIKELIHOODS |= {
     ),
 }
 
+IN_C = [name for name in LIKELIHOODS if name != "overdispersed"]
+"""Likelihoods whose operations are written in C; that one needs the digamma function."""
+
 SCALE_MAPS = {
     kind.name: kind(1e10) if kind is scale_maps.Capped else kind()
     for kind in (getattr(scale_maps, name) for name in scale_maps.__all__)
