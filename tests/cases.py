@@ -130,8 +130,8 @@ LIKELIHOODS |= {
     ),
 }
 
-IN_C = [name for name in LIKELIHOODS if name != "overdispersed"]
-"""Likelihoods whose operations are written in C; that one needs the digamma function."""
+IN_C = [name for name in LIKELIHOODS if name not in ("overdispersed", "ordinal")]
+"""Likelihoods whose operations are written in C; the others need the digamma function and cumulative sums."""
 
 SCALE_MAPS = {
     kind.name: kind(1e10) if kind is scale_maps.Capped else kind()
