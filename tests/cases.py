@@ -49,6 +49,11 @@ def given_latent_scale(outputs, draws):
     return dist.Normal(outputs, scale)
 
 
+def laplace_of_two_parts(loc, width, scale):
+    """Not a lambda, which cannot be pickled."""
+    return dist.Laplace(loc, scale * nn.functional.softplus(width))
+
+
 def overdispersed(outputs, draws):
     dispersion = torch.stack([draw["likelihood.dispersion"].reshape(1, 1) for draw in draws])
     return dist.NegativeBinomial(1 / dispersion, logits=outputs + dispersion.log())
@@ -97,7 +102,7 @@ LIKELIHOODS = {
 LIKELIHOODS |= {
     "own": (
         pb.likelihoods.DistributionLikelihood(
-            lambda loc, width, scale: dist.Laplace(loc, scale * nn.functional.softplus(width)),
+            laplace_of_two_parts,
             num_parts=2,
             latent={"scale": dist.LogNormal(0.0, 1.0)},
         ),
