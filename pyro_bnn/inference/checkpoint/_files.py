@@ -12,10 +12,13 @@ from ..._core.files import DamagedFileError, read_state, understood, write_state
 from ..._core.records import plain, record
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
-from ..posterior import Destination, Posterior, Saved, restored, saved
+from ..posterior import Calibration, Destination, Posterior, Saved, restored, restored_calibration, saved
 from ._model import ModelRecord, checked_state, record_of, require_same, without
 
 KIND = "posterior"
+
+CALIBRATION = "calibration"
+"""Key of the calibration in a file, which only files with a calibration have."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,13 @@ class Content:
     posterior: Saved
 
 
-def save_posterior(posterior: Posterior | Callable[..., object], path: str | Path, model: BayesianModel | None) -> None:
+def save_posterior(
+    posterior: Posterior | Callable[..., object],
+    path: str | Path,
+    model: BayesianModel | None,
+    *,
+    calibration: Calibration | None = None,
+) -> None:
     """Write a posterior to one file, with the parameters and buffers of its model.
 
     The file is written completely or not at all, has a checksum, and contains no code. It records the model's latent
@@ -40,10 +49,12 @@ def save_posterior(posterior: Posterior | Callable[..., object], path: str | Pat
         path: Path of the file.
         model: The model of the posterior. Pass None for chains or a guide of another Pyro model; the file then has no
             record of the model.
+        calibration: Correction of the posterior's predictions, of :mod:`pyro_bnn.calibration`, to keep in the file;
+            :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
     Raises:
-        ValueError: If the posterior cannot be saved, does not belong to the model, or has a number that is not finite;
-            the message names it.
+        ValueError: If the posterior or the calibration cannot be saved, the posterior does not belong to the model, or
+            a number is not finite; the message names it.
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
@@ -54,7 +65,49 @@ def save_posterior(posterior: Posterior | Callable[..., object], path: str | Pat
         _restored(content, Destination(model, list(posterior.guides) or None), own)  # raises if it cannot be loaded
     except ValueError as error:
         raise ValueError(f"the posterior cannot be saved: {error}") from error
+    if calibration is not None:
+        content[CALIBRATION] = _saved_calibration(calibration)
     write_state(path, KIND, content)
+
+
+def _saved_calibration(calibration: Calibration) -> object:
+    """The record of a calibration, as plain data."""
+    _checks.kind("calibration", calibration, Calibration, "a member of `pyro_bnn.calibration`, or None")
+    try:
+        content = saved(calibration)
+        restored_calibration(content)  # raises if it cannot be loaded
+    except ValueError as error:
+        raise ValueError(f"the calibration cannot be saved: {error}") from error
+    return plain(content)
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Load the calibration in the file of a posterior; the file cannot run code.
+
+    Its tensors are on the CPU, and it works with predictions on any device.
+
+    Args:
+        path: A file that :func:`~pyro_bnn.save_posterior` wrote with a `calibration`.
+
+    Returns:
+        The calibration, which gives the same intervals, sets or probabilities as before saving.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or holds no calibration.
+    """
+    content = read_state(_checks.path("path", path), KIND)
+    if CALIBRATION not in content:
+        raise ValueError(
+            f"{path} holds a posterior without a calibration; save it by `save_posterior(..., calibration=...)`."
+        )
+    try:
+        with understood(path, KIND):
+            return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))
+    except DamagedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"the calibration in {path} cannot be loaded: {error}") from error
 
 
 def load_posterior(
@@ -74,7 +127,8 @@ def load_posterior(
             `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass any other guide.
 
     Returns:
-        The posterior, on the device of the model, with its status and its history or statistics.
+        The posterior, on the device of the model, with its status and its history or statistics; its calibration, if
+        there is one, is read by :func:`~pyro_bnn.calibration.load_calibration`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -83,6 +137,7 @@ def load_posterior(
     destination = Destination(model, _checked_guides(guide))
     own = _record(model)
     content = read_state(_checks.path("path", path), KIND)
+    content.pop(CALIBRATION, None)
     try:
         with understood(path, KIND):
             posterior = _restored(content, destination, own)

@@ -28,6 +28,7 @@ from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import FanInNormalPrior
+from ...results.calibration import set_aside
 from ...results.prediction import predict
 from ...scores.uncertainty import MixtureDensityPrediction, Prediction, RegressionPrediction
 from ._methods import METHODS, PARTIAL, WITH_KL, WITHOUT_VALIDATION, Settings, Task
@@ -170,20 +171,12 @@ class BNNEstimator(Settings):
         rows, fraction = np.arange(num_rows), self.calibration_fraction
         if fraction is None:
             return rows, None
-        share = _checks.between_zero_and_one("calibration_fraction", fraction)
         if given := [situation for situation, is_given in unfit.items() if is_given]:
             raise ValueError(
                 f"`calibration_fraction` must be None {given[0]}, got {fraction!r}; leave it out, or calibrate by "
                 "`pyro_bnn.calibration`."
             )
-        count = round(share * num_rows)
-        if not 1 <= count <= num_rows - 2:
-            raise ValueError(
-                f"`calibration_fraction` must leave a row to calibrate and two to fit, got {fraction!r} for {num_rows} "
-                "rows."
-            )
-        order = np.random.default_rng(self._seed).permutation(num_rows)
-        return np.sort(order[count:]), np.sort(order[:count])
+        return set_aside("calibration_fraction", num_rows, fraction, self._seed)
 
     def _drawn_seed(self) -> int:
         if self.random_state is None:
