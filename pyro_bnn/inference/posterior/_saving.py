@@ -25,12 +25,14 @@ def saved(value: Posterior | Calibration) -> Saved:
 
 def restored(values: Saved, destination: Destination) -> Posterior:
     """The posterior in a record, after checks; only `destination.pending` changes."""
-    return _kind_of(values, Posterior).from_record(values.content, destination)
+    kind: type[Posterior] = _kind_of(values, Posterior)  # type: ignore[type-abstract]  # its subclasses are found
+    return kind.from_record(values.content, destination)
 
 
 def restored_calibration(values: Saved) -> Calibration:
     """The calibration in a record, after checks."""
-    return _kind_of(values, Calibration).from_record(values.content)
+    kind: type[Calibration] = _kind_of(values, Calibration)  # type: ignore[type-abstract]
+    return kind.from_record(values.content)
 
 
 def _kind_of(values: Saved, base: type[T]) -> type[T]:

@@ -162,15 +162,15 @@ class BNNEstimator(Settings):
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
         return self
 
-    def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[np.ndarray, np.ndarray | None]:
+    def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
         """The rows to fit, and the rows that calibrate or None; draws the seed of the fit.
 
         `unfit` has the situations in which a fit cannot be calibrated, and whether each is given.
         """
         self._seed = self._drawn_seed()
-        rows, fraction = np.arange(num_rows), self.calibration_fraction
+        fraction = self.calibration_fraction
         if fraction is None:
-            return rows, None
+            return [*range(num_rows)], None
         if given := [situation for situation, is_given in unfit.items() if is_given]:
             raise ValueError(
                 f"`calibration_fraction` must be None {given[0]}, got {fraction!r}; leave it out, or calibrate by "

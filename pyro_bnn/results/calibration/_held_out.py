@@ -5,7 +5,7 @@ import numpy as np
 from ..._core import checks as _checks
 
 
-def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
     """Indices of the rows to fit, and of the rows that calibrate, chosen at random; both in ascending order.
 
     Args:
@@ -19,8 +19,6 @@ def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[np.nda
     """
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:
-        raise ValueError(
-            f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows."
-        )
+        raise ValueError(f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows.")
     order = np.random.default_rng(seed).permutation(num_rows)
-    return np.sort(order[count:]), np.sort(order[:count])
+    return sorted(order[count:].tolist()), sorted(order[:count].tolist())
