@@ -53,8 +53,8 @@ def save_posterior(
             :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
     Raises:
-        ValueError: If the posterior or the calibration cannot be saved, the posterior does not belong to the model, or
-            a number is not finite; the message names it.
+        ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
+            or if a number is not finite; the message says which of these is the case.
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)

@@ -15,8 +15,9 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    The density of a removed element is defined as the prior's density at zero. The two cancel in the divergence, so the
-    ELBO is that of a network without the element. The parameters of a removed element get no gradient.
+    The density of a removed element is defined as the prior's density at zero. In the divergence it cancels against the
+    prior's density, so the ELBO is that of a network without the element. The parameters of a removed element get no
+    gradient.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

@@ -27,8 +27,9 @@ class MCMCPosterior(Posterior):
         statistics: What the sampler reported.
         status: Result of the diagnostics.
         sampler: Name of the algorithm.
-        path: How the draws were computed: ``"C"``, ``"pyro"``, or in torch: then it begins with ``"replayed"`` or
-            ``"eager"`` and says why no faster way was possible. Empty if a custom sampler does not set it.
+        path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
+            ``"replayed"`` or ``"eager"`` and says why no faster way was possible. Empty if a custom sampler does not
+            set it.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.

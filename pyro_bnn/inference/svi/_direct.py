@@ -88,7 +88,7 @@ class DirectStep(GradientStep):
     1. Draw the weights.
     2. Run the network.
     3. Run the backward pass from minus the log-likelihood.
-    4. Compute the gradients of the guide's parameters from those of the weights, and add those of the divergence.
+    4. Compute the gradients of the guide's parameters from those of the weights, and add the divergence's gradients.
 
     The guide's :class:`~pyro_bnn.inference.guides.FlatState` performs the first and the last of these.
     """
