@@ -256,7 +256,11 @@ def calibration_of(run: str | Path, config: RunConfig) -> RunCalibration | None:
     if not config.calibrate:
         return None
     found = load_calibration(verified(run, POSTERIOR))
-    assert isinstance(found, RunCalibration)
+    kind = ConformalSets if config.likelihood == "categorical" else ConformalIntervals
+    if not isinstance(found, kind):
+        raise ValueError(
+            f"the calibration in {run} must be one of {kind.__name__}, got {type(found).__name__}; train the run again."
+        )
     return found
 
 

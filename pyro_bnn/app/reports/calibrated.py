@@ -24,7 +24,8 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
     Without a calibration they are central intervals of the prediction, which needs its components. A calibration of
     standardised targets fits a prediction in the target's units, since its scores have no unit.
     """
-    if isinstance(calibration, ConformalIntervals):
+    if calibration is not None:
+        assert isinstance(calibration, ConformalIntervals)
         return calibration.interval(prediction, level)
     return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
 
@@ -34,7 +35,8 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 
     Without a calibration a set has the most probable classes, as few as have the probability `level` together.
     """
-    if isinstance(calibration, ConformalSets):
+    if calibration is not None:
+        assert isinstance(calibration, ConformalSets)
         return calibration.sets(prediction, level)
     ordered, order = prediction.probs.double().sort(dim=1, descending=True)
     is_inside = ordered.cumsum(1) - ordered < level  # the probability of more probable classes

@@ -109,7 +109,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
         about = {"file": config.dataset}
     about |= {
         "training rows": f"{len(rows.x_train):,} of {' x '.join(map(str, rows.facts.input_shape))} inputs",
-        "rows that calibrate": f"{0 if rows.held_out is None else len(rows.held_out[0]):,}",
+        **({} if rows.held_out is None else {"rows that calibrate": f"{len(rows.held_out[0]):,}"}),
         "test rows": f"{len(rows.x_test):,}",
         "classes": ", ".join(rows.classes),
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
