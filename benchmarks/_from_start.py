@@ -58,7 +58,7 @@ def ours(kind: str, num_draws: int, num_cores: int, compile: bool = True) -> dic
     pb.fit_nuts(model, (x, y), compile=compile, seed=1, **{**length, "num_samples": 4, "num_warmup": 0})
     again = time.perf_counter() - begin
     names = range(0, 2 * len(sizes) - 2, 2)
-    weights = [[posterior.samples[f"net.{i}.{part}"].numpy() for part in ("weight", "bias")] for i in names]
+    weights = [[posterior.chains[f"net.{i}.{part}"].numpy() for part in ("weight", "bias")] for i in names]
     return {"seconds": first, "again": again, **_moments(kind, weights)}
 
 

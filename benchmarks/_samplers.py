@@ -62,7 +62,7 @@ class Ours(Sampler):
         if self._compile:
             self.compile_seconds = self.compile_seconds or sampler.making
         seconds = posterior.statistics.seconds - sampler.making  # without the time of the diagnostics
-        return Result(_problem.functions(posterior.samples), sampler.num_steps, seconds)
+        return Result(_problem.functions(posterior.chains), sampler.num_steps, seconds)
 
 
 class CountingNUTS(mcmc.Sampler):

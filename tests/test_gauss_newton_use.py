@@ -1,4 +1,4 @@
-"""Laplace's method with Gauss-Newton matrices: what a fit leaves as it was, and what it refuses."""
+"""Laplace's method with Gauss-Newton matrices: what a fit does not change, and what it refuses."""
 
 import functools
 import sys
@@ -108,7 +108,7 @@ def test_other_data_and_points_are_refused_with_a_remedy():
 
 
 class WithoutLaplace:
-    """Finds modules as where laplace-torch is not installed."""
+    """Finds modules as if laplace-torch were not installed."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):

@@ -181,7 +181,7 @@ class Applied(AbstractContextManager[None]):
             if gaussian is MISSING or (isinstance(gaussian, _Gaussian) and gaussian.value is not value):
                 raise ValueError(
                     f"the value of `{name}` is not the last draw of the guide; use an estimator only with an ELBO, "
-                    "which calls the guide and then the model, and exit its context before any other call."
+                    "which calls the guide and then the model, and end its `with` block before any other call."
                 )
             if isinstance(gaussian, _Gaussian):
                 asked = gaussian.deviation() if noise is Noise.DEVIATION else gaussian.scale.square()

@@ -98,8 +98,8 @@ class FlatMask:
             return
         if set(now) != set(before) or not all(torch.equal(now[name], mask) for name, mask in before.items()):
             raise ValueError(
-                "weights of the guide were removed or restored in the context of a step; leave the context first, and "
-                "open a new one."
+                "weights of the guide were removed or restored in the context of a step; end its `with` block, and "
+                "begin a new one."
             )
         self._keep = now  # equal masks in other tensors, as after loading a state
 

@@ -127,7 +127,7 @@ class MeanFieldGuide(GaussianGuide):
     def intercepted(self, choice: Choice) -> Iterator[None]:
         """A context in which each site is sampled from `choice(site, Gaussian)` instead of its Gaussian."""
         if self._choice is not None:
-            raise ValueError("an estimator is already applied to this guide; leave its context first.")
+            raise ValueError("an estimator is already applied to this guide; end its `with` block first.")
         self._choice = choice
         try:
             yield

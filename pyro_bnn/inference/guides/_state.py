@@ -48,7 +48,7 @@ class ParameterVector:
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
                     raise ValueError(
                         f"parameters of the guide were moved from {view.dtype} on {view.device} to {parameter.dtype} "
-                        f"on {parameter.device} in the context of a step; leave the context first, and open a new one."
+                        f"on {parameter.device} in the context of a step; end its `with` block, and begin a new one."
                     )
                 view.copy_(parameter)
                 parameter.data = view

@@ -162,7 +162,7 @@ class DirectStep(GradientStep):
         if like.device != value.device or like.dtype != value.dtype:
             raise ValueError(
                 f"the model was moved from {value.device} and {value.dtype} to {like.device} and {like.dtype} in the "
-                "context of a step; leave the context first, move model and guide, and open a new one."
+                "context of a step; end its `with` block, move model and guide, and begin a new one."
             )
         if has_hooks(model) or has_hooks(self.guide):
             raise ValueError(

@@ -8,8 +8,8 @@ from .section import Section, Tile, Verdict, judged, percent
 from .subject import Subject
 
 CHANCE = 0.99
-"""Coverage is accepted within the range that correct intervals have with this probability. It is close to 1 because
-several levels are tested: a correct prediction fails in less than one case in twenty."""
+"""Coverage is accepted within the range that correct intervals have with this probability, which is close to 1
+because several levels are tested: a correct prediction fails in less than one case in twenty."""
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
