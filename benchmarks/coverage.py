@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -113,6 +114,9 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
         for ax in axes:
             ax.set_xticks(range(len(names)), names)
         plotting.save(axes[0], path)
+    with Image.open(path) as drawn:
+        small = drawn.convert("RGB").quantize(32, dither=Image.Dither.NONE)  # a third of the size
+    small.save(path, optimize=True)
 
 
 def _panel(ax: Any, series: Mapping[str, tuple[str, Value]], cells: Cells, expected: Mapping[str, float]) -> None:
@@ -157,9 +161,8 @@ def main() -> None:
                 print(f"# {name} {split}", flush=True)
     rows = read_rows(file)
     print(*table(rows), sep="\n")
-    picture(
-        rows, options.out / "coverage.png", {name: expected_coverage(name, options.data) for name in options.datasets}
-    )
+    names = dict.fromkeys(row["dataset"] for row in rows)
+    picture(rows, options.out / "coverage.png", {name: expected_coverage(name, options.data) for name in names})
 
 
 if __name__ == "__main__":
