@@ -4,6 +4,7 @@ from . import data as data
 from . import nets as nets
 from ._core.checkpointing import Checkpoint as Checkpoint
 from ._core.checkpointing import Interrupted as Interrupted
+from ._core.inputs import Shared as Shared
 from .auto.fitting import fit as fit
 from .inference import kl as kl
 from .inference import scale_maps as scale_maps

@@ -1,6 +1,6 @@
 """Gauss-Newton matrices, their diagonals, and their Kronecker factors."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import reduce
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..._core.extras import optional
-from ..._core.inputs import Inputs, Pair, call, map_inputs, num_rows, take
+from ..._core.inputs import Inputs, Pair, arguments_of, call, map_inputs, named_leaves, num_rows, take
 from ..._core.scope import filtered_warnings
 from ...modelling.likelihoods import (
     BernoulliLikelihood,
@@ -125,15 +125,16 @@ def _rows(net: nn.Module, x: Inputs, root: Tensor) -> Iterator[Tensor]:
 
 
 def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: Tensor) -> Tensor:
-    def of_row(values: dict[str, Tensor], row: Inputs, its_root: Tensor) -> Tensor:
-        one = map_inputs(lambda leaf: leaf[None], row)
-        arguments = (one,) if isinstance(one, Tensor) else () if isinstance(one, Mapping) else tuple(one)
-        named = dict(one) if isinstance(one, Mapping) else {}
+    def of_row(values: dict[str, Tensor], row: list[Tensor], its_root: Tensor) -> Tensor:
+        parts = iter(row)
+        one = map_inputs(lambda _: next(parts)[None], x, with_rows=True)
+        arguments, named = arguments_of(one)
         return its_root.mT @ torch.func.functional_call(net, values, arguments, named)[0]
 
+    rows = [leaf for _, leaf in named_leaves("x", x, with_rows=True)]
     try:
         with filtered_warnings("ignore", "There is a performance drop"):  # for operations that vmap runs row by row
-            found = torch.func.vmap(torch.func.jacrev(of_row), in_dims=(None, 0, 0))(parameters, x, root)
+            found = torch.func.vmap(torch.func.jacrev(of_row), in_dims=(None, 0, 0))(parameters, rows, root)
     except RuntimeError:  # for example, recurrent layers do not support this
         return torch.stack([_jacobian(net, take(x, slice(n, n + 1)), root[n]) for n in range(len(root))])
     return torch.cat([part.flatten(2).detach() for part in found.values()], -1)

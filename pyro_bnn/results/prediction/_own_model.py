@@ -9,7 +9,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.inputs import as_inputs
+from ..._core.inputs import as_inputs, unwrapped
 from ..._core.scope import EXCLUSIVE, Stream, eval_mode, own_parameters, short_errors
 from ...inference.posterior import Draw, Posterior
 from ...scores.uncertainty import RunningMoments, ValuePrediction
@@ -22,7 +22,7 @@ def predict_values(
 
     The model is called without its observations: as ``model(x)``, or as ``model(*x)`` if x is a tuple.
     """
-    found = as_inputs("x", x)
+    found = unwrapped(as_inputs("x", x))
     arguments = found if isinstance(found, tuple) else (found,)
     with EXCLUSIVE:
         stream = Stream(seed)

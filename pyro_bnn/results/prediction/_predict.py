@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import torch
 from pyro.infer.autoguide import AutoGuide
@@ -262,7 +262,7 @@ def _parts(
     if y is not None:
         raise ValueError("`y` cannot be given with a loader, which has its own targets; leave it out.")
     with stream:
-        batches = iter(x)
+        batches = iter(cast(Iterable, x))
     while True:
         with stream:
             batch = next(batches, END)
@@ -288,7 +288,9 @@ def _predict_rows(
     way: Way,
 ) -> P:
     for name, leaf in named_leaves("x", x):
-        _checks.finite(name, _checks.rows(name, leaf))
+        _checks.finite(name, leaf)
+    for name, leaf in named_leaves("x", x, with_rows=True):
+        _checks.rows(name, leaf)
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
