@@ -56,7 +56,7 @@ def save_posterior(
 
     Raises:
         ValueError: If the posterior cannot be saved, does not belong to the model, or has a number that is not finite;
-            the message names it.
+            the message says which of these is the case.
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
