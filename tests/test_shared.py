@@ -9,8 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import pyro_bnn as pb
-from pyro_bnn._core.inputs import num_rows, take
+from pyro_bnn._core.inputs import leaves, num_rows, take, to_device
 from pyro_bnn.inference.batch_norm import RefreshedPosterior
+from pyro_bnn.inference.scale_maps import Precision
 
 from .fits import ADAM
 from .tolerances import IDENTITY
@@ -207,6 +208,39 @@ def test_laplace_of_all_layers(structure):
     def results(kind):
         model, x, y, everywhere = problem(kind)
         posterior = pb.fit_gauss_newton(model, (x, y), structure=structure)
+        return [pb.predict(model, posterior, everywhere, num_samples=5, seed=2).probs]
+
+    check_same(results(Graph), results(Own))
+
+
+MORE_FITS = {
+    "in parts": lambda model, data: pb.fit_svi(
+        model, pb.MeanFieldGuide(model), data, optimizer=ADAM, num_epochs=3, execution=pb.Execution(num_parts=2), seed=1
+    ),
+    "by Pyro's guide": lambda model, data: pb.fit_svi(
+        model, pb.auto_guide(AutoNormal, model), data, optimizer=ADAM, num_epochs=3, batch_size=4, seed=1
+    ),
+    "natural gradients": lambda model, data: pb.fit_svi(
+        model,
+        pb.MeanFieldGuide(model, scale_map=Precision()),
+        data,
+        optimizer=pb.optim.natural_gradient(lr=0.1),
+        num_epochs=3,
+        seed=1,
+    ),
+    "stochastic gradients": lambda model, data: pb.fit_sgmcmc(
+        model, data, sampler=pb.SGLD(lr=1e-3), num_epochs=12, num_samples=10, batch_size=4, seed=1
+    ),
+    "by default": lambda model, data: pb.fit(model, data, max_epochs=20, seed=1),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning", "ignore::pyro_bnn.PosteriorWarning")
+@pytest.mark.parametrize("name", MORE_FITS)
+def test_other_ways_to_fit(name):
+    def results(kind):
+        model, x, y, everywhere = problem(kind)
+        posterior = MORE_FITS[name](model, (x, y))
         return [pb.predict(model, posterior, everywhere, num_samples=5, seed=2).probs]
 
     check_same(results(Graph), results(Own))
@@ -438,6 +472,12 @@ def test_a_shared_number_and_arrays():
     shifted = pb.predict(model, guide, (x, number, shift), num_samples=3, seed=0).mean
     plain = pb.predict(model, guide, (x, number, pb.Shared([0.0])), num_samples=3, seed=0).mean
     check_same([shifted], [plain + 1])
+
+
+def test_all_tensors_move_to_a_device():
+    moved = to_device((torch.arange(3), pb.Shared({"graph": torch.zeros(2, 2)})), torch.device("meta"))
+    assert [leaf.device.type for leaf in leaves(moved)] == ["meta", "meta"]
+    assert isinstance(moved[1], pb.Shared)
 
 
 def test_rows_are_taken_and_shared_inputs_stay():
