@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import pyro_bnn as pb
 from pyro_bnn.inference.batch_norm import RefreshedPosterior
+from pyro_bnn.inference.gauss_newton._matrices import summed_matrices
 from pyro_bnn.inference.scale_maps import Precision
 
 from .fits import ADAM
@@ -132,6 +133,22 @@ def test_laplace_of_all_layers(structure):
         return [pb.predict(model, posterior, everywhere, num_samples=5, seed=2).probs]
 
     check_same(results(Graph), results(Own))
+
+
+def test_the_diagonal_is_that_of_the_full_matrix():
+    """Layers run on nodes, not on rows: formulas that square the gradient of each row of a layer would be wrong."""
+    torch.manual_seed(0)
+    for net, x in ((Graph(), problem(Graph)[1]), (Own(), problem(Own)[1])):
+        options = {"num_scales": 1}
+        data, likelihood = [(x, problem(Own)[2])], pb.CategoricalLikelihood()
+        full, diagonal = (summed_matrices(net, data, likelihood, is_full=f, **options)[0] for f in (True, False))
+        check_same([diagonal], [full.diagonal()])
+
+
+def test_kronecker_factors_of_all_layers_are_refused():
+    model, x, y, _ = problem(Graph)
+    with pytest.raises(ValueError, match="a shared input may have other rows"):
+        pb.fit_gauss_newton(model, (x, y), structure="kronecker")
 
 
 MORE_FITS = {

@@ -185,7 +185,10 @@ def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary."""
+    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary.
+
+    If the output is a dictionary with ``logits``, as in `transformers`, only these are returned.
+    """
     before = versions(x)
     arguments, named = arguments_of(x)
     try:
@@ -198,7 +201,12 @@ def call(net: nn.Module, x: Inputs) -> object:
             "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
             "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
         )
-    return output
+    return logits_of(output)
+
+
+def logits_of(output: object) -> object:
+    """The item ``logits`` of an output that is a dictionary with this key; any other output unchanged."""
+    return output["logits"] if isinstance(output, Mapping) and "logits" in output else output
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:

@@ -13,7 +13,7 @@ from ..._core.records import plain, record
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
 from ..posterior import Destination, Posterior, Saved, restored, saved
-from ._model import ModelRecord, checked_state, record_of, require_same, without
+from ._model import ModelRecord, checked_state, record_of, require_same, without, without_frozen
 from ._own import OwnRecord, own_record, require_its_sites, require_same_own, sites_of
 
 KIND = "posterior"
@@ -37,6 +37,7 @@ def save_posterior(
     model: Model,
     *,
     data: Sequence[object] | None = None,
+    with_frozen: bool = True,
 ) -> None:
     """Write a posterior to one file, with the parameters and buffers of its model.
 
@@ -53,6 +54,9 @@ def save_posterior(
             of its latent variables, and the parameters and buffers of a module. None records no model.
         data: For a Pyro model of your own, the arguments of a call with its targets, such as (x, y): only a call shows
             its latent variables. They are not saved.
+        with_frozen: Whether to write the frozen parameters of the network, too. False makes the file of a posterior of
+            adapters small: it has their checksums instead, and can be loaded only into a model with the same values. It
+            needs a :class:`~pyro_bnn.BayesianModel`.
 
     Raises:
         ValueError: If the posterior cannot be saved, does not belong to the model, or has a number that is not finite;
@@ -61,7 +65,8 @@ def save_posterior(
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     path, target = _checks.path("path", path), _Target(model, data)
-    content = plain(Content(target.described(posterior), target.own, saved(posterior)))
+    described = target.described(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))
+    content = plain(Content(described, target.own, saved(posterior)))
     try:
         _restored(content, target.destination(list(posterior.guides) or None), target)  # raises if it cannot be loaded
     except ValueError as error:
@@ -131,11 +136,14 @@ class _Target:
         self.own = None if self._sites is None or model is None else own_record(model, self._sites)
         self.module = model if isinstance(model, nn.Module) else None
 
-    def described(self, posterior: Posterior) -> ModelRecord | None:
+    def described(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
         """The record for a file, without what the posterior makes needless."""
+        if self.own is not None and not with_frozen:
+            raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
         if self.plain is None or self.model is None:
             return None
-        return without(self.plain, self.model, posterior.pruned_sites)
+        record = without(self.plain, self.model, posterior.pruned_sites)
+        return record if with_frozen else without_frozen(record, self.model)
 
     def destination(self, guides: Sequence[nn.Module] | None) -> Destination:
         """The destination of a posterior."""

@@ -10,7 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..._core.extras import optional
-from ..._core.inputs import Inputs, Pair, arguments_of, call, map_inputs, named_leaves, num_rows, take
+from ..._core.inputs import (
+    Inputs,
+    Pair,
+    arguments_of,
+    call,
+    has_shared,
+    leaves,
+    logits_of,
+    map_inputs,
+    named_leaves,
+    num_rows,
+    take,
+)
 from ..._core.scope import filtered_warnings
 from ...modelling.likelihoods import (
     BernoulliLikelihood,
@@ -59,7 +71,8 @@ def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Mod
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full
-    return _diagonal_by_layer if acts_by_layers(net, x) else _diagonal
+    # With a shared input, the rows of a layer may be those of the input, such as the nodes of a graph.
+    return _diagonal_by_layer if not has_shared(x) and acts_by_layers(net, x) else _diagonal
 
 
 # --- the curvature in the outputs -------------------------------------------------------------------------------------
@@ -129,7 +142,8 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
         parts = iter(row)
         one = map_inputs(lambda _: next(parts)[None], x, with_rows=True)
         arguments, named = arguments_of(one)
-        return its_root.mT @ torch.func.functional_call(net, values, arguments, named)[0]
+        output: Any = logits_of(torch.func.functional_call(net, values, arguments, named))
+        return its_root.mT @ output[0]
 
     rows = [leaf for _, leaf in named_leaves("x", x, with_rows=True)]
     try:
@@ -187,7 +201,7 @@ def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
     """
     output, calls = _watched(net, x)
-    if not all(len(some) == 1 and _is_known(layer, some[0][0]) for layer, some in calls.items()):
+    if not all(len(s) == 1 and len(s[0][0]) == len(root) and _is_known(layer, s[0][0]) for layer, s in calls.items()):
         return _diagonal(net, x, root)
     parameters = [p for p in net.parameters() if p.requires_grad]
     sums = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
@@ -291,12 +305,13 @@ def kronecker_curvature(
     total: list[list[Tensor]] = []
     with filtered_warnings("ignore"):
         is_of_classes = isinstance(likelihood, CategoricalLikelihood)
-        backend = library().CurvlinopsGGN(net, "classification" if is_of_classes else "regression")
+        kind = "classification" if is_of_classes else "regression"
+        backend = library().CurvlinopsGGN(_OfOneInput(net), kind, dict_key_x="0")
         for x, y in batches:
-            if not isinstance(x, Tensor):
+            if has_shared(x):
                 raise ValueError(
-                    "Kronecker factors need a network with one input, unless only the weights of a linear last layer "
-                    "are random; choose this layer with `where`, or use another `structure`."
+                    "Kronecker factors need layers whose rows are those of the data, but a shared input may have other "
+                    'rows, such as the nodes of a graph; make only the last layer random, or use structure="diagonal".'
                 )
             if not total and not acts_by_layers(net, x):
                 raise ValueError(
@@ -305,7 +320,8 @@ def kronecker_curvature(
                     '`where`, or use structure="diagonal".'
                 )
             try:
-                _, found = backend.kron(x, y, N=num_data)
+                backend.model.example = x
+                _, found = backend.kron(_as_one(x), y, N=num_data)
             except NotImplementedError as error:
                 raise ValueError(
                     f"laplace-torch cannot make Kronecker factors ({error}); use another `structure`, such as "
@@ -317,6 +333,24 @@ def kronecker_curvature(
                 factors = [[a + b for a, b in zip(before, new, strict=True)] for before, new in pairs]
             total = factors
     return kronecker(total)
+
+
+class _OfOneInput(nn.Module):
+    """A network as laplace-torch calls it: with one tensor, or with one dictionary of all tensors in their order."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.example: Inputs = torch.empty(0)
+        """Inputs of the network, which show how it takes the tensors."""
+
+    def forward(self, x: Tensor | dict[str, Tensor]) -> object:
+        tensors = iter([x] if isinstance(x, Tensor) else x.values())
+        return call(self.net, map_inputs(lambda _: next(tensors), self.example))
+
+
+def _as_one(x: Inputs) -> Tensor | dict[str, Tensor]:
+    return x if isinstance(x, Tensor) else {str(index): leaf for index, leaf in enumerate(leaves(x))}
 
 
 def _require_layers(net: nn.Module) -> None:
