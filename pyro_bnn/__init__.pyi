@@ -5,6 +5,7 @@ from . import interop as interop
 from . import nets as nets
 from ._core.checkpointing import Checkpoint as Checkpoint
 from ._core.checkpointing import Interrupted as Interrupted
+from ._core.inputs import Shared as Shared
 from .auto.fitting import fit as fit
 from .inference import kl as kl
 from .inference import scale_maps as scale_maps

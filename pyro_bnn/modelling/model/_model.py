@@ -11,7 +11,7 @@ from pyro.nn.module import pyro_method
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.inputs import Inputs, map_inputs, num_rows
+from ..._core.inputs import Inputs, map_inputs, num_rows, take
 from ..._core.scope import eval_mode, local_param, seeded
 from ..._core.summary import Shown, Summary
 from ...scores.uncertainty import P_co
@@ -41,7 +41,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
     sites such as ``prior.0.scale``, drawn before the weights. The learnable numbers of a prior are parameters.
 
     A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as ``net(**x)``. Inputs
-    may be nested; all have N rows.
+    may be nested; all have N rows, except those in a :class:`~pyro_bnn.Shared`, which all rows share.
 
     The padding row of a random embedding is constant: the layer uses the row of `net`. The drawn row has no effect on
     the likelihood, so its posterior is its prior.
@@ -177,7 +177,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         check_input(x, self.like)
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
-            first = map_inputs(lambda leaf: leaf[:1].clone(), x)  # the network may change it in place
+            first = map_inputs(torch.clone, take(x, slice(1)))  # the network may change it in place
             response = self._respond(self._likelihood.drawn(), weights, first)
             observed = num_rows(x), *response.target_shape[1:]
         check_shapes(self._likelihood, observed, x, y)
