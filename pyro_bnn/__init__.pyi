@@ -49,6 +49,7 @@ from .inference.svi import natural_gradient as natural_gradient
 from .inference.svi import scheduled as scheduled
 from .inference.svi import svi_step as svi_step
 from .inference.swag import SWAG as SWAG
+from .interop.export import export_onnx as export_onnx
 from .interop.scikit import BNNClassifier as BNNClassifier
 from .interop.scikit import BNNRegressor as BNNRegressor
 from .interop.tensorboard import TensorBoard as TensorBoard
