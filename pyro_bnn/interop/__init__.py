@@ -1,1 +1,3 @@
-"""Interfaces to scikit-learn and TensorBoard."""
+"""Interfaces to scikit-learn and TensorBoard; exports to plain torch and ONNX."""
+
+from .export import PredictiveModule as PredictiveModule

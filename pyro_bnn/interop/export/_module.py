@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.copies import copied
 from ..._core.functional import ordinary_attention
-from ..._core.inputs import Inputs, as_inputs, map_inputs, named_leaves, num_rows, take
+from ..._core.inputs import Inputs, as_inputs, map_inputs, num_rows
 from ..._core.reflection import overridden_names
 from ..._core.scope import EXCLUSIVE, filtered_warnings
 from ...inference.guides import GuidePosterior
@@ -23,9 +23,9 @@ from ._agreement import answers, largest_difference, tolerance
 from ._stored import stored
 
 try:
-    from torch._higher_order_ops.scan import scan
-except ImportError:  # torch before 2.6
-    scan = None
+    from torch._higher_order_ops import scan as _scan
+except ImportError:  # an older torch
+    _scan = None  # type: ignore[assignment]
 
 DEFAULT_NUM_DRAWS = 100
 
@@ -108,8 +108,8 @@ class PredictiveModule(nn.Module):
         unknown = [name for name in draws if name not in model.latent_names and name not in own]
         if unknown:
             raise ValueError(
-                f"a network with random variables of its own cannot be exported, got {unknown[:3]}; make them parameters "
-                "of the network with a prior."
+                f"a network with random variables of its own cannot be exported, got {unknown[:3]}; make them "
+                "parameters of the network, which get a prior."
             )
         values |= {own[name]: value for name, value in draws.items() if name in own}
         self.network = copied(model.network)
@@ -149,9 +149,10 @@ class PredictiveModule(nn.Module):
             classes ``probs``, shape (N, C), and in nats ``aleatoric``, the expected entropy, and ``epistemic``, the
             mutual information of label and weights, each of shape (N,).
         """
+        outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})
         sums = likelihood.accumulator()
-        sums.add_draws(likelihood.forward(self._outputs(x)), keep=False)  # `forward`: Pyro's call cannot be compiled
+        sums.add_draws(likelihood.forward(outputs), keep=False)  # `forward`: Pyro's call cannot be compiled
         return answers(sums.prediction(None))
 
     def _outputs(self, x: Inputs) -> Tensor:
@@ -172,7 +173,7 @@ class PredictiveModule(nn.Module):
             return result
         if self.way == "scan" and torch.compiler.is_compiling():
             start = torch.zeros((), dtype=torch.long)  # `scan` needs a value that passes from draw to draw
-            return scan(lambda count, row: (count + 1, run(row).clone()), start, weights)[1]
+            return _scan(lambda count, row: (count + 1, run(row).clone()), start, weights)[1]
         rows = ({path: value[i] for path, value in weights.items()} for i in range(self.num_draws))
         return torch.stack([run(row) for row in rows])
 
@@ -183,7 +184,7 @@ class PredictiveModule(nn.Module):
             with filtered_warnings("error", "There is a performance drop"):
                 exported(self, x)
         except Exception:  # torch has many errors for operations that `vmap` or symbolic sizes do not support
-            return "loop" if scan is None else "scan"
+            return "loop" if _scan is None else "scan"
         return "vmap"
 
     def _require_agreement(self, x: Inputs, expected: Mapping[str, Tensor]) -> None:
@@ -196,14 +197,14 @@ class PredictiveModule(nn.Module):
                 "of its own, as `nets.MCDropout` does; build the network without it."
             )
         difference = largest_difference(found, expected)
-        if not difference <= tolerance(self._dtype(x)):
+        if not difference <= tolerance(self._dtype()):
             raise ValueError(
                 f"the module must give the results of `predict`, but differs by {difference:.2g} on `x`; serve this "
                 f"model by `predict`, since its likelihood {type(self.likelihood).__name__} or its network cannot be "
                 "exported."
             )
 
-    def _dtype(self, x: Inputs) -> torch.dtype:
+    def _dtype(self) -> torch.dtype:
         tensors = [*self.draws.buffers(), *self.network.parameters(), *self.network.buffers()]
         return next(value.dtype for value in tensors if value.is_floating_point())
 
@@ -224,7 +225,9 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
     arguments: tuple[Inputs, ...] = (x,) if isinstance(x, Tensor) else () if isinstance(x, Mapping) else tuple(x)
-    output: Tensor = torch.func.functional_call(net, dict(weights), arguments, dict(x) if isinstance(x, Mapping) else {})
+    output: Tensor = torch.func.functional_call(
+        net, dict(weights), arguments, dict(x) if isinstance(x, Mapping) else {}
+    )
     return output
 
 

@@ -93,12 +93,12 @@ def export_onnx(
             f"an ONNX file can have 2 GiB at most, but {module.num_draws} draws take {num_bytes / 2**30:.3g} GiB; use "
             "fewer `num_draws`, or make only the last layer random."
         )
-    content = _content(module, x)
+    content = file_content(module, x)
     _require_agreement(content, module, posterior, model, x)
     write_atomically(path, lambda file: file.write(content))
 
 
-def _content(module: PredictiveModule, x: Inputs) -> bytes:
+def file_content(module: PredictiveModule, x: Inputs) -> bytes:
     """The content of the file."""
     with torch.no_grad():
         names = [*module(take(x, slice(0, 1)))]
@@ -143,7 +143,9 @@ def _require_agreement(
         names = [output.name for output in session.get_outputs()]
         for rows in (torch.arange(count), torch.arange(1), torch.arange(2 * count) % count):
             given = take(x, rows)
-            feed = {name: leaf.numpy() for name, (_, leaf) in zip(input_names(x), named_leaves("x", given), strict=True)}
+            feed = {
+                name: leaf.numpy() for name, (_, leaf) in zip(input_names(x), named_leaves("x", given), strict=True)
+            }
             found = dict(zip(names, map(torch.from_numpy, session.run(None, feed)), strict=True))
             prediction = predict(model, posterior, given, num_samples=module.num_draws, seed=module.seed)
             _require_close(found, answers(prediction), len(rows), model.dtype)

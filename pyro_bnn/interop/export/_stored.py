@@ -1,6 +1,5 @@
 """Weight draws in a module: stacked, or without the weights that are zero in all draws."""
 
-import torch
 from torch import Tensor, nn
 
 FEWEST_ZEROS = 0.5

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
-import torch
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
