@@ -169,8 +169,12 @@ def test_networks_are_exported_and_compiled(name):
     assert_close(module(more), expected)
     program = torch.export.export(module, (x,), dynamic_shapes=(shapes(x),), strict=False)
     assert_close(program.module()(more), expected)
-    compiled = torch.compile(module, fullgraph=True, backend="eager")
-    assert_close(compiled(x), by_predict(model, posterior, x))
+    expected = by_predict(model, posterior, x)
+    before = torch.distributions.Distribution._validate_args
+    try:
+        assert_close(torch.compile(module, fullgraph=True, backend="eager")(x), expected)
+    finally:  # `torch.compile` turns off all checks of distributions
+        torch.distributions.Distribution.set_default_validate_args(before)
 
 
 @pytest.mark.slow
@@ -217,7 +221,7 @@ def test_weights_that_do_not_differ_are_stored_once():
     model, x, _ = small_model()
     module = PredictiveModule(pb.auto_delta(model), model, x, num_draws=NUM_DRAWS, seed=0)
     assert sum(value.numel() for value in module.state_dict().values()) == 5 * 4 + 5 + 3 * 5 + 3
-    assert float(module(x)["epistemic"].max()) == 0.0
+    assert float(module(x)["epistemic"].max()) < 1e-30
     assert_close(module(x), by_predict(model, pb.auto_delta(model), x))
 
 
@@ -277,8 +281,8 @@ class Noisy(pb.GaussianLikelihood):
 def refused():
     net = pb.nets.mlp([4, 5, 3], dropout=0.5)
     x, y = torch.randn(6, 4), torch.arange(6) % 3
-    plain = a_model(pb.nets.mlp([4, 3]), pb.CategoricalLikelihood())
     options = {"prior": pb.NormalPrior(), "num_data": 6}
+    plain = pb.BayesianModel(pb.nets.mlp([4, 5, 3]), likelihood=pb.CategoricalLikelihood(), **options)
     return {
         "dropout": (a_model(net, pb.CategoricalLikelihood()), pb.MeanFieldGuide, "MCDropout"),
         "noise": (a_model(pb.nets.mlp([4, 3]), Noisy(1.0)), pb.MeanFieldGuide, "random numbers"),

@@ -103,15 +103,15 @@ class PredictiveModule(nn.Module):
 
     def _store(self, model: BayesianModel, draws: Draw) -> None:
         """Keep the network, the likelihood and the draws."""
-        own = own_paths(model)
-        values = model.network_weights(draws)
-        unknown = [name for name in draws if name not in model.latent_names and name not in own]
+        own, values = own_paths(model), model.network_weights(draws)
+        others = [name for name in draws if name not in model.latent_names]
+        unknown = [name for name in others if name not in own]
         if unknown:
             raise ValueError(
                 f"a network with random variables of its own cannot be exported, got {unknown[:3]}; make them "
                 "parameters of the network, which get a prior."
             )
-        values |= {own[name]: value for name, value in draws.items() if name in own}
+        values |= {own[name]: draws[name] for name in others}
         self.network = copied(model.network)
         """The network, whose random parameters are in `draws`."""
         self.draws = nn.ModuleDict()
