@@ -167,10 +167,10 @@ def test_networks_are_exported_and_compiled(name):
     more = some(x, torch.arange(9) % len(leaves(x)[0]))
     expected = by_predict(model, posterior, more)
     assert_close(module(more), expected)
+    before = torch.distributions.Distribution._validate_args
     program = torch.export.export(module, (x,), dynamic_shapes=(shapes(x),), strict=False)
     assert_close(program.module()(more), expected)
     expected = by_predict(model, posterior, x)
-    before = torch.distributions.Distribution._validate_args
     try:
         assert_close(torch.compile(module, fullgraph=True, backend="eager")(x), expected)
     finally:  # `torch.compile` turns off all checks of distributions

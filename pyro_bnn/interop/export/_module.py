@@ -2,12 +2,14 @@
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from ..._core import checks as _checks
 from ..._core.copies import copied
@@ -219,8 +221,19 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
     index = torch.arange(TRACED_ROWS) % num_rows(x)
     example = map_inputs(lambda leaf: leaf.index_select(0, index.to(leaf.device)), x)
     shapes = map_inputs(lambda _: {0: rows}, x)  # type: ignore[arg-type, return-value]  # any function of tensors
-    with torch.no_grad(), ordinary_attention():
+    with torch.no_grad(), ordinary_attention(), checks_kept():
         return torch.export.export(module, (example,), dynamic_shapes=(shapes,), strict=False)
+
+
+@contextmanager
+def checks_kept() -> Iterator[None]:
+    """A context after which distributions check their arguments as before; torch's tracing of loops turns this off."""
+    with EXCLUSIVE:
+        before = Distribution._validate_args
+        try:
+            yield
+        finally:
+            Distribution.set_default_validate_args(before)
 
 
 def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:

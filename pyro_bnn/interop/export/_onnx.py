@@ -16,7 +16,7 @@ from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 from ._agreement import answers, largest_difference, tolerance
-from ._module import PredictiveModule, exported
+from ._module import PredictiveModule, checks_kept, exported
 
 OLDEST_TORCH = (2, 6)
 """First version of torch whose ONNX exporter takes an exported program and writes one file."""
@@ -102,7 +102,8 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
     """The content of the file."""
     with torch.no_grad():
         names = [*module(take(x, slice(0, 1)))]
-    program: Any = torch.onnx.export(exported(module, x), dynamo=True, verbose=False)
+    with checks_kept():
+        program: Any = torch.onnx.export(exported(module, x), dynamo=True, verbose=False)
     _rename(program.model.graph, input_names(x), names)
     found = program.model_proto
     for key, value in (("num_draws", module.num_draws), ("seed", module.seed)):

@@ -32,13 +32,13 @@ class SparseDraws(nn.Module):
         self.shape = draws.shape
         flat = draws.flatten(1)  # (K, P)
         places = (flat != 0).any(0).nonzero().flatten()
-        self.register_buffer("places", places)
+        self.register_buffer("places", places.int())  # half the size; parameters have fewer than 2^31 elements
         self.register_buffer("values", flat[:, places].contiguous())  # (K, number of places)
 
     def forward(self) -> Tensor:
         """The draws with their zeros, shape (K, ...)."""
         zeros = self.values.new_zeros(len(self.values), self.shape[1:].numel())
-        return zeros.index_copy(1, self.places, self.values).reshape(self.shape)
+        return zeros.index_copy(1, self.places.long(), self.values).reshape(self.shape)
 
 
 def stored(draws: Tensor) -> StackedDraws | SparseDraws:
