@@ -270,7 +270,7 @@ def test_the_tutorials_recipes_are_the_tutorials():
 
 
 def test_an_epoch_of_sgd_adds_up_to_the_gradient_of_the_loss_of_all_data(tmp_path):
-    """Its learning rate is for a batch's summed NLL and its share of the KL, in however many batches the data come."""
+    """The learning rate multiplies the gradient of a batch's summed NLL and its share of the KL, for any batch size."""
     config = replace(recipes.RECIPES["digits", "tutorial"], hidden=(6,), epochs=1, lr=1e-9, init="network:1e-12")
     images, _ = load_data(config, root=None)
     x, y = images.x_train[:900].double(), images.y_train[:900]

@@ -1,4 +1,4 @@
-"""The front of the command line: help, completion, JSON, formats and colours, and how soon each is there."""
+"""The user interface of the commands: help, completion, JSON, formats and colours, and how fast each appears."""
 
 # ruff: noqa: F811  # tests take the imported fixture as a parameter
 
@@ -123,7 +123,7 @@ except BaseException:
 
 @pytest.mark.parametrize("late", [True, False], ids=["in the commands", "told directly"])
 def test_ctrl_c_while_a_library_loads_ends_in_a_sentence(tmp_path, late):
-    """The second one is the twin: a library that is imported otherwise makes a traceback of Ctrl-C."""
+    """The second command is the twin: outside of `loading`, Ctrl-C during an import ends in a traceback."""
     (tmp_path / "torch.py").write_text(SWALLOWS)
     code = "from pyro_bnn.app.cli import main; main()" if late else "import torch"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(pb.__file__).parent.parent)])}
@@ -205,7 +205,7 @@ def test_each_help_has_examples(pyro_bnn, wide, name):
 
 
 class ReachedError(Exception):
-    """The command line was read, and the work would begin."""
+    """Raised in place of the work, after the command line was read."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -97,7 +97,7 @@ def _fail(message: str, code: int) -> None:
 
 def _explained(error: Exception) -> tuple[str, int] | None:
     """The message for an error and the exit code, which is 2 for wrong use; None if the error is a bug."""
-    if "torch" in sys.modules:  # otherwise the library, which takes long to load, did not raise the error
+    if "torch" in sys.modules:  # if torch is not loaded, the library did not raise the error
         import torch
 
         from ..._core.files import DamagedFileError

@@ -43,8 +43,8 @@ def train(
         typer.Option(
             help="Named values for the options that you do not give. article follows Blundell et al. (2015): mixture "
             "prior, KL weight 1, 20 epochs. tutorial and tutorial-mixture follow an MXNet tutorial: SGD, 10 epochs. "
-            "The defaults shown below are those of the recipe default. config.json in the run's folder shows all "
-            "settings.",
+            "The defaults shown below are those of the recipe named default. config.json in the run's folder shows "
+            "all settings.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),
@@ -113,7 +113,7 @@ def train(
         if unused and "prior" in given:
             raise ValueError(f"{unused}; correct the glob, or leave it out.")
         if unused:
-            notes.append(f"{unused[0].upper()}{unused[1:]}: --prior gives another.")
+            notes.append(f"{unused[0].upper()}{unused[1:]}: choose another prior by --prior.")
         if processes.is_first:
             for note in [*notes, *known.notes]:
                 output.say(note)

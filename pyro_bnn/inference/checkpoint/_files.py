@@ -43,7 +43,7 @@ def save_posterior(posterior: Posterior | Callable[..., object], path: str | Pat
 
     Raises:
         ValueError: If the posterior cannot be saved, does not belong to the model, or has a number that is not finite;
-            the message names it.
+            the message says which of these is the case.
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)

@@ -34,7 +34,7 @@ class ModelRecord:
     state: dict[str, Tensor]
     """Parameters and buffers."""
     left_out: list[str]
-    """Sites whose first values are not saved, because neither posterior nor model uses them."""
+    """Sites whose initial values are not saved, because neither posterior nor model uses them."""
 
 
 def record_of(model: BayesianModel) -> ModelRecord:
@@ -52,14 +52,14 @@ def record_of(model: BayesianModel) -> ModelRecord:
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """A record without the first values of pruned sites, except those that the model uses."""
+    """A copy of a record without the initial values of pruned sites that the model does not use."""
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Whether a site's first value is used by the network, as for a padding row, or by the prior, as its mean."""
+    """Whether the network (as for a padding row) or the prior (as its mean) uses a site's initial value."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -76,7 +76,7 @@ def _site_record(model: BayesianModel, site: Site) -> SiteRecord:
 
 
 def _is_same(value: Tensor, first: Tensor) -> bool:
-    """Whether a tensor is the first value of a parameter, which the state of the model already has."""
+    """Whether a tensor is a parameter's initial value, which the state of the model already contains."""
     return bool(first.numel()) and value.data_ptr() == first.data_ptr()
 
 

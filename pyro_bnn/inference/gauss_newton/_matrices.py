@@ -23,7 +23,7 @@ from ...modelling.likelihoods import (
 from ._gaussian import CurvatureAlongAxes, kronecker
 
 MOST_NUMBERS = 2**24
-"""Heuristic: most elements in the Jacobians of rows that are computed together; 67 MB in single precision."""
+"""Heuristic: largest number of elements in Jacobians that are computed together; 67 MB in single precision."""
 
 KNOWN_LAYERS = (nn.Linear, nn.Conv2d)
 """Layers with explicit formulas for gradients, unless a subclass has its own forward pass."""
@@ -76,7 +76,7 @@ DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
     PoissonLikelihood: torch.exp,
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""Diagonals of diagonal curvatures, as functions of the outputs of shape (N, C); Gaussian noise has scale 1."""
+"""Diagonals of the curvatures that are diagonal, given the outputs, shape (N, C); Gaussian noise has scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
 """Likelihoods with a formula for the curvature in the outputs."""
@@ -254,7 +254,7 @@ def owners(net: nn.Module) -> list[nn.Module]:
 def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
     """The output of a network, and for each module of :func:`owners` the input and output of each of its calls.
 
-    Later layers get copies of the outputs, since they may change these in place.
+    Later layers get copies of the outputs, since a layer may change its input in place.
     """
     calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in owners(net)}
 
@@ -274,7 +274,7 @@ def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tu
 
 
 def library() -> Any:
-    """The laplace-torch package, imported only when needed because this takes seconds."""
+    """The laplace-torch package, imported only when needed because the import takes seconds."""
     return optional("laplace.curvature.curvlinops", "laplace-torch", "laplace")
 
 
