@@ -83,9 +83,10 @@ def export_onnx(
             "update torch, or use `torch.export` with a `PredictiveModule`."
         )
     path = _checks.path("path", path)
-    module = PredictiveModule(posterior, model, x, num_draws=num_draws, seed=seed)
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if model.device.type != "cpu":
         raise ValueError(f"`model` must be on the CPU, got {model.device}; call `model.cpu()`.")
+    module = PredictiveModule(posterior, model, x, num_draws=num_draws, seed=seed)
     x = as_inputs("x", x, model.like)
     num_bytes = sum(value.nbytes for value in module.state_dict().values())
     if num_bytes > MOST_BYTES:
@@ -104,7 +105,7 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
         names = [*module(take(x, slice(0, 1)))]
     with checks_kept():
         program: Any = torch.onnx.export(exported(module, x), dynamo=True, verbose=False)
-    _rename(program.model.graph, input_names(x), names)
+    _tidy(program.model.graph, input_names(x), names)
     found = program.model_proto
     for key, value in (("num_draws", module.num_draws), ("seed", module.seed)):
         found.metadata_props.add(key=key, value=str(value))
@@ -112,10 +113,15 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
     return content
 
 
-def _rename(graph: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Name the inputs and outputs of a graph; torch may have used the same names for other values inside."""
+def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
+    """Name the inputs and outputs of a graph, and remove the traces of the code from which it was made.
+
+    torch may have used the same names for other values inside.
+    """
     for number, node in enumerate(graph.all_nodes()):
+        node.metadata_props.clear()
         for value in node.outputs:
+            value.metadata_props.clear()
             value.name = f"{value.name}_{number}" if value.name in (*inputs, *outputs) else value.name
     for value, name in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
         value.name = name
