@@ -147,7 +147,8 @@ def is_endless(value, what):
 ENDLESS = {
     "num_epochs", "max_epochs", "num_warmup", "max_iterations", "num_parts", "num_cycles", "max_tree_depth",
     "max_steps", "steps_per_draw", "num_steps", "num_samples", "num_draws", "num_chains", "rows", "columns",
-    "num_members", "num_components", "rank", "num_classes", "in_channels", "width", "every", "start", "num_scales", "size",
+    "num_members", "num_components", "rank", "num_classes", "in_channels", "width", "every", "start",
+    "num_scales", "size",
 }  # fmt: skip
 """Counts of what is done one after the other; those that are made at once are in `test_extreme_numbers`."""
 
