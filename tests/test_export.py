@@ -104,6 +104,16 @@ class Words(nn.Module):
         return self.head(self.embedding(words).sum(1) + shift)
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(4, 5, batch_first=True)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0][:, -1])
+
+
 def networks():
     scale = pb.nets.Standardize(torch.randn(4), torch.rand(4) + 0.5)
     images = torch.randn(5, 28, 28)
@@ -304,6 +314,17 @@ def test_what_cannot_be_exported_is_refused_with_a_remedy(name, tmp_path):
     with pytest.raises(ValueError, match=message):
         pb.export_onnx(posterior, model, tmp_path / "file.onnx", torch.randn(6, 4), num_draws=3)
     assert not (tmp_path / "file.onnx").exists()
+
+
+def test_what_torch_cannot_export_is_still_a_module(tmp_path):
+    model, x = a_model(Recurrent(), pb.CategoricalLikelihood()), torch.randn(5, 6, 4)
+    guide = pb.MeanFieldGuide(model)
+    module = PredictiveModule(guide, model, x, num_draws=NUM_DRAWS, seed=0)
+    assert module.way == "loop"
+    assert_close(module(x), by_predict(model, guide, x))
+    with pytest.raises(ValueError, match=r"cannot export this network .*serve the model by `predict`"):
+        pb.export_onnx(guide, model, tmp_path / "file.onnx", x, num_draws=NUM_DRAWS)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_one_draw_has_no_epistemic_part():

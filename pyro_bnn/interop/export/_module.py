@@ -99,8 +99,8 @@ class PredictiveModule(nn.Module):
         self._store(model, draws)
         self.requires_grad_(False).eval()
         self.way = self._exportable_way(x)
-        """How the network runs for the draws: "vmap" for all at once; "scan" or "loop" for one after the other, if
-        torch cannot export the first. In a graph, a scan is one loop, and "loop" repeats the network for each draw."""
+        """How the network runs for the draws: "vmap" for all at once; "scan" for one after the other, in a graph as one
+        loop. "loop" if torch can export neither; a graph then repeats the network, and recurrent layers have none."""
         self._require_agreement(x, expected)
 
     def _store(self, model: BayesianModel, draws: Draw) -> None:
@@ -181,13 +181,15 @@ class PredictiveModule(nn.Module):
 
     def _exportable_way(self, x: Inputs) -> str:
         """The fastest way to run the network that torch can export for any number of rows."""
-        self.way = "vmap"
-        try:
-            with filtered_warnings("error", "There is a performance drop"):
-                exported(self, x)
-        except Exception:  # torch has many errors for operations that `vmap` or symbolic sizes do not support
-            return "loop" if _scan is None else "scan"
-        return "vmap"
+        for way in ("vmap",) if _scan is None else ("vmap", "scan"):
+            self.way = way
+            try:
+                with filtered_warnings("error", "There is a performance drop"):
+                    exported(self, x)
+            except Exception:  # torch has many errors for what `vmap`, `scan` or symbolic sizes lack
+                continue
+            return way
+        return "loop"
 
     def _require_agreement(self, x: Inputs, expected: Mapping[str, Tensor]) -> None:
         """Raise unless the module gives the results of `predict` on x."""

@@ -41,10 +41,10 @@ def export_onnx(
     on x and on other numbers of these rows, and the results are compared with `predict`. They may differ by 1e-5:
     absolutely for probabilities and nats, and for means and standard deviations of numbers in units of the largest one.
 
-    The input is named ``x``; several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs have the
-    names and units of :meth:`PredictiveModule.forward <pyro_bnn.interop.PredictiveModule>`: ``mean``, ``aleatoric`` and
-    ``epistemic`` (variances) for numbers, and ``probs``, ``aleatoric`` and ``epistemic`` (nats) for classes. The number
-    of draws and the seed are in the metadata of the file.
+    The input is named ``x``; several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs are those of
+    :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, ``aleatoric`` and ``epistemic`` (variances) for numbers, and
+    ``probs``, ``aleatoric`` and ``epistemic`` (nats) for classes. The number of draws and the seed are in the metadata
+    of the file.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
@@ -58,7 +58,7 @@ def export_onnx(
     Raises:
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.
         ValueError: If the model, network or likelihood cannot be exported, torch is too old, the file would be larger
-            than 2 GiB, or onnxruntime cannot run the file or gives other results.
+            than 2 GiB, or onnxruntime cannot run the file, or gives other results.
         OSError: If the file cannot be written; an existing file stays unchanged.
 
     Example:
@@ -103,8 +103,14 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
     """The content of the file."""
     with torch.no_grad():
         names = [*module(take(x, slice(0, 1)))]
-    with checks_kept():
-        program: Any = torch.onnx.export(exported(module, x), dynamo=True, verbose=False)
+    try:
+        with checks_kept():
+            program: Any = torch.onnx.export(exported(module, x), dynamo=True, verbose=False)
+    except Exception as error:  # torch has many errors for what it cannot trace or translate
+        raise ValueError(
+            f"torch {torch.__version__} cannot export this network ({str(error).strip().splitlines()[0][:200]}); serve "
+            "the model by `predict`, or replace the layer that torch cannot export."
+        ) from error
     _tidy(program.model.graph, input_names(x), names)
     found = program.model_proto
     for key, value in (("num_draws", module.num_draws), ("seed", module.seed)):
