@@ -20,6 +20,7 @@ from pyro_bnn.app import recipes
 from pyro_bnn.app.cli import compare, demo, evaluate, predict, prune, report, train, weights
 from pyro_bnn.app.cli import program as program_module
 from pyro_bnn.app.cli.program import COMMANDS, program
+from pyro_bnn.app.cli.train import BRIEF
 from pyro_bnn.app.config import RunConfig
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -182,7 +183,7 @@ SETTINGS = [field.name for field in fields(RunConfig) if field.name not in ("dat
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_help_of_train_shows_the_settings_of_the_default_recipe(pyro_bnn, wide, setting):
-    printed = pyro_bnn("train", "--help")[1]
+    printed = pyro_bnn("train", "--help-all")[1]
     option = re.search(rf"│ --{setting.replace('_', '-')} .*?(?=│\n│ --|╰)", printed, re.DOTALL).group()
     expected = IN_WORDS.get(setting) or recipes.default(setting)
     assert f"[default: ({expected})]" in option
@@ -194,6 +195,12 @@ def test_the_shown_settings_are_read_from_the_recipes(monkeypatch):
     monkeypatch.setitem(recipes.RECIPES, ("mnist", "default"), changed)
     assert recipes.default("epochs") == "50, for mnist 7, for digits 100"
     assert recipes.default("hold_out") == "none, for mnist 1,2, for digits 7,8,9"
+
+
+def test_the_help_of_train_shows_a_dozen_options_and_help_all_the_others(pyro_bnn, wide):
+    brief, whole = (re.findall(r"│ (--[a-z-]+)", pyro_bnn("train", option)[1]) for option in ("--help", "--help-all"))
+    assert set(brief) == {f"--{name.replace('_', '-')}" for name in (*BRIEF, "help", "help_all")}
+    assert {f"--{name.replace('_', '-')}" for name in SETTINGS} | set(brief) <= set(whole)
 
 
 @pytest.mark.parametrize("name", NAMES)

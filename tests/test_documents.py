@@ -47,6 +47,10 @@ EXAMPLES = {
         ["--texts", "200", "--epochs", "10"],
         r"point +[3-6]\d\.\d% +[12]\.\d+ +0\.(1[2-9]|[23]\d)\d .*\nposterior +[3-6]\d\.\d% +[01]\.\d+ +0\.(0\d|10)\d ",
     ),
+    "adapters.py": (
+        ["--texts", "100", "--labelled", "20", "--pretraining", "1", "--epochs", "10", "--seeds", "2"],
+        r"(?s)AdamW +0\.\d+ ± .*mean field, natural +0\.\d+ ± .*AdamW and Laplace +0\.\d+ ± ",
+    ),
     "svi_script.py": (
         ["--steps", "120"],
         r"SVI +(last ELBO -\d+\.\d{6} nats  test accuracy [89]\d\.\d%).*\nsvi_step +\1.*\nfit_svi +\1",
@@ -147,6 +151,7 @@ PEERS = [page for page in PAGES if page.startswith("docs/coming_from/")]
 @pytest.mark.parametrize("page", sorted(set(PAGES) - {"docs/how_to/lightning.md"}))  # `test_lightning.py` runs it
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
 @pytest.mark.filterwarnings("ignore::pyro_bnn.PosteriorWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers
 @pytest.mark.uses_param_store  # by Pyro's own loops
 def test_snippets_of_a_page_run_one_after_the_other(page, monkeypatch, tmp_path):
     """All snippets run, except those of other libraries, which follow a line `<!-- needs: PACKAGE -->`."""
@@ -209,6 +214,7 @@ def test_examples_run_and_show_their_effect(name, tmp_path, monkeypatch, capsys)
     """Examples run in this process: a new one would take longer to import torch than most examples take."""
     arguments, expected = EXAMPLES[name]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))  # as Python itself does
     torch.set_default_dtype(torch.float32)
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit):

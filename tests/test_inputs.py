@@ -143,6 +143,18 @@ def test_chains_and_laplace(kind):
     check_same(results(kind), results(Whole), rtol=1e-6, atol=1e-7)  # rounding grows along a trajectory
 
 
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kronecker"])
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_gauss_newton_matrices(kind, structure):
+    def results(kind):
+        model, x, y = problem(kind)
+        posterior = pb.fit_gauss_newton(model, (x, y), structure=structure, batch_size=5)
+        draws = posterior.sample(3, seed=0).values()
+        return [posterior.log_evidence, *draws, pb.predict(model, posterior, x, seed=0).mean]
+
+    check_same(results(kind), results(Whole))
+
+
 @pytest.mark.parametrize("kind", SEVERAL)
 def test_predictions_by_batches_and_by_loaders_are_those_of_all_rows(kind):
     def results(kind):

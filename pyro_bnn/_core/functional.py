@@ -164,7 +164,8 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         ) from error
     if not isinstance(output, Tensor):
         raise ValueError(
-            f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one."
+            f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one, "
+            "or use a network whose output has `logits`."
         )
     return output
 

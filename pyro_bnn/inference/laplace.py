@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from .._core import checks as _checks
 from .._core.fit_arguments import check_fit
+from .._core.functional import ordinary_attention
 from .._core.inputs import Inputs, Pairs
 from .._core.records import plain, record
 from .._core.saved_tensors import check_tensors
@@ -255,7 +256,7 @@ def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
         return potential.log_prior(z[None], potential.constrain(z[None]))[0]
 
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), ordinary_attention():  # the fused one has no second derivatives
             of_likelihood, of_prior = (
                 -torch.autograd.functional.hessian(density, mode) for density in (log_likelihood, log_prior)
             )

@@ -11,7 +11,7 @@ import typer
 
 import pyro_bnn
 
-from . import compare, demo, evaluate, predict, prune, report, train, weights
+from . import compare, demo, evaluate, options, predict, prune, report, train, weights
 from .output import has_colours
 from .stopping import INTERRUPTED, stoppable
 
@@ -70,7 +70,8 @@ def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
 for command, examples in COMMANDS:
     paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # Typer would show the line breaks
     lines = "\n\n".join(["Examples:", *examples])
-    program.command(help=paragraphs, epilog=lines)(_saying_why(command))
+    shape = options.brief_help(*train.BRIEF) if command is train.train else None
+    program.command(help=paragraphs, epilog=lines, cls=shape)(_saying_why(command))
 
 
 def run() -> None:

@@ -28,6 +28,12 @@ EXAMPLES = (
     "pyro-bnn train data.npz --net lenet.py:make --out own",
 )
 
+BRIEF = (
+    *("out", "target", "ignore", "method", "time_limit", "net"),
+    *("recipe", "epochs", "seed", "download", "force", "resume"),
+)
+"""The options that `--help` shows."""
+
 
 @options.with_settings
 def train(
@@ -63,6 +69,7 @@ def train(
             show_default=False,
         ),
     ] = None,
+    help_all: options.HelpAll = False,
     **typed: Any,
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
@@ -72,6 +79,8 @@ def train(
     --resume. In a table, numbers and dates are standardised, and each category becomes one input. All results are in
     the units of the target. For tables and arrays, held-out training rows choose the network, its prior and the kind of
     noise unless you give them (see --method).
+
+    --help-all also shows the options that are rarely needed.
     """
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..._core.extras import optional
-from ..._core.inputs import Inputs, Pair, call, map_inputs, num_rows, take
+from ..._core.inputs import Inputs, Pair, call, leaves, logits_of, map_inputs, num_rows, take
 from ..._core.scope import filtered_warnings
 from ...modelling.likelihoods import (
     BernoulliLikelihood,
@@ -129,7 +129,8 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
         one = map_inputs(lambda leaf: leaf[None], row)
         arguments = (one,) if isinstance(one, Tensor) else () if isinstance(one, Mapping) else tuple(one)
         named = dict(one) if isinstance(one, Mapping) else {}
-        return its_root.mT @ torch.func.functional_call(net, values, arguments, named)[0]
+        output: Any = logits_of(torch.func.functional_call(net, values, arguments, named))
+        return its_root.mT @ output[0]
 
     try:
         with filtered_warnings("ignore", "There is a performance drop"):  # for operations that vmap runs row by row
@@ -290,13 +291,9 @@ def kronecker_curvature(
     total: list[list[Tensor]] = []
     with filtered_warnings("ignore"):
         is_of_classes = isinstance(likelihood, CategoricalLikelihood)
-        backend = library().CurvlinopsGGN(net, "classification" if is_of_classes else "regression")
+        kind = "classification" if is_of_classes else "regression"
+        backend = library().CurvlinopsGGN(_OfOneInput(net), kind, dict_key_x="0")
         for x, y in batches:
-            if not isinstance(x, Tensor):
-                raise ValueError(
-                    "Kronecker factors need a network with one input, unless only the weights of a linear last layer "
-                    "are random; choose this layer with `where`, or use another `structure`."
-                )
             if not total and not acts_by_layers(net, x):
                 raise ValueError(
                     "Kronecker factors need standard layers, but the gradients of the layers differ from those of the "
@@ -304,7 +301,8 @@ def kronecker_curvature(
                     '`where`, or use structure="diagonal".'
                 )
             try:
-                _, found = backend.kron(x, y, N=num_data)
+                backend.model.example = x
+                _, found = backend.kron(_as_one(x), y, N=num_data)
             except NotImplementedError as error:
                 raise ValueError(
                     f"laplace-torch cannot make Kronecker factors ({error}); use another `structure`, such as "
@@ -316,6 +314,24 @@ def kronecker_curvature(
                 factors = [[a + b for a, b in zip(before, new, strict=True)] for before, new in pairs]
             total = factors
     return kronecker(total)
+
+
+class _OfOneInput(nn.Module):
+    """A network as laplace-torch calls it: with one tensor, or with one dictionary of all tensors in their order."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.example: Inputs = torch.empty(0)
+        """Inputs of the network, which show how it takes the tensors."""
+
+    def forward(self, x: Tensor | dict[str, Tensor]) -> object:
+        tensors = iter([x] if isinstance(x, Tensor) else x.values())
+        return call(self.net, map_inputs(lambda _: next(tensors), self.example))
+
+
+def _as_one(x: Inputs) -> Tensor | dict[str, Tensor]:
+    return x if isinstance(x, Tensor) else {str(index): leaf for index, leaf in enumerate(leaves(x))}
 
 
 def _require_layers(net: nn.Module) -> None:

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 from ..._core import checks as _checks
 from ..._core.copies import copied
 from ..._core.functional import ordinary_attention
-from ..._core.inputs import Inputs, as_inputs, map_inputs, num_rows
+from ..._core.inputs import Inputs, as_inputs, logits_of, map_inputs, num_rows
 from ..._core.reflection import overridden_names
 from ..._core.scope import EXCLUSIVE, filtered_warnings
 from ...inference.guides import GuidePosterior
