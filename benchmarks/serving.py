@@ -35,10 +35,18 @@ def table(found: list[Served]) -> Iterator[str]:
         cells = []
         for one in found:
             if (one.case, one.way) == (name, way):
-                ratio = "1" if way == PLAIN else str(one.ratio)
+                ratio = "1" if way == PLAIN else in_words(one.ratio)
                 cells += [f"{1e3 * one.median:.3g}, {1e3 * one.high:.3g}", ratio]
         largest = [one for one in found if (one.case, one.way) == (name, way)][-1]
         yield line_of([name, way, *cells, f"{largest.rows / largest.median:,.0f}"])
+
+
+def in_words(ratio: Cell) -> str:
+    """Median and quartiles of a ratio."""
+    median, low, high = (
+        f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (ratio.median, *ratio.quartiles)
+    )
+    return f"{median} ({low} to {high})"
 
 
 def picture(found: list[Served], path: Path) -> None:
@@ -52,8 +60,9 @@ def picture(found: list[Served], path: Path) -> None:
         ax.set(xscale="log", xlabel="latency, ms", title=f"{count} row{'s' if count > 1 else ''}")
         ax.set_yticks(range(len(names)), labels=names)
         ax.invert_yaxis()
+        ax.title.set_fontsize(9)
     axes[0, 1].set_yticklabels([])
-    axes[0, 0].legend(fontsize=7)
+    axes[0, 1].legend(fontsize=7, loc="center left")
     write(axes[0, 0], path)
 
 

@@ -240,9 +240,9 @@ def checks_kept() -> Iterator[None]:
 
 def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
     arguments: tuple[Inputs, ...] = (x,) if isinstance(x, Tensor) else () if isinstance(x, Mapping) else tuple(x)
-    output: Tensor = torch.func.functional_call(
-        net, dict(weights), arguments, dict(x) if isinstance(x, Mapping) else {}
-    )
+    named = dict(x) if isinstance(x, Mapping) else {}
+    output = logits_of(torch.func.functional_call(net, dict(weights), arguments, named))
+    assert isinstance(output, Tensor)  # as `predict` has checked
     return output
 
 
