@@ -47,6 +47,7 @@ from .inference.svi import gradient_noise as gradient_noise
 from .inference.svi import optim as optim
 from .inference.svi import svi_step as svi_step
 from .inference.swag import SWAG as SWAG
+from .interop.export import export_onnx as export_onnx
 from .interop.scikit import BNNClassifier as BNNClassifier
 from .interop.scikit import BNNRegressor as BNNRegressor
 from .modelling import distributions as distributions

@@ -8,18 +8,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast, overload
 
-import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, take, to_device
 from ..._core.reuse import Plan
-from ..._core.scope import EXCLUSIVE, Stream
+from ..._core.scope import Stream
 from ...inference.guides import GuidePosterior
 from ...inference.posterior import Draw, EnsemblePosterior, Posterior
 from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths
 from ...scores.uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
+from ._drawn import draw_seeds, new_seed
 from ._own_model import predict_own, require_model
 
 __all__ = ["predict", "predict_point"]
@@ -231,12 +231,8 @@ def _predict(
 ) -> P:
     batch_size = _checks.at_least("batch_size", batch_size, 1)
     _checks.in_memory("num_samples", num_samples, 2 * 32)  # Python's whole numbers and their places in a list
-    if seed is None:
-        with EXCLUSIVE:
-            seed = int(torch.randint(2**62, ()))
-    stream = Stream(seed, model.device)
-    with stream:
-        seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
+    stream = Stream(new_seed(seed), model.device)
+    seeds = draw_seeds(stream, num_samples)
     parts = [
         _predict_rows(model, partial(draws, inputs), seeds, inputs, targets, batch_size, way)
         for inputs, targets in _parts(x, y, stream, model.like)
