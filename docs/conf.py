@@ -17,6 +17,7 @@ PUBLIC = (
     "distributions",
     "interop",
     "kl",
+    "likelihoods",
     "metrics",
     "optim",
     "plotting",

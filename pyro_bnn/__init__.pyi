@@ -5,6 +5,7 @@ from . import interop as interop
 from . import nets as nets
 from ._core.checkpointing import Checkpoint as Checkpoint
 from ._core.checkpointing import Interrupted as Interrupted
+from ._core.inputs import Shared as Shared
 from .auto.fitting import fit as fit
 from .inference import kl as kl
 from .inference import scale_maps as scale_maps
@@ -49,6 +50,7 @@ from .inference.swag import SWAG as SWAG
 from .interop.scikit import BNNClassifier as BNNClassifier
 from .interop.scikit import BNNRegressor as BNNRegressor
 from .modelling import distributions as distributions
+from .modelling import likelihoods as likelihoods
 from .modelling.likelihoods import BernoulliLikelihood as BernoulliLikelihood
 from .modelling.likelihoods import CategoricalLikelihood as CategoricalLikelihood
 from .modelling.likelihoods import GaussianLikelihood as GaussianLikelihood

@@ -165,7 +165,7 @@ def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> 
             raise ValueError(f"it lacks `{name}` of the model; build the model like the saved one.")
         check_tensor(f"{name}` of the model in the file", state[name], value.shape, value.dtype)
     check_numbers("the model", state, own.state, {name for name, _ in model.named_buffers()})
-    fixed = state.get("likelihood.fixed_scale")
-    if fixed is not None and not bool((fixed > 0).all()):
-        raise ValueError(f"`likelihood.fixed_scale` of the model must be above 0, got {float(fixed.min()):.4g}.")
+    for name in (name for name in own.state if name.startswith("likelihood.fixed_")):
+        if bool((own.state[name] > 0).all()) and not bool((state[name] > 0).all()):
+            raise ValueError(f"`{name}` of the model must be above 0, got {float(state[name].min()):.4g}.")
     return state

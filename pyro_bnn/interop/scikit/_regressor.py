@@ -58,7 +58,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes one.
-        prior: Prior of the weights; None means a Gaussian whose variance is inverse to the number of a unit's inputs.
+        prior: Prior of the weights, or a distribution of one real number; None means a Gaussian whose variance is
+            inverse to the number of a unit's inputs.
         time_limit: Seconds that ``"auto"`` may take on torch's threads, not counting compilation; the result then
             depends on the speed of the machine. None means about a minute of processor time for each thousand rows, at
             least 20 seconds and at most 5 minutes. The number of steps is then the same on every machine.
