@@ -5,9 +5,10 @@ Variational continual learning: the posterior of one task is the prior of the ne
 
 Each task shuffles the pixels of digits in its own way. With `--dataset mnist` the tasks are split MNIST: to distinguish
 0 from 1, then 2 from 3, and so on to 9, with an output layer for each. A network learns the tasks one after the other,
-and sees the images of each task only once. Two methods are compared: a point estimate whose training continues, and a
-posterior that becomes the prior of the next task (Nguyen et al., 2018, https://arxiv.org/abs/1710.10628). The script
-prints the test accuracy of all tasks after the last one, and writes `continual_learning.png`.
+and never sees the images of an earlier task again. Two methods are compared: a point estimate whose training
+continues, and a posterior that becomes the prior of the next task (Nguyen et al., 2018,
+https://arxiv.org/abs/1710.10628). The script prints the test accuracy of all tasks after the last one, and writes
+`continual_learning.png`.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import pyro_bnn as pb
 from pyro_bnn import data, metrics, plotting
 
 NUM_TASKS = 5
-METHODS = ("a point, trained on", "posterior as prior")
+METHODS = ("point, trained further", "posterior as prior")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Learner:
         net = nn.Sequential(OrderedDict({"body": nn.Sequential(*sizes), task.head: head}))
         likelihood = pb.CategoricalLikelihood()
         model = pb.BayesianModel(net, prior=self.prior, likelihood=likelihood, num_data=len(task.x_train))
-        guide = pb.auto_delta(model) if self.is_point else pb.MeanFieldGuide(model)
+        guide = pb.DeltaGuide(model) if self.is_point else pb.MeanFieldGuide(model)
         fresh = guide.state_dict()
         guide.load_state_dict({name: self.parameters.get(name, value) for name, value in fresh.items()})
         return model, guide
@@ -90,7 +91,7 @@ class Learner:
             model,
             guide,
             (task.x_train, task.y_train),
-            optimizer=pb.scheduled(
+            optimizer=pb.optim.scheduled(
                 functools.partial(torch.optim.Adam, lr=lr),
                 functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs),
             ),

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from pyro.infer.autoguide import AutoMultivariateNormal
 
 import pyro_bnn as pb
 from pyro_bnn import LocalReparameterization, nets, plotting
@@ -27,7 +28,7 @@ INSIDE = GRID.flatten().abs() <= 0.5
 
 PRIOR, MAP_PRIOR = pb.NormalPrior(1.0), pb.NormalPrior(2.0)  # a point estimate fits better with a wide prior
 MIXTURE = pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.05)
-WEIGHT_DECAY, DROPOUT, BATCH_SIZE = 1e-3, 0.01, 8  # the settings of the study that this one follows
+WEIGHT_DECAY, DROPOUT, BATCH_SIZE = 1e-3, 0.01, 8  # the settings of the study that this example follows
 INIT = pb.NetworkInit(scale=0.03)
 
 Options = argparse.Namespace
@@ -42,7 +43,7 @@ def two_heads(options: Options, prior: pb.Prior = PRIOR, member: int = 0, dropou
 
 
 def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam with small steps for the full-rank guide's matrix: a row determines one deviation."""
+    """Adam with smaller steps for the full-rank guide's matrix: a whole row determines the deviation of one weight."""
     groups = [[p for p in parameters if (p.dim() == 2 and p.shape[0] > 100) == is_large] for is_large in (False, True)]
     return torch.optim.Adam([{"params": groups[0]}, {"params": groups[1], "lr": 1e-3}], lr=0.03)
 
@@ -52,7 +53,7 @@ def fit(options: Options, model: pb.BayesianModel, guide: torch.nn.Module, kl_we
         model,
         guide,
         (X, Y),
-        optimizer=pb.scheduled(adam, partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs)),
+        optimizer=pb.optim.scheduled(adam, partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs)),
         num_epochs=options.epochs,
         batch_size=BATCH_SIZE,
         kl_weight=kl_weight,
@@ -66,17 +67,17 @@ def maximum_likelihood(options: Options) -> Fit:
     torch.manual_seed(1000 * options.seed)
     net, likelihood = nets.mlp([1, 20, 20, 1]), pb.GaussianLikelihood()  # one noise scale, learned
     model = pb.BayesianModel(net, prior=PRIOR, likelihood=likelihood, num_data=len(X))
-    return fit(options, model, pb.auto_delta(model), kl_weight=0.0)
+    return fit(options, model, pb.DeltaGuide(model), kl_weight=0.0)
 
 
 def maximum_a_posteriori(options: Options, member: int = 0) -> Fit:
     model = two_heads(options, MAP_PRIOR, member=member)
-    return fit(options, model, pb.auto_delta(model))
+    return fit(options, model, pb.DeltaGuide(model))
 
 
 def mc_dropout(options: Options) -> Fit:
     model = two_heads(options, pb.NormalPrior.from_weight_decay(WEIGHT_DECAY, num_data=len(X)), dropout=DROPOUT)
-    return fit(options, model, pb.auto_delta(model))
+    return fit(options, model, pb.DeltaGuide(model))
 
 
 def mean_field(options: Options, prior: pb.Prior = PRIOR, **settings) -> Fit:
@@ -86,7 +87,7 @@ def mean_field(options: Options, prior: pb.Prior = PRIOR, **settings) -> Fit:
 
 def full_rank(options: Options) -> Fit:
     model = two_heads(options)
-    return fit(options, model, pb.auto_multivariate_normal(model, init=INIT), options.kl_weight)
+    return fit(options, model, pb.auto_guide(AutoMultivariateNormal, model, init=INIT), options.kl_weight)
 
 
 def deep_ensemble(options: Options) -> Fit:
@@ -143,7 +144,7 @@ def main() -> None:
         ax.label_outer()
         ax.get_legend().remove()
     print('"none": a single network has no epistemic part; it cannot know where it has no data.')
-    print("epistemic sd at least a fifth larger outside the data for:", ", ".join(growing))
+    print("epistemic sd at least a fifth larger outside the data than inside, for:", ", ".join(growing))
     ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     plotting.save(axes[0, 0], options.out / "regression_methods.png")
 

@@ -9,7 +9,8 @@ posterior (NUTS). The script prints the root mean squared error and the mean log
 units of the target, with standard errors over the splits. With `--data` it uses one of six UCI data sets in its
 published splits, otherwise scikit-learn's diabetes data in random splits.
 
-There are few data, so a single point fits their noise. It is then too certain, and has a low log-likelihood.
+There are few data, so a single point fits their noise. Its predictions are then too certain, and their log-likelihood
+is low.
 """
 
 import argparse
@@ -58,7 +59,7 @@ def optimise(
         model,
         guide,
         xy,
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             partial(torch.optim.Adam, lr=0.03),
             partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.steps),
         ),
@@ -71,7 +72,7 @@ def optimise(
 
 def maximum_a_posteriori(options: Options, *xy: torch.Tensor, member: int = 0) -> Fit:
     model = make_model(xy[0], 100 * options.seed + member)
-    return model, optimise(options, model, pb.auto_delta(model), xy)
+    return model, optimise(options, model, pb.DeltaGuide(model), xy)
 
 
 def deep_ensemble(options: Options, *xy: torch.Tensor) -> Fit:

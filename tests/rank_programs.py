@@ -1,4 +1,4 @@
-"""What processes run together, and what one process does in their place."""
+"""Functions that several processes run together, and the same computations in one process."""
 
 import functools
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
@@ -30,7 +31,7 @@ def made(path="direct", num_data=41, seed=0):
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=num_data)
     if path == "precise":
         return model, pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
-    return model, pb.MeanFieldGuide(model) if path == "direct" else pb.auto_normal(model)
+    return model, pb.MeanFieldGuide(model) if path == "direct" else pb.auto_guide(AutoNormal, model)
 
 
 def learned(model, guide):
@@ -66,7 +67,7 @@ def one_step(rank, path, share):
 
 
 def with_checkpoint(rank, folder, stop_after):
-    """A fit that a signal to one process ends in all of them, and one that goes on from its checkpoint."""
+    """A fit that a signal to one process stops in all processes, and a fit that continues from its checkpoint."""
     path, count = Path(folder) / "fit", [0]
 
     def stops(history):
@@ -119,7 +120,12 @@ def by_loader(rank):
 def natural_gradient(rank):
     """A fit by natural gradients from starts that differ, and one step on a share of the rows with noise of its own."""
     model, guide = made("precise", seed=rank)
-    options = {"optimizer": pb.natural_gradient(0.05, hessian_decay=0.95), "num_epochs": 5, "batch_size": 8, "seed": 3}
+    options = {
+        "optimizer": pb.optim.natural_gradient(0.05, hessian_decay=0.95),
+        "num_epochs": 5,
+        "batch_size": 8,
+        "seed": 3,
+    }
     posterior = pb.fit_svi(model, guide, rows(), **options)
     return learned(model, guide), plain(posterior.history), natural_products(rank)
 
@@ -129,7 +135,7 @@ def natural_products(rank):
     model, guide = made("precise")
     model.net.eval()
     x, y = (part[slice(*[(0, 20), (20, 33)][rank])] for part in rows())
-    with pb.svi_step(model, guide, pb.natural_gradient(), elbo=Trace_ELBO(num_particles=2)) as step:
+    with pb.svi_step(model, guide, pb.optim.natural_gradient(), elbo=Trace_ELBO(num_particles=2)) as step:
         step.prepared(x, y)
         torch.manual_seed(100 + rank)
         step(x, y)
@@ -145,7 +151,7 @@ def chains(rank):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)
         posterior = pb.fit_sgmcmc(model, rows(), sampler=pb.SGHMC(lr=1e-3), **options)
-    return dict(posterior.samples)
+    return dict(posterior.chains)
 
 
 class Share(IterableDataset):
@@ -176,7 +182,7 @@ def without_length(rank, *shares):
 
 
 def odd_tensors(rank):
-    """Tensors of types and layouts that the library of the processes does not know, those of process 0 and sums."""
+    """Tensors of types and layouts that the communication library does not support: those of process 0, and sums."""
     generator = torch.Generator().manual_seed(rank)
     tensors = [
         torch.tensor(rank + 1, dtype=torch.int16),
@@ -191,7 +197,7 @@ def odd_tensors(rank):
 
 
 def separate(rank):
-    """Fits that have nothing to do with each other."""
+    """Fits that are independent of each other."""
     return fit(rank, "direct", 2, batch_size=7, execution=pb.Execution(distributed=False))
 
 

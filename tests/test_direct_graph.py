@@ -1,4 +1,4 @@
-"""Steps on a GPU that are not waited for, and steps that are recorded and replayed."""
+"""Steps on a GPU for which the program does not wait, and steps that are recorded and replayed."""
 
 import functools
 import math
@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -15,14 +16,14 @@ from pyro_bnn.inference.svi._step import GradientStep
 from .cases import small_model
 from .fits import FUSED, PLAIN_OR_ESTIMATOR, linear, problem, six_rows
 
-DECAYING = pb.scheduled(FUSED, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=4, gamma=0.1))
+DECAYING = pb.optim.scheduled(FUSED, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=4, gamma=0.1))
 
 
 # --- steps that are not waited for ------------------------------------------------------------------------------------
 
 
 def without_waiting(monkeypatch):
-    """What fits do on a GPU with a fused optimizer."""
+    """Make fits behave as on a GPU with a fused optimizer."""
     init = GradientStep.__init__
 
     def patched(self, *args):
@@ -45,7 +46,7 @@ def test_steps_that_are_not_waited_for_give_the_same_fit(monkeypatch):
 
 
 def test_after_a_step_that_is_not_finite_none_has_an_effect(monkeypatch, path):
-    """Batch 3 of 6 is bad; what follows is fine, and must not move the parameters."""
+    """Batch 3 of 6 is bad. The later batches are fine, but must not change the parameters."""
 
     class Fragile(nn.Linear):
         bad = None
@@ -81,7 +82,7 @@ def test_after_a_step_that_is_not_finite_none_has_an_effect(monkeypatch, path):
 @pytest.mark.parametrize("weight", [1.0, lambda epoch, batch, num: 1.0 + batch / num], ids=["constant", "by-batch"])
 @pytest.mark.parametrize("optimizer", [FUSED, DECAYING], ids=["", "decay"])
 def test_steps_that_are_replayed_give_the_same_fit(monkeypatch, weight, optimizer):
-    """With the GPU's part, recording a function and replaying it, played by the function itself."""
+    """Calls of a function stand in for its recording and replay on a GPU."""
     found, num_recorded = [], []
     for recorded in (False, True):
         torch.manual_seed(0)
@@ -107,7 +108,12 @@ def test_recording_is_refused_where_it_is_impossible():
         pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=1, execution=pb.Execution(cuda_graph=True))
     with pytest.raises(ValueError, match="AutoNormal"):
         pb.fit_svi(
-            model, pb.auto_normal(model), data, optimizer=FUSED, num_epochs=1, execution=pb.Execution(cuda_graph=True)
+            model,
+            pb.auto_guide(AutoNormal, model),
+            data,
+            optimizer=FUSED,
+            num_epochs=1,
+            execution=pb.Execution(cuda_graph=True),
         )
 
 

@@ -1,4 +1,4 @@
-"""The direct path is taken where it is right, and the history says so; everywhere else Pyro's."""
+"""Fits take the direct path where it is right, and Pyro's path elsewhere; the history says which."""
 
 import dataclasses
 import functools
@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import RenyiELBO
+from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroSample
 from torch import nn
 
@@ -47,7 +48,7 @@ class SubclassedGuide(PlainGuide):
 
 
 class Sampling(nn.Linear):
-    """A network with a site of its own."""
+    """A network that has a Pyro site."""
 
     def forward(self, x):
         pyro.factor("penalty", -self.weight.square().sum())
@@ -86,7 +87,7 @@ class LearnedPrior(pb.Prior):
 
 
 class Odd(nn.Linear):
-    """A network that takes no copy."""
+    """A network that cannot be copied."""
 
     def __deepcopy__(self, memo):
         if "weight" in self._buffers:  # it is the model's
@@ -128,7 +129,7 @@ def with_other_support():
 
 REASONS = {
     "Subclass, overrides forward": (lambda: linear(kind=Subclass), {}),
-    "AutoNormal": (lambda: (model := linear()[0], pb.auto_normal(model)), {}),
+    "AutoNormal": (lambda: (model := linear()[0], pb.auto_guide(AutoNormal, model)), {}),
     "SubclassedGuide overrides forward": (with_subclassed_guide, {}),
     "RenyiELBO": (linear, {"elbo": RenyiELBO(num_particles=2)}),
     "hooks": (with_hook, {}),

@@ -1,4 +1,4 @@
-"""An estimator's context leaves no trace, and refuses by name whatever it cannot serve."""
+"""An estimator's context leaves no trace, and errors name what it does not support."""
 
 import copy
 import pickle
@@ -7,6 +7,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Predictive, RenyiELBO, Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -138,7 +139,7 @@ def test_what_an_estimator_cannot_serve_is_refused_at_the_door():
     model, x, y = small_model(num_data=6)
     guide, other = pb.MeanFieldGuide(model), small_model(net=nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))[0]
     with pytest.raises(ValueError, match=r"`guide` must be a MeanFieldGuide.*AutoNormal"):
-        lrt.applied(model, pb.auto_normal(model))
+        lrt.applied(model, pb.auto_guide(AutoNormal, model))
     with pytest.raises(ValueError, match="`model` must be a BayesianModel"):
         lrt.applied(nn.Linear(2, 2), guide)
     with pytest.raises(ValueError, match=r"another model.*net\.1\.bias"):
@@ -167,7 +168,7 @@ def test_what_an_elbo_does_not_do_is_refused_in_the_context(estimator):
             Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1).loss(model, guide, x, y)
         with pytest.raises(ValueError, match="vectorise"):
             Predictive(model, guide=guide, num_samples=3, parallel=True)(x)
-        with pytest.raises(ValueError, match=r"`net\.0\.weight` is not the last draw of the guide.*leave its context"):
+        with pytest.raises(ValueError, match=r"`net\.0\.weight` is not the last draw of the guide.*end its"):
             model(x)
         guide(x)
         with pytest.raises(ValueError, match="is not the last draw of the guide"):

@@ -1,4 +1,4 @@
-"""Bayesian linear regression: posterior and evidence in closed form, so that every number has a right answer."""
+"""Bayesian linear regression: posterior and evidence are known in closed form."""
 
 import functools
 import math
@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal
 from pyro.nn import PyroModule
 from torch import nn
 
@@ -115,7 +116,7 @@ def test_fit_svi_finds_the_optimum(problem, elbo, batch_size):
         problem.model,
         guide,
         (problem.x, problem.y),
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.05),
             lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.998 if batch_size is None else 0.993),
         ),
@@ -164,14 +165,14 @@ def test_prediction_from_the_exact_guide_has_the_exact_moments(problem):
 
 
 def fitted(problem, guide, **settings):
-    """Fitted with a learning rate that falls to nothing, so that the noise of the last steps averages out."""
+    """A fit with a learning rate that falls to 0, so that the noise of the last steps averages out."""
     settings = {"num_epochs": 1000, **settings}
     num_epochs = settings["num_epochs"]
     return pb.fit_svi(
         problem.model,
         guide,
         (problem.x, problem.y),
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.1),
             lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / num_epochs)),
         ),
@@ -195,9 +196,9 @@ def gap_of_mean_field(problem):
 def test_a_gaussian_with_correlations_reaches_the_exact_posterior(problem, rank):
     init = pb.NetworkInit(scale=0.2)
     if rank is None:
-        guide = pb.auto_multivariate_normal(problem.model, init=init)
+        guide = pb.auto_guide(AutoMultivariateNormal, problem.model, init=init)
     else:
-        guide = pb.auto_low_rank_multivariate_normal(problem.model, rank=rank, init=init)
+        guide = pb.auto_guide(AutoLowRankMultivariateNormal, problem.model, rank=rank, init=init)
     posterior = fitted(problem, guide, elbo=Trace_ELBO(num_particles=4))
     exact = torch.linalg.inv(problem.precision)
     torch.testing.assert_close(posterior.median()["net.weight"], problem.mean, atol=0.05, rtol=0)
@@ -222,7 +223,7 @@ def test_a_mean_field_fit_misses_the_covariance_as_it_must(problem):
 
 
 def test_the_delta_guide_finds_the_mode_and_records_the_log_prior(problem):
-    guide = pb.auto_delta(problem.model)
+    guide = pb.DeltaGuide(problem.model)
     posterior = fitted(problem, guide)
     w = posterior.median()["net.weight"]
     torch.testing.assert_close(w, problem.mean, atol=1e-5, rtol=0)
@@ -237,7 +238,7 @@ def test_the_delta_guide_finds_the_mode_and_records_the_log_prior(problem):
 
 
 def test_without_its_kl_the_delta_guide_finds_least_squares(problem):
-    guide = pb.auto_delta(problem.model)
+    guide = pb.DeltaGuide(problem.model)
     posterior = fitted(problem, guide, kl_weight=0.0)
     least_squares = torch.linalg.lstsq(problem.x, problem.y).solution.T
     torch.testing.assert_close(posterior.median()["net.weight"], least_squares, atol=1e-5, rtol=0)
@@ -248,7 +249,7 @@ def test_without_its_kl_the_delta_guide_finds_least_squares(problem):
 
 
 def test_maximum_likelihood_takes_the_same_steps_as_plain_torch(problem):
-    """To the last digit, whatever the prior: a KL weight of 0 leaves nothing of it."""
+    """To the last digit, for any prior: with a KL weight of 0, the prior has no effect."""
     model = pb.BayesianModel(
         nn.Linear(D, 1), prior=pb.NormalPrior(1e-3), likelihood=pb.GaussianLikelihood(NOISE), num_data=N
     )
@@ -256,7 +257,7 @@ def test_maximum_likelihood_takes_the_same_steps_as_plain_torch(problem):
     net.load_state_dict({name: model.initial_value(f"net.{name}") for name in ("weight", "bias")})
     sgd = functools.partial(torch.optim.SGD, lr=1e-3)
     posterior = pb.fit_svi(
-        model, pb.auto_delta(model), (problem.x, problem.y), optimizer=sgd, num_epochs=20, kl_weight=0.0
+        model, pb.DeltaGuide(model), (problem.x, problem.y), optimizer=sgd, num_epochs=20, kl_weight=0.0
     )
     optimizer = sgd(net.parameters())
     for _ in range(20):
@@ -268,7 +269,7 @@ def test_maximum_likelihood_takes_the_same_steps_as_plain_torch(problem):
 
 
 def test_the_mode_of_a_noise_scale_is_that_of_its_own_density_not_of_its_logarithms():
-    """No network to speak of: y ~ N(0, s^2), s ~ LogNormal(0, 1). With u = log s the two modes differ by a Jacobian."""
+    """The network returns 0: y ~ N(0, s^2), s ~ LogNormal(0, 1). With u = log s the two modes differ by a Jacobian."""
     y = torch.tensor([[0.5], [-1.5], [1.0], [2.0]])
     x = torch.zeros(4, 1)
     net = nn.Linear(1, 1, bias=False)  # of zeros: the output is 0 whatever the weight
@@ -276,9 +277,9 @@ def test_the_mode_of_a_noise_scale_is_that_of_its_own_density_not_of_its_logarit
     model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=4)
     posterior = pb.fit_svi(
         model,
-        pb.auto_delta(model),
+        pb.DeltaGuide(model),
         (x, y),
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.05),
             lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.99),
         ),

@@ -1,4 +1,4 @@
-"""The short path: it fits without tuning, ends at a plateau, and says so."""
+"""The function `fit`: it fits without tuning, ends at a plateau, and says so."""
 
 import functools
 
@@ -90,7 +90,7 @@ def test_everything_explicit_is_used():
 def test_a_schedule_of_the_users_own_keeps_its_learning_rates():
     model, x, y, _, _ = line()
     halving = functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
-    maker = pb.scheduled(functools.partial(torch.optim.Adam, lr=0.1), halving)
+    maker = pb.optim.scheduled(functools.partial(torch.optim.Adam, lr=0.1), halving)
     rates = [record.learning_rate for record in pb.fit(model, (x, y), optimizer=maker, max_epochs=3).history.epochs]
     assert rates == [0.1, 0.05, 0.025]
 
@@ -145,7 +145,7 @@ def test_local_reparameterization_is_used_where_it_applies(net, shape, is_local)
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
     status = pb.fit(model, (x, y), max_epochs=2, seed=0).status
     assert ("LocalReparameterization" in str(status)) is is_local
-    status = pb.fit(model, (x, y), max_epochs=2, seed=0, guide=pb.auto_delta(model)).status
+    status = pb.fit(model, (x, y), max_epochs=2, seed=0, guide=pb.DeltaGuide(model)).status
     assert "LocalReparameterization" not in str(status)
 
 
@@ -161,7 +161,7 @@ def test_the_trend_of_a_straight_line_is_exact():
 
 
 def test_the_standard_error_of_the_trend_is_the_spread_of_its_rises():
-    """Of 1000 noises without a trend; the square of a rise has the mean of the squared standard errors."""
+    """For 1000 noise series without a trend, the mean square of the rise is the mean squared standard error."""
     trends = [trend_of(row) for row in torch.randn(1000, 200).tolist()]
     differences = torch.tensor([trend.rise**2 - trend.noise**2 for trend in trends])
     assert abs(differences.mean()) < STANDARD_ERRORS * differences.std() / 1000**0.5
@@ -191,7 +191,7 @@ def test_noise_ends_a_fit_after_all_learning_rates_and_a_trend_does_not():
 
 
 def test_a_fit_does_not_end_while_the_kl_weight_changes():
-    """Objectives with different weights of the KL are not comparable, so a flat record of them is no plateau."""
+    """Objectives with different KL weights are not comparable, so a flat record of such objectives is not a plateau."""
 
     def stages(weight_at):
         plateau, history = Plateau(), History(100)
@@ -219,7 +219,7 @@ def test_what_a_plateau_remembers_can_be_saved():
 @pytest.mark.daily("epochs1-True")
 @pytest.mark.parametrize(("epochs", "looks"), [((700, 900), False), ((50, 90), True)])
 def test_a_fit_can_go_on_from_a_checkpoint(tmp_path, epochs, looks):
-    """After a plateau, at which the learning rate was lowered; and after looks at validation rows."""
+    """The checkpoint is from after a plateau, which lowered the learning rate, and after scores on validation rows."""
     model, x, y, _, _ = line()
     file, options = tmp_path / "fit.pt", {"optimizer": functools.partial(torch.optim.Adam, lr=0.1), "seed": 0}
     options |= {"validation": (x[:5], y[:5])} if looks else {}
@@ -247,7 +247,7 @@ def test_early_stopping_keeps_the_posterior_that_predicts_best():
             torch.manual_seed(0)
             net = nets.mlp([5, 30, 1], activation=nn.Tanh)
         model = pb.BayesianModel(net, prior=pb.NormalPrior(3.0), likelihood=pb.GaussianLikelihood(0.3), num_data=10)
-        guide = pb.auto_delta(model)
+        guide = pb.DeltaGuide(model)
         posterior = pb.fit(model, train, guide=guide, validation=validation, max_epochs=1000, seed=0)
         scores[name] = float(
             pb.predict(model, posterior, *held_out[:1], y=held_out[1], num_samples=1).log_density.mean()

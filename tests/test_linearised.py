@@ -1,4 +1,4 @@
-"""Predictions of the network that is linear in its weights: exact where that can be computed by hand."""
+"""Predictions of the network linearised in its weights, compared with exact ones by hand."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def slopes(model, center, x):
 
 
 class Stored(pb.Posterior):
-    """Draws that are known beforehand, and a center."""
+    """Given draws, and a given center."""
 
     status = pb.Status(True, "stored")
 
@@ -139,19 +139,19 @@ def test_a_whole_network_with_a_gauss_newton_matrix_is_linearised_unless_told_ot
 
 
 def stored_posterior(model, num_draws, seed):
-    """Draws around a center that is random as well."""
+    """Random draws around a random center."""
     generator = torch.Generator().manual_seed(seed)
 
     def shifted(values, *lead):
         return {k: v + torch.randn(*lead, *v.shape, generator=generator, dtype=v.dtype) for k, v in values.items()}
 
-    center = shifted(pb.auto_delta(model).median())
+    center = shifted(pb.DeltaGuide(model).median())
     return Stored(shifted(center, num_draws), center)
 
 
 @pytest.mark.parametrize("num_samples", [4, 12])
 def test_an_ensemble_is_linearised_around_each_member_in_turn(num_samples):
-    """A mixture of Laplace approximations; one of the two members has two of its own."""
+    """A mixture of Laplace approximations; one of the two members is itself a mixture of two."""
     model, x, y = small_model(num_data=6)
     first, second, third = (stored_posterior(model, 6, seed) for seed in range(3))
     ensemble = pb.EnsemblePosterior([first, pb.EnsemblePosterior([second, third])])
@@ -177,7 +177,7 @@ def test_an_ensemble_of_gauss_newton_fits_predicts_the_mean_of_its_members():
     members = []
     for seed in range(2):
         torch.manual_seed(seed)
-        values = {name: value + 0.3 * torch.randn_like(value) for name, value in pb.auto_delta(model).median().items()}
+        values = {name: value + 0.3 * torch.randn_like(value) for name, value in pb.DeltaGuide(model).median().items()}
         members.append(pb.fit_gauss_newton(model, (x, y), init=values))
     mixture = pb.predict(model, pb.EnsemblePosterior(members), x, num_samples=4000, seed=0).probs
     each = [pb.predict(model, member, x, num_samples=2000, seed=1) for member in members]
@@ -202,7 +202,7 @@ def test_members_of_an_ensemble_that_carry_statistics_are_linearised_with_their_
 
 
 class Linear(Stored):
-    """Draws that are meant for the network that is linear around a center."""
+    """Draws for the network linearised around a center."""
 
     is_linearised = True
 

@@ -40,7 +40,7 @@ def made(name):
 
 
 def table():
-    """The answers that the page promises, ``{name: {question: answer}}``."""
+    """The answers in the table of the page, ``{name: {question: answer}}``."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
     head, _, *rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines)
     return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
@@ -121,5 +121,5 @@ def test_a_constrained_variable_has_moments_from_draws_beside_closed_forms():
 
 def test_a_point_has_no_width():
     model, *_ = whole(likelihood="gaussian-fixed")
-    moments = pb.GuidePosterior(pb.auto_delta(model)).moments(num_samples=3)
+    moments = pb.GuidePosterior(pb.DeltaGuide(model)).moments(num_samples=3)
     assert not any(value.any() for value in moments.scale.values())

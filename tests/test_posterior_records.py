@@ -1,4 +1,4 @@
-"""What posteriors say of themselves in a file: removed weights, classes of one's own, and wrong arguments."""
+"""Records of posteriors in files: removed weights, users' classes, and wrong arguments."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def same(a, b):
 
 
 def test_a_pinned_posterior_keeps_its_removed_weights_removed_in_the_file_too(tmp_path):
-    """Its file takes no more than that of what it pins, as the network has no parameters of its own here."""
+    """Its file is as large as that of the pinned posterior, since the network has no learned parameters here."""
     model, _, posterior = make("pinned-pruned")
     for name, which in (("pinned", posterior), ("pruned", posterior.inner)):
         pb.save_posterior(which, tmp_path / name, model)
@@ -47,7 +47,7 @@ def test_weights_that_one_member_still_has_are_pruned_in_no_ensemble(tmp_path):
 
 
 class Shrunk(pb.Posterior):
-    """Draws of another posterior times a number."""
+    """The draws of another posterior, times a number."""
 
     def __init__(self, inner, factor):
         self.inner, self.factor, self.status = inner, factor, inner.status
@@ -79,12 +79,12 @@ def test_a_path_that_is_none_is_told(path):
     with pytest.raises(ValueError, match="`path` must be the path of a file"):
         pb.load_posterior(path, model)
     with pytest.raises(ValueError, match="`path` must be the path of a file"):
-        pb.save_posterior(pb.auto_delta(model), path, model)
+        pb.save_posterior(pb.DeltaGuide(model), path, model)
 
 
 @pytest.mark.parametrize("guide", [0, False, "guide", 3.5, {"a": 1}])
 def test_a_guide_to_load_into_that_is_none_is_told(tmp_path, guide):
     model, *_ = whole()
-    pb.save_posterior(pb.auto_delta(model), tmp_path / "file", model)
+    pb.save_posterior(pb.DeltaGuide(model), tmp_path / "file", model)
     with pytest.raises(ValueError, match="`guide` must be a guide that is a module"):
         pb.load_posterior(tmp_path / "file", model, guide=guide)

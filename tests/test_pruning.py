@@ -1,4 +1,4 @@
-"""Weights are removed where the posterior cannot tell them from zero, and stay removed."""
+"""Weights that the posterior cannot distinguish from zero are removed, and stay removed."""
 
 import copy
 import functools
@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
+from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroSample
 from torch import nn
 
@@ -134,7 +135,7 @@ def test_mistakes_are_named(options, message):
 def test_other_guides_and_joint_priors_are_refused():
     model, _, _ = small_model()
     with pytest.raises(ValueError, match="must be a MeanFieldGuide or a posterior fitted with one, got AutoNormal"):
-        pruning.prune(pb.auto_normal(model), fraction=0.5)
+        pruning.prune(pb.auto_guide(AutoNormal, model), fraction=0.5)
     model, _, _ = small_model(prior=MORE_PRIORS["joint"])
     with pytest.raises(ValueError, match=r"`net.0.weight` are not independent under their prior"):
         pruning.prune(scattered(model), fraction=0.5)
@@ -171,7 +172,7 @@ def test_several_globs_and_odd_numbers():
 
 
 def test_a_prior_that_depends_on_others_or_is_learned_is_refused():
-    """Weights that are gone would go on pulling at it."""
+    """Removed weights would still affect the prior."""
 
     def hierarchical():
         scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
@@ -193,7 +194,7 @@ def test_a_prior_that_depends_on_others_or_is_learned_is_refused():
 
 
 def draws_of_every_kind(model, posterior, x):
-    """All the ways in which a guide gives values."""
+    """Values from all methods of a guide that return values."""
     guide = posterior.guide
     yield posterior.median()
     yield guide.median()

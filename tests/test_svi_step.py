@@ -1,4 +1,4 @@
-"""A step for everybody's loop: that of `fit_svi`, to the last bit."""
+"""A step for users' loops, bit for bit the step of `fit_svi`."""
 
 import functools
 import math
@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -23,8 +24,8 @@ STEPS = {
     "local-reparameterisation": (pb.MeanFieldGuide, {"estimator": pb.LocalReparameterization()}),
     "flipout": (pb.MeanFieldGuide, {"estimator": pb.Flipout(), "elbo": TraceMeanField_ELBO()}),
     "low-rank": (functools.partial(pb.LowRankGuide, rank=2), {}),
-    "point": (pb.auto_delta, {}),
-    "auto-normal": (pb.auto_normal, {}),
+    "point": (pb.DeltaGuide, {}),
+    "auto-normal": (functools.partial(pb.auto_guide, AutoNormal), {}),
 }
 
 
@@ -39,7 +40,7 @@ def learned(model, guide):
 
 
 def of_all(model, guide):
-    """An optimizer that is made beforehand."""
+    """An optimizer that is made before the step."""
     return ADAM([*guide.parameters(), *model.parameters()])
 
 

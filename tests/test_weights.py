@@ -174,7 +174,7 @@ def test_nuts_ours_and_pyros_run_on_weighted_data():
     posterior = pb.fit_nuts(
         problem.model, (problem.x, problem.targets), num_chains=2, num_warmup=60, num_samples=60, seed=0
     )
-    draws = posterior.samples["net.weight"].reshape(-1, 2)
+    draws = posterior.chains["net.weight"].reshape(-1, 2)
     spread = torch.linalg.inv(problem.precision).diagonal().sqrt()
     assert bool(((draws.mean(0) - problem.mean) / spread).abs().max() < 5 / 25**0.5)  # at least 25 independent ones
     sampler = MCMC(pyro.infer.NUTS(problem.model), num_samples=3, warmup_steps=3, disable_progbar=True)
@@ -219,7 +219,7 @@ def test_pyros_own_svi_with_vectorised_particles_sees_the_weights():
     likelihood = pb.PoissonLikelihood().with_row_weights()
     x, y = torch.randn(6, 4), likelihood.join_weights(torch.randint(5, (6, 1)), COPIES)
     model = make_model(likelihood, 1)
-    guide = pb.auto_delta(model)
+    guide = pb.DeltaGuide(model)
     losses = [
         Trace_ELBO(num_particles=2, vectorize_particles=vectorised, max_plate_nesting=1).loss(model, guide, x, y)
         for vectorised in (False, True)

@@ -1,4 +1,4 @@
-"""Networks, likelihoods, Pyro models and steps that do what they must not, although each argument is of its kind."""
+"""Networks, likelihoods, Pyro models and steps that do what is forbidden, although each has the right type."""
 
 import copy
 import functools
@@ -8,6 +8,7 @@ import warnings
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -20,7 +21,7 @@ ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 
 
 class Net(nn.Module):
-    """A linear layer, used as a function says."""
+    """A network whose forward pass is a function of a linear layer and the input."""
 
     def __init__(self, use):
         super().__init__()
@@ -77,7 +78,7 @@ def laplace(w, net):
 
 WAYS = {
     "fit_svi": fit,
-    "fit_svi of an autoguide": functools.partial(fit, guide=pb.auto_normal),
+    "fit_svi of an autoguide": functools.partial(fit, guide=functools.partial(pb.auto_guide, AutoNormal)),
     "fit_nuts": nuts,
     "fit_laplace": laplace,
 }

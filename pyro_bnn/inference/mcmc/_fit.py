@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from ._run import KIND, Run, RunPlan, settings_of
 from ._start import Descent, FreshInit
 from ._statistics import ChainStatistics
 
-Start = Init | Posterior | Descent | None
+Start = Init | Posterior | Descent | Literal["prior"]
 
 MAX_TRIALS = 100
 """Heuristic: number of attempts to draw first points with finite densities."""
@@ -41,7 +41,7 @@ def fit_mcmc(
     num_samples: int = 1000,
     num_warmup: int = 1000,
     num_chains: int = 4,
-    init: Start = None,
+    init: Start = "prior",
     target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
     compile: Compile = False,
@@ -57,8 +57,8 @@ def fit_mcmc(
     (`compile`). During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
     If `torch.distributed` is initialised, each process draws a share of the chains and returns all of them. Every
-    process must make the call with the same arguments and all data. Each writes its own checkpoint, with its rank in
-    the file's name. The draws depend on the seed and on the number of processes.
+    process must make the call with the same arguments and all data. Each process writes its own checkpoint, with its
+    rank in the file's name. The draws depend on the seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
@@ -70,10 +70,10 @@ def fit_mcmc(
         num_samples: Number of draws that are kept from each chain, S.
         num_warmup: Number of warm-up draws of each chain, which are not kept.
         num_chains: Number of chains, K. With several, R-hat shows whether they agree.
-        init: Distribution of the first points: the prior (None), the Gaussians of an
+        init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With either of these two, each chain explores its own mode, and the status judges it by itself.
+            chain. With either of these two, each chain explores its own mode, and the status judges each by itself.
         target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
         dtype: Dtype of the computation; None is that of the model. The draws are returned in the model's dtype. In C,
             float32 takes half to two thirds of the time of float64.
@@ -88,7 +88,7 @@ def fit_mcmc(
             end it.
         resume: Checkpoint of a run with the same arguments, to continue from. The draws are bit for bit those of an
             uninterrupted run. A finished run can be resumed with a larger `num_samples`: it keeps its draws and adds
-            others, which differ from those of a single longer run.
+            new ones, which differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; None draws one from torch's generator. The run itself leaves torch's
             generators unchanged.
 
@@ -153,7 +153,7 @@ def fit_mcmc(
         recorded, seconds = _together(processes, run.recorded(), run.seconds)
         samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
     statistics = ChainStatistics(**recorded, seconds=seconds)
-    with EXCLUSIVE:  # Pyro's handlers, under which the network runs, belong to the process
+    with EXCLUSIVE:  # all threads share Pyro's handlers, under which the network runs
         at_modes = isinstance(init, EnsemblePosterior | Descent) and num_chains > 1
         status = processes.of_first(lambda: judge(samples, statistics, sampler.name, network, x, at_modes=at_modes))
     return MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path)
@@ -167,7 +167,7 @@ def fit_nuts(
     num_samples: int = 1000,
     num_warmup: int = 1000,
     num_chains: int = 4,
-    init: Start = None,
+    init: Start = "prior",
     target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
     compile: Compile = False,
@@ -203,10 +203,10 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
     _checks.kind("sampler", sampler, Sampler, "a Sampler such as NUTS()")
     if not isinstance(compile, bool) and compile != "auto":
         raise ValueError(f'`compile` must be True, False or "auto", got {compile!r}.')
-    if init is not None and not isinstance(init, Init | Posterior | Descent):
+    if not isinstance(init, Init | Posterior | Descent | str) or (isinstance(init, str) and init != "prior"):
         got = _checks.described(init)
         raise ValueError(
-            f"`init` must be an Init, a Posterior, a Descent or None, got {got}; wrap a guide in GuidePosterior."
+            f'`init` must be "prior", an Init, a Posterior or a Descent, got {got}; wrap a guide in GuidePosterior.'
         )
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype}.")
@@ -271,7 +271,7 @@ def _starting_points(potential: Potential, init: Start, num_chains: int) -> Tens
 
 
 def _draw(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    if init is None:
+    if init == "prior":
         return potential.from_prior(num_chains)
     if isinstance(init, Posterior):
         if init.num_stored is not None and init.num_stored < num_chains:

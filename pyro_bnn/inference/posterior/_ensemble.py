@@ -31,14 +31,14 @@ class EnsemblePosterior(Posterior):
 
     .. math:: q(w) = \tfrac1M \sum_m q_m(w).
 
-    Several fits of :func:`~pyro_bnn.auto_delta` from different starts make a deep ensemble; other guides work too.
+    Several fits of :class:`~pyro_bnn.DeltaGuide` from different starts make a deep ensemble; other guides work too.
     Draws use the members in turn. If the number of draws is a multiple of M, all members have exactly the same weight;
     otherwise some members have one draw more than others.
 
     All members must come from models of the same architecture. A draw contains only latent variables; `predict` takes
     learned parameters and buffers from its model. So for networks with batch normalisation, or with parameters that are
     not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. `predict` always takes
-    a learned noise scale from its model. So the noise should be fixed, latent, or an output of the network
+    a learned noise scale from its model. So the noise scale should be fixed, latent, or an output of the network
     (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
     Args:
