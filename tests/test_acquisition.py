@@ -309,3 +309,72 @@ def test_several_labels_for_each_row_are_refused():
 
 
 # --- that it helps --------------------------------------------------------------------------------
+
+
+@functools.cache
+def digits():
+    """Pool, targets and test set of the digits 3, 8, 9 and 5 with the labels 0 to 3; in the pool 3 and 8 are rare."""
+    data, label = pb.data.load_images("digits"), torch.full((10,), -1)
+    label[[3, 8, 9, 5]] = torch.arange(4)
+    train, test = (
+        [(x.flatten(1).double()[y == number], label[y[y == number]]) for number in (3, 8, 9, 5)]
+        for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test))
+    )
+    parts = [[(x[:15], y[:15]) if y[0] < 2 else (x[40:], y[40:]) for x, y in train]]
+    parts += [[(x[15:40], y[15:40]) for x, y in train], test]
+    return [tuple(torch.cat(column) for column in zip(*part, strict=True)) for part in parts]
+
+
+def error_after(choose, *, step, num_labels, seed, num_tested=4):
+    """Error on some test classes after so many labels: one of each class, and then the rows chosen in steps.
+
+    `choose` has the predictions of pool and targets, and the number of rows.
+    """
+    (x, y), *others = digits()
+    (x_target, _), (x_test, y_test) = ((x[y < num_tested], y[y < num_tested]) for x, y in others)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    labelled = torch.stack([order[y[order] == label][0] for label in range(4)])
+    while True:
+        net, prior, num_data = torch.nn.Linear(64, 4), pb.NormalPrior(2.0), len(labelled)
+        model = pb.BayesianModel(net, prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=num_data)
+        posterior = pb.fit_laplace(model, (x[labelled], y[labelled]), seed=0)
+        predict = functools.partial(pb.predict, model, posterior, num_samples=50, seed=0)
+        if num_data >= num_labels:
+            return 1 - pb.metrics.accuracy(predict(x_test).probs, y_test)
+        rows = order[~torch.isin(order, labelled)]
+        pool, targets = (predict(some, keep_draws=True) for some in (x[rows], x_target))
+        labelled = torch.cat([labelled, rows[choose(pool, targets, step)]])
+
+
+def highest(score):
+    return lambda pool, targets, step: score(pool, targets).topk(step).indices
+
+
+CHOICES = {
+    "BALD": highest(lambda pool, targets: acquisition.bald(pool)),
+    "BatchBALD": lambda pool, targets, step: acquisition.batch_bald(pool, step, num_combinations=100, seed=0)[0],
+    "EPIG": highest(acquisition.epig),
+    "smallest BALD": highest(lambda pool, targets: -acquisition.bald(pool)),
+    "smallest EPIG": highest(lambda pool, targets: -acquisition.epig(pool, targets)),
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["BALD", "BatchBALD", "smallest BALD"], {"num_labels": 32}),
+        (["EPIG", "smallest EPIG"], {"num_labels": 24, "num_tested": 2}),  # the rare ones, of which targets tell
+    ],
+)
+def test_the_same_number_of_labels_teaches_more_than_at_random(names, problem):
+    """By more than three standard errors; the twins, which prefer the smallest scores, teach no more."""
+
+    def errors(choose, step):
+        return torch.tensor([error_after(choose, step=step, seed=seed, **problem) for seed in range(4)])
+
+    num_new = problem["num_labels"] - 4
+    at_random = errors(lambda *_: torch.arange(num_new), num_new)
+    for name in names:
+        saved = at_random - errors(CHOICES[name], 4)
+        is_better = bool(saved.mean() > 3 * saved.std() / len(saved) ** 0.5)
+        assert is_better == (not name.startswith("smallest")), name

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.scope import seeded
-from ..uncertainty import ClassificationPrediction, expected_entropy, mutual_information
+from ..uncertainty import ClassificationPrediction, mutual_information
 from ._draws import NUMBERS, by_rows, class_draws, probs_of
 
 
@@ -26,7 +26,9 @@ def batch_bald(
     at most `num_combinations` of them. After that, so many are drawn in each step, by systematic sampling. The choice
     is within a factor of 1 - 1/e of the best one.
 
-    Rows are passed over if their earlier value, which later ones cannot exceed, is below the best found.
+    S draws have at most log S nats to tell. When the information comes close to this, further rows are arbitrary, so take
+    many draws for large batches. Rows are passed over if their earlier value, which later ones cannot exceed, is below
+    the best found.
 
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
@@ -61,16 +63,14 @@ def batch_bald(
     with seeded(seed, logits.device):
         offsets = torch.rand(num_rows, dtype=torch.double, device=logits.device)
     gains = by_rows(lambda part: mutual_information(part.double()), logits)
-    noise = by_rows(lambda part: expected_entropy(part.double()), logits)
     known = _Labels.none(logits)
     rows, information = [], []
     for offset in offsets:
-        row = known.most_informative(logits, gains, noise)
+        row = known.most_informative(logits, gains)
         information.append(gains[row].clone())
         known = known.joined(probs_of("pool", logits[:, row]), limit, offset)
         rows.append(row)
-        noise[row] = torch.inf  # never again
-        gains[row] = -torch.inf
+        gains[row] = -torch.inf  # never again
     dtype = torch.promote_types(logits.dtype, torch.float32)
     return torch.stack(rows), torch.stack(information).cumsum(0).to(dtype)
 
@@ -82,10 +82,12 @@ class _Labels:
     Args:
         probs: Probability of each combination, shape (K,).
         draws: Probability of each draw given the combination, shape (K, S).
+        num_classes: Number of labels of a row, C.
     """
 
     probs: Tensor
     draws: Tensor
+    num_classes: int
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
@@ -93,25 +95,31 @@ class _Labels:
         return cls(
             torch.ones(1, dtype=torch.double, device=logits.device),
             torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),
+            logits.shape[2],
         )
 
-    def most_informative(self, logits: Tensor, gains: Tensor, noise: Tensor) -> Tensor:
+    def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
         """The row with the largest gain; `gains` has upper limits, and is updated where they were not enough."""
-        best, largest = torch.zeros((), dtype=torch.long), -torch.inf
-        at_once = max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)
-        for rows in gains.argsort(descending=True).split(at_once):
+        order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
+        best, largest = order[0], -torch.inf
+        for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):
             if float(gains[rows[0]]) <= largest:
                 break
-            gains[rows] = self.entropy(probs_of("pool", logits[:, rows])) - noise[rows]
+            gains[rows] = self.gain(probs_of("pool", logits[:, rows]))
             top = gains[rows].argmax()
             if float(gains[rows[top]]) > largest:
                 best, largest = rows[top], float(gains[rows[top]])
         return best
 
-    def entropy(self, probs: Tensor) -> Tensor:
-        """Expected entropy of the labels of rows given a combination; probabilities (S, N, C) to (N,)."""
-        given = self.draws @ probs.flatten(1)  # (K, N C)
-        return (self.probs @ torch.special.entr(given)).view(probs.shape[1:]).sum(-1)
+    def gain(self, probs: Tensor) -> Tensor:
+        """Expected information of the labels of rows about the draw; probabilities (S, N, C) to (N,).
+
+        Both entropies are means over the same combinations, so that it is at least 0 also for sampled combinations.
+        """
+        probs = probs.flatten(1)  # (S, N C)
+        uncertain = self.probs @ torch.special.entr(self.draws @ probs)
+        by_draw = self.probs @ self.draws @ torch.special.entr(probs)
+        return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
         """The combinations with the label of one more row, whose probabilities have the shape (S, C)."""
@@ -124,6 +132,5 @@ class _Labels:
             edges = joint.cumsum(0)
             chosen = torch.searchsorted(edges, steps * edges[-1], right=True).clamp_max(int(joint.nonzero().max()))
             weights = torch.full_like(steps, 1 / limit)
-        before, label = chosen // probs.shape[1], chosen % probs.shape[1]
-        draws = self.draws[before] * probs.mT[label]
-        return _Labels(weights, draws / draws.sum(1, keepdim=True))
+        draws = self.draws[chosen // self.num_classes] * probs.mT[chosen % self.num_classes]
+        return _Labels(weights, draws / draws.sum(1, keepdim=True), self.num_classes)

@@ -41,9 +41,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
     """
     if isinstance(pool, RegressionPrediction):
         if not isinstance(targets, RegressionPrediction):
-            raise ValueError(
-                f"`targets` must be a prediction of numbers, got {_checks.described(targets)}."
-            )
+            raise ValueError(f"`targets` must be a prediction of numbers, got {_checks.described(targets)}.")
         return _of_numbers(pool, targets)
     pool, targets = class_draws("pool", pool), class_draws("targets", targets)
     require_same_draws(pool, targets)
