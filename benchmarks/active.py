@@ -80,7 +80,7 @@ def trained(x: Tensor, y: Tensor, seed: int) -> tuple[pb.BayesianModel, pb.Store
             num_data=len(x),
             where="net.last.*",
         )
-        guide = pb.auto_delta(model, init=pb.NetworkInit())
+        guide = pb.DeltaGuide(model, init=pb.NetworkInit())
         point = pb.fit_svi(
             model,
             guide,

@@ -26,9 +26,9 @@ def batch_bald(
     at most `num_combinations` of them. After that, so many are drawn in each step, by systematic sampling. The choice
     is within a factor of 1 - 1/e of the best one.
 
-    S draws have at most log S nats to tell. When the information comes close to this, further rows are arbitrary, so take
-    many draws for large batches. Rows are passed over if their earlier value, which later ones cannot exceed, is below
-    the best found.
+    S draws have at most log S nats to tell. When the information comes close to this, further rows are arbitrary, so
+    take many draws for large batches. Rows are passed over if their earlier value, which later ones cannot exceed, is
+    below the best found.
 
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
