@@ -66,7 +66,7 @@ def class_draws(name: str, value: object, *, least: int = 2) -> Tensor:
         raise ValueError(
             f"`{name}` must have at least {least} draws, got {len(logits)}; call `predict` with a larger `num_samples`."
         )
-    return logits
+    return logits.detach()
 
 
 def require_same_draws(pool: Tensor, targets: Tensor) -> None:
