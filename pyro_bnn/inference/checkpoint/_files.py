@@ -12,10 +12,13 @@ from ..._core.files import DamagedFileError, read_state, understood, write_state
 from ..._core.records import plain, record
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
-from ..posterior import Destination, Posterior, Saved, restored, saved
+from ..posterior import Calibration, Destination, Posterior, Saved, restored, restored_calibration, saved
 from ._model import ModelRecord, checked_state, record_of, require_same, without, without_frozen
 
 KIND = "posterior"
+
+CALIBRATION = "calibration"
+"""Key of the calibration in a file, which only files with a calibration have."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ def save_posterior(
     model: BayesianModel | None,
     *,
     with_frozen: bool = True,
+    calibration: Calibration | None = None,
 ) -> None:
     """Write a posterior to one file, with the parameters and buffers of its model.
 
@@ -48,10 +52,12 @@ def save_posterior(
             record of the model.
         with_frozen: Whether to write the frozen parameters of the network, too. False makes the file of a posterior of
             adapters small: it has their checksums instead, and can be loaded only into a model with the same values.
+        calibration: Correction of the posterior's predictions, of :mod:`pyro_bnn.calibration`, to keep in the file;
+            :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
     Raises:
-        ValueError: If the posterior cannot be saved, does not belong to the model, or has a number that is not finite;
-            the message says which of these is the case.
+        ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
+            or if a number is not finite; the message says which of these is the case.
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
@@ -66,7 +72,49 @@ def save_posterior(
         _restored(content, Destination(model, list(posterior.guides) or None), own)  # raises if it cannot be loaded
     except ValueError as error:
         raise ValueError(f"the posterior cannot be saved: {error}") from error
+    if calibration is not None:
+        content[CALIBRATION] = _saved_calibration(calibration)
     write_state(path, KIND, content)
+
+
+def _saved_calibration(calibration: Calibration) -> object:
+    """The record of a calibration, as plain data."""
+    _checks.kind("calibration", calibration, Calibration, "a member of `pyro_bnn.calibration`, or None")
+    try:
+        content = saved(calibration)
+        restored_calibration(content)  # raises if it cannot be loaded
+    except ValueError as error:
+        raise ValueError(f"the calibration cannot be saved: {error}") from error
+    return plain(content)
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Load the calibration in the file of a posterior; the file cannot run code.
+
+    Its tensors are on the CPU, and it works with predictions on any device.
+
+    Args:
+        path: A file that :func:`~pyro_bnn.save_posterior` wrote with a `calibration`.
+
+    Returns:
+        The calibration, which gives the same intervals, sets or probabilities as before saving.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or holds no calibration.
+    """
+    content = read_state(_checks.path("path", path), KIND)
+    if CALIBRATION not in content:
+        raise ValueError(
+            f"{path} holds a posterior without a calibration; save it by `save_posterior(..., calibration=...)`."
+        )
+    try:
+        with understood(path, KIND):
+            return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))
+    except DamagedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"the calibration in {path} cannot be loaded: {error}") from error
 
 
 def load_posterior(
@@ -86,7 +134,8 @@ def load_posterior(
             `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass any other guide.
 
     Returns:
-        The posterior, on the device of the model, with its status and its history or statistics.
+        The posterior, on the device of the model, with its status and its history or statistics; its calibration, if
+        there is one, is read by :func:`~pyro_bnn.calibration.load_calibration`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -95,6 +144,7 @@ def load_posterior(
     destination = Destination(model, _checked_guides(guide))
     own = _record(model)
     content = read_state(_checks.path("path", path), KIND)
+    content.pop(CALIBRATION, None)
     try:
         with understood(path, KIND):
             posterior = _restored(content, destination, own)

@@ -73,7 +73,7 @@ def without_frozen(record: ModelRecord, model: BayesianModel) -> ModelRecord:
 def _checksum(value: Tensor) -> str:
     """SHA-256 of the bytes of a tensor."""
     content = value.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return hashlib.sha256(content.numpy()).hexdigest()
+    return hashlib.sha256(content.numpy().data).hexdigest()
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
