@@ -13,6 +13,7 @@ import pyro_bnn
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery`
 PUBLIC = (
+    "acquisition",
     "calibration",
     "distributions",
     "interop",

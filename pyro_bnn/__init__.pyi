@@ -77,6 +77,7 @@ from .results import pruning as pruning
 from .results.comparison import compare as compare
 from .results.prediction import predict as predict
 from .results.prediction import predict_point as predict_point
+from .scores import acquisition as acquisition
 from .scores import metrics as metrics
 from .scores import uncertainty as uncertainty
 

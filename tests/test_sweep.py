@@ -27,7 +27,8 @@ from pyro_bnn.modelling.priors import WeightPrior
 
 PACKAGE = Path(pb.__file__).parent
 SPACES = (
-    *("calibration", "data", "distributions", "interop", "kl", "likelihoods", "metrics", "nets", "optim"),
+    *("acquisition", "calibration", "data", "distributions", "interop", "kl", "likelihoods", "metrics"),
+    *("nets", "optim"),
     *("plotting", "pruning", "scale_maps", "uncertainty"),
 )
 
@@ -85,6 +86,8 @@ class Pool:
             "scale": 1.0, "loc": 0.0, "scales": (0.1, 0.2), "sampler": pb.SGLD(lr=1e-4),
             "posteriors": [self.posterior, self.posterior], "probs": probs, "values": self.guide.median(),
             "mean": self.y, "lower": self.y - 1, "upper": self.y + 1, "draws": torch.randn(3, 6, 2),
+            "pool": torch.randn(3, 6, 4), "targets": torch.randn(3, 5, 4), "num_rows": 2,
+            "predictions": probs[:, :, None],
             "log_probs": torch.randn(3, 6), "in_domain": torch.rand(6), "out_of_domain": torch.rand(6),
             "name": "digits", "priors": {"**": pb.NormalPrior()}, "variance": torch.ones(6, 2), "fraction": 0.5,
         }  # fmt: skip

@@ -95,7 +95,10 @@ class PredictiveModule(nn.Module):
         """Seed with which `predict` gives the same results."""
         x = as_inputs("x", x, model.like)
         if has_shared(x):
-            raise ValueError("`x` must have only inputs with a row each, got one that is Shared; export is for rows.")
+            raise ValueError(
+                "`x` must hold inputs with one row for each prediction, got a Shared one; register what is shared as a "
+                "buffer of the network, and export that network."
+            )
         expected = answers(predict(model, source, x, num_samples=self.num_draws, seed=self.seed))
         draws = predicted_draws(model, source, x, num_samples=self.num_draws, seed=self.seed)
         self._store(model, draws)
