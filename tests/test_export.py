@@ -229,10 +229,10 @@ def test_a_pruned_posterior_makes_a_small_file(tmp_path):
 
 def test_weights_that_do_not_differ_are_stored_once():
     model, x, _ = small_model()
-    module = PredictiveModule(pb.auto_delta(model), model, x, num_draws=NUM_DRAWS, seed=0)
+    module = PredictiveModule(pb.DeltaGuide(model), model, x, num_draws=NUM_DRAWS, seed=0)
     assert sum(value.numel() for value in module.state_dict().values()) == 5 * 4 + 5 + 3 * 5 + 3
     assert float(module(x)["epistemic"].max()) < 1e-30
-    assert_close(module(x), by_predict(model, pb.auto_delta(model), x))
+    assert_close(module(x), by_predict(model, pb.DeltaGuide(model), x))
 
 
 # --- use --------------------------------------------------------------------------------------------------------------
