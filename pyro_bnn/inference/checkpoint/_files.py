@@ -187,7 +187,10 @@ class _Target:
         self.module = model if isinstance(model, nn.Module) else None
 
     def described(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
-        """The record for a file, without what the posterior makes needless."""
+        """The record of a BayesianModel for a file; None for another model, or for none.
+
+        It lacks the initial values of pruned sites that the model does not use.
+        """
         if self.own is not None and not with_frozen:
             raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
         if self.plain is None or self.model is None:
