@@ -87,9 +87,9 @@ class BeforeAndAfter:
         lines += [f"{row['name']:30s}" + "".join(f"{cell:>17s}" for cell in self.cells(row)) for row in self.rows]
         targets, place = ("labels", "set") if self.is_class else ("targets", "interval")
         note = (
-            f"inside: share of the {targets} in their {place}. {self.num_calibration} rows that were not trained on "
-            f"calibrate, so that the share\nis right on average over all rows, not in each third by predicted "
-            f"{self.spread}. By chance, it varies by about {100 * self.deviation:.1f} points."
+            f"inside: share of the {targets} in their {place}. The calibration used {self.num_calibration} rows "
+            f"outside of the fit. The calibrated share\nis right on average over all rows, not in each third by "
+            f"predicted {self.spread}. By chance, it varies by about {100 * self.deviation:.1f} points."
         )
         return "\n".join([*lines, "", note])
 
