@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     parser.add_argument("--networks", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
     parser.add_argument("--draws", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the times here; with --draw-only read them")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write a picture here")
     parser.add_argument("--draw-only", action="store_true", help="measure nothing; table and picture of --json FILE")
