@@ -108,6 +108,10 @@ class PredictiveModule(nn.Module):
         graph), or "loop" if torch can export neither; a graph then repeats the network, without recurrent layers."""
         self._require_agreement(x, expected)
 
+    def train(self, mode: bool = True) -> "PredictiveModule":
+        """Stay in evaluation mode, in which `predict` runs; `mode` is ignored."""
+        return super().train(False)
+
     def _store(self, model: BayesianModel, draws: Draw) -> None:
         """Keep the network, the likelihood and the draws."""
         own, values = own_paths(model), model.network_weights(draws)
