@@ -201,7 +201,8 @@ REFUSED = {
     "an unknown site": ({"site": "weights"}, r"`site` must be an observed site of the model \(obs\) or '_RETURN'"),
     "targets of another shape": ({"y": X[:, None]}, r"shape of the site `obs`, \(6,\), got \(6, 1\)"),
     "targets that are NaN": ({"y": X * math.nan}, "`y` must be finite"),
-    "a loader": ({"x": [X, X]}, "a loader. needs a BayesianModel"),
+    "a loader": ({"x": iter([X, X])}, "a loader. needs a BayesianModel"),
+    "a list": ({"x": [X, X]}, r"a tuple of the arguments of your Pyro model, got a list of 2 items; pass a tuple"),
     "linearised": ({"linearised": True}, "`linearised` needs a BayesianModel"),
 }
 

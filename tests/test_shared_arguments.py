@@ -1,5 +1,6 @@
 """Shared arguments of Pyro models of one's own, what is refused, and the small parts."""
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -90,7 +91,7 @@ REFUSED = {
         lambda m, x, y: fit(m, (x[0][:5], *x[1:]), y[:5]),
         "`num_data` is 9 but the data has 5 rows",
     ),
-    "a text": (lambda m, x, y: fit(m, (x[0], pb.Shared("graph"), x[2]), y), r"`x\[1\]` must be a tensor"),
+    "a text": (lambda m, x, y: fit(m, (x[0], pb.Shared("graph"), x[2]), y), "value of `Shared` must be a tensor"),
 }
 
 
@@ -112,6 +113,40 @@ def test_a_network_that_changes_a_shared_input_is_refused():
     changing = pb.BayesianModel(Changing(), prior=model.prior, likelihood=pb.CategoricalLikelihood(), num_data=ROWS)
     with pytest.raises(ValueError, match="in place"):
         fit(changing, x, y)
+
+
+WRONG = {
+    "a text": ("edges", "must be a tensor, an array or a list, or .* of these, got 'edges'; convert it to a tensor"),
+    "None": (None, "got None; leave it out"),
+    "a number": (2.0, r"got 2.0; pass `torch.tensor\(...\)` of it"),
+    "a class": (nn.Linear, "got the class Linear"),
+    "shared already": (pb.Shared(torch.zeros(2)), "got a Shared itself; wrap it once"),
+    "a part": ({"a": (torch.zeros(2), None)}, r"its part `value\['a'\]\[1\]` is None"),
+    "a text in a list": ([torch.zeros(2), "edges"], r"its part `value\[1\]` is 'edges'"),
+    "a part that is shared": ((torch.zeros(2), pb.Shared(torch.zeros(2))), r"`value\[1\]` is a Shared itself"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_value_that_cannot_be_shared_is_refused_at_once(name):
+    value, message = WRONG[name]
+    with pytest.raises(ValueError, match=message):
+        pb.Shared(value)
+
+
+SHOWN = {
+    "Shared((2, 3))": np.zeros((2, 3)),
+    "Shared((2,))": [1.0, 2],
+    "Shared((1, 2))": [[1, 2]],
+    "Shared(((2,), (3, 1)))": [torch.zeros(2), np.zeros((3, 1))],
+    "Shared({'a': ((2,), ())})": {"a": ([1, 2], torch.tensor(1.0))},
+    "Shared(())": torch.tensor(1.0),
+}
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_every_value_that_can_be_shared_is_shown(shown):
+    assert repr(pb.Shared(SHOWN[shown])) == shown
 
 
 # --- small parts ------------------------------------------------------------------------------------------------------

@@ -5,11 +5,14 @@ return several inputs return tuples and dictionaries.
 """
 
 import inspect
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .. import checks as _checks
 
 
 class Shared:
@@ -26,6 +29,9 @@ class Shared:
     Args:
         value: A tensor of any shape, an array or a list; or a tuple or dictionary of these.
 
+    Raises:
+        ValueError: If the value, or a part of it, is none of these, or is shared already.
+
     Example:
         >>> features, edges = torch.zeros(34, 5), torch.zeros(2, 78, dtype=torch.long)
         >>> Shared(features), Shared(edges)
@@ -33,10 +39,38 @@ class Shared:
     """
 
     def __init__(self, value: Any) -> None:
+        _require_shareable(value)
         self.value = value
 
     def __repr__(self) -> str:
         return f"Shared({shapes(self.value)})"
+
+
+def _require_shareable(value: object, place: str = "") -> None:
+    """Raise unless a value is a tensor, an array, a list, or a tuple or dictionary of these."""
+    if isinstance(value, Tensor) or _is_array(value):
+        return
+    if isinstance(value, (tuple, list, Mapping)):
+        for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+            if not (isinstance(value, list) and isinstance(part, numbers.Number)):
+                _require_shareable(part, f"{place}[{key!r}]")
+        return
+    where = f", but its part `value{place}` is" if place else ", got"
+    if isinstance(value, Shared):
+        raise ValueError(
+            "the value of `Shared` must be a tensor, an array or a list, or a tuple or dictionary of these"
+            f"{where} a Shared itself; wrap it once."
+        )
+    remedy = "pass `torch.tensor(...)` of it" if isinstance(value, numbers.Number) else "convert it to a tensor"
+    shown = repr(value) if value is None or isinstance(value, (str, numbers.Number)) else _checks.described(value)
+    raise ValueError(
+        "the value of `Shared` must be a tensor, an array or a list, or a tuple or dictionary of these"
+        f"{where} {shown}; {'leave it out' if value is None else remedy}."
+    )
+
+
+def _is_array(x: object) -> bool:
+    return callable(getattr(type(x), "__array__", None))  # as arrays and data frames have
 
 
 Inputs = Tensor | Shared | Sequence["Inputs"] | Mapping[str, "Inputs"]
@@ -169,7 +203,19 @@ def shapes(x: Inputs) -> object:
         return x  # shown as its shapes
     if isinstance(x, Mapping):
         return {key: shapes(part) for key, part in x.items()}
-    return tuple(shapes(part) for part in x)
+    found = _shape_of_array(x)
+    return tuple(map(shapes, x)) if found is None else found
+
+
+def _shape_of_array(x: Any) -> tuple[int, ...] | None:
+    """The shape of an array, a data frame or a list of numbers, which are one input; None for anything else."""
+    if _is_array(x):
+        return tuple(x.shape)
+    lengths, first = list[int](), x
+    while isinstance(first, list) and first:
+        lengths.append(len(first))
+        first = first[0]
+    return (*lengths,) if isinstance(first, numbers.Number) else None
 
 
 class ChangedInputError(ValueError):

@@ -1,6 +1,6 @@
 """Functions that save and load posteriors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
 from ..posterior import Calibration, Destination, Posterior, Saved, restored, restored_calibration, saved
 from ._model import ModelRecord, checked_state, record_of, require_same, without, without_frozen
-from ._own import OwnRecord, own_record, require_its_sites, require_same_own, sites_of
+from ._own import OwnRecord, own_record, require_its_sites, require_same_own, require_targets, sites_of, unset_arguments
 
 KIND = "posterior"
 
@@ -74,6 +74,8 @@ def save_posterior(
     described = target.described(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))
     content = plain(Content(described, target.own, saved(posterior)))
     try:
+        if posterior.shapes is not None:
+            target.require_targets(posterior.shapes)
         _restored(content, target.destination(list(posterior.guides) or None), target)  # raises if it cannot be loaded
     except ValueError as error:
         raise ValueError(f"the posterior cannot be saved: {error}") from error
@@ -184,6 +186,7 @@ class _Target:
             raise ValueError("`data` is for a Pyro model of your own; leave it out.")
         self._sites = sites_of(model, data) if is_own and model is not None else None
         self.own = None if self._sites is None or model is None else own_record(model, self._sites)
+        self._unset = [] if self.own is None or model is None or data is None else unset_arguments(model, data)
         self.module = model if isinstance(model, nn.Module) else None
 
     def described(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
@@ -198,6 +201,11 @@ class _Target:
         record = without(self.plain, self.model, posterior.pruned_sites)
         return record if with_frozen else without_frozen(record, self.model)
 
+    def require_targets(self, names: Iterable[str]) -> None:
+        """Raise if `data` probably lacks the targets: a posterior has fewer variables (`names`) than the model."""
+        if self.own is not None:
+            require_targets(names, self.own.sites, self._unset)
+
     def destination(self, guides: Sequence[nn.Module] | None) -> Destination:
         """The destination of a posterior."""
         return Destination(self.model, guides, own_sites=self._sites)
@@ -211,6 +219,7 @@ class _Target:
                 else "it was saved without a model; pass None as `model`."
             )  # fmt: skip
         if file.own is not None and self.own is not None:
+            self.require_targets(file.own.sites)
             require_same_own(file.own, self.own)
             return file.own.state
         if file.model is not None and self.model is not None and self.plain is not None:

@@ -1,6 +1,7 @@
 """The record of a user's Pyro model in a file: its latent variables, and the parameters of a module."""
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,27 @@ def sites_of(model: Callable[..., object], data: object) -> list[Site]:
                 "`pyro.get_param_store().save(...)` and pass None as `model`."
             )
     return sites
+
+
+def unset_arguments(model: Callable[..., object], data: Sequence[object]) -> list[str]:
+    """Names of the arguments of a model that keep their default None in a call with the arguments `data`."""
+    signature = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+    given = signature.bind(*data).arguments
+    return [name for name, item in signature.parameters.items() if name not in given and item.default is None]
+
+
+def require_targets(names: Iterable[str], sites: Mapping[str, OwnSite], unset: Sequence[str]) -> None:
+    """Raise if a model has more variables than a posterior, and `data` left out arguments: probably the targets.
+
+    Without its targets, an observed site is drawn like a latent variable.
+    """
+    drawn = set(names)
+    more = [name for name in sites if name not in drawn]
+    if more and unset and drawn < sites.keys():
+        raise ValueError(
+            f"`data` must have all arguments of a call, got none for {unset}, so the model draws {more}, which the "
+            "posterior lacks; if these are observed, pass the targets, too, as in `data=(x, y)`."
+        )
 
 
 def own_record(model: Callable[..., object], sites: list[Site]) -> OwnRecord:

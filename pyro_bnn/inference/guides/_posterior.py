@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
@@ -87,7 +88,7 @@ class GuidePosterior(Posterior):
             return
         for _ in range(num_samples):
             with short_errors(), own_parameters(self.guide), poutine.block():
-                trace = poutine.trace(self.guide).get_trace(*args)
+                trace = prune_subsample_sites(poutine.trace(self.guide).get_trace(*args))  # without plates' indices
             nodes: dict[str, Any] = dict(trace.iter_stochastic_nodes())
             yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}
 

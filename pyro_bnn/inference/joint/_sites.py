@@ -162,7 +162,8 @@ def _site(name: str, node: Any) -> Site:
     support = prior.support
     if support.is_discrete:
         raise ValueError(
-            f"latent variables must be continuous, but `{name}` is {prior} on {support}; sum it out of the model."
+            f"latent variables must be continuous, but `{name}` is {prior} on {support}; sum it out of the "
+            "model, or, if it is the observed site, pass the targets, too."
         )
     frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
     for frame in frames:

@@ -121,7 +121,7 @@ def _sum_of(
             f"return value, got {site!r}."
         )
     if site == RETURN:
-        _require_values(nodes[RETURN]["value"], rows)
+        _require_values(nodes[RETURN]["value"], rows, sites, observed)
         if y is not None:
             raise ValueError(
                 f"`y` needs an observed site, whose density is evaluated, but the return value is predicted; name one "
@@ -179,13 +179,22 @@ def _refuse(problem: str) -> NoReturn:
     raise ValueError(f"the posterior belongs to another model: it {problem}; pass the model that was fitted.")
 
 
-def _require_values(value: object, rows: int) -> None:
-    if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape[:1] != (rows,):
-        got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
+def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
+    """Raise unless the return value can be predicted; `observed` are those of the `sites` that could be instead."""
+    if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
+        return
+    got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
+    if len(observed) > 1:
         raise ValueError(
-            "`model` must have one observed site with a row for each input, or return the values to predict, a tensor "
-            f"of floats with {rows} rows, got {got}."
+            f"`site` must say which of the observed sites {observed} is predicted, since the model has several and "
+            f'returns no values to predict, got {got} from it; pass one, such as `site="{observed[0]}"`.'
         )
+    shapes = [f"`{name}` of shape {tuple(node['fn'].shape())}" for name, node in sites.items()]
+    found = f"; its observed sites are {', '.join(shapes)}" if shapes else ""
+    raise ValueError(
+        "`model` must have one observed site with a row for each input, or return the values to predict, a tensor "
+        f"of floats with {rows} rows, got {got}{found}."
+    )
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:

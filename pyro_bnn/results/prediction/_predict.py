@@ -148,6 +148,11 @@ def predict(
 def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
     """Raise unless `model` is a user's Pyro model, and no argument is given that needs a BayesianModel."""
     require_model(model)
+    if isinstance(x, list) and _is_loader(x):
+        raise ValueError(
+            f"`x` must be a tensor, or a tuple of the arguments of your Pyro model, got a list of {len(x)} items; pass "
+            "a tuple, as in `(x_1, x_2)`, and the rows of several batches as one tensor."
+        )
     refused = [name for name, value in given.items() if value is not None] + (["a loader"] if _is_loader(x) else [])
     if refused:
         raise ValueError(
