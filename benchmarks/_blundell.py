@@ -87,7 +87,7 @@ def build(setting: Setting, images: Images, units: int, seed: int) -> tuple[pb.B
         )
         init = specs.make_init(setting.init)
         if not setting.is_bayesian:
-            return model, pb.auto_delta(model, init=init)
+            return model, pb.DeltaGuide(model, init=init)
         return model, pb.MeanFieldGuide(model, init=init, scale_map=specs.make_scale_map(setting.optimizer))
 
 
@@ -116,7 +116,7 @@ def train(
         model,
         guide,
         (images.x_train, images.y_train),
-        optimizer=optimizer if setting.schedule == "constant" else pb.scheduled(optimizer, schedule),
+        optimizer=optimizer if setting.schedule == "constant" else pb.optim.scheduled(optimizer, schedule),
         num_epochs=setting.epochs,
         batch_size=setting.batch_size,
         elbo=TraceMeanField_ELBO() if setting.is_closed else Trace_ELBO(),

@@ -150,7 +150,7 @@ def fit_point(
     model = problem.model(pb.NormalPrior(setting.prior_scale or 1.0), seed=seed, dropout=dropout)
     posterior = pb.fit_svi(
         model,
-        pb.auto_delta(model),
+        pb.DeltaGuide(model),
         problem.data,
         optimizer=adam(setting.lr, problem.network.epochs),
         num_epochs=problem.network.epochs,
@@ -163,7 +163,7 @@ def fit_point(
 
 def adam(lr: float, epochs: int) -> Callable:
     cosine = functools.partial(CosineAnnealingLR, T_max=epochs)
-    return pb.scheduled(functools.partial(torch.optim.Adam, lr=lr, fused=True), cosine)
+    return pb.optim.scheduled(functools.partial(torch.optim.Adam, lr=lr, fused=True), cosine)
 
 
 class Points:
@@ -200,7 +200,7 @@ class Points:
             if record["task"] != task:
                 raise ValueError(f"{note} was made with other settings; choose another --out, or delete it.")
             model = problem.model(pb.NormalPrior(setting.prior_scale or 1.0), seed=seed)
-            loaded = pb.load_posterior(path, model, guide=pb.auto_delta(model))
+            loaded = pb.load_posterior(path, model, guide=pb.DeltaGuide(model))
             return Fit(model, loaded, 1, record["cpu_seconds"])
         model, posterior = fit_point(problem, setting, seed)
         seconds = time.process_time() - begin

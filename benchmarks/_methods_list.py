@@ -160,8 +160,8 @@ class Natural(Method):
             model,
             pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
             problem.data,
-            optimizer=pb.scheduled(
-                pb.natural_gradient(self.lr, hessian_decay=0.999, clip=1.0),
+            optimizer=pb.optim.scheduled(
+                pb.optim.natural_gradient(self.lr, hessian_decay=0.999, clip=1.0),
                 functools.partial(cosine, num_epochs=epochs, is_warm=True),
             ),
             num_epochs=epochs,
@@ -193,7 +193,7 @@ class Swag(Method):
     def fit(self, problem: Problem, points: Points) -> Fit:
         begin = time.process_time()
         model = problem.model(pb.NormalPrior(self.prior_scale or 1.0))
-        guide = pb.auto_delta(model)
+        guide = pb.DeltaGuide(model)
         epochs = problem.network.epochs
         start = epochs // 2
         swag = pb.SWAG(guide, rank=max(epochs - start, 2), start=min(start, epochs - 2))
@@ -202,7 +202,7 @@ class Swag(Method):
             model,
             guide,
             problem.data,
-            optimizer=pb.scheduled(
+            optimizer=pb.optim.scheduled(
                 functools.partial(torch.optim.SGD, lr=self.lr / len(problem.x), momentum=0.9, fused=True), falling
             ),
             num_epochs=epochs,

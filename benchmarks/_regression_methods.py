@@ -79,7 +79,7 @@ class NaturalMeanField(NetworkMethod):
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model = make_model(problem, setting.gain, seed)
         guide = pb.MeanFieldGuide(model, init=INIT, scale_map=scale_maps.Precision())
-        maker = pb.natural_gradient(0.1, hessian_decay=0.99, clip=0.1)
+        maker = pb.optim.natural_gradient(0.1, hessian_decay=0.99, clip=0.1)
         return model, optimise(problem, model, guide, setting, budget, seed, maker=maker)
 
 
@@ -141,7 +141,7 @@ class Swag(NetworkMethod):
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model = make_model(problem, setting.gain, seed)
-        guide = pb.auto_delta(model)
+        guide = pb.DeltaGuide(model)
         found = max(2 * budget.steps // 3, 1)
         optimise(problem, model, guide, setting, budget, seed, steps=found)
         batch_size = math.ceil(len(problem.x) / max(10, math.ceil(len(problem.x) / budget.batch_size)))
@@ -227,7 +227,7 @@ NETWORK_METHODS: tuple[NetworkMethod, ...] = (
 
 def fit_point(problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
     model = make_model(problem, setting.gain, seed, dropout=setting.dropout)
-    return model, optimise(problem, model, pb.auto_delta(model), setting, budget, seed)
+    return model, optimise(problem, model, pb.DeltaGuide(model), setting, budget, seed)
 
 
 def batches_of(problem: Problem, budget: Budget) -> tuple[int, int]:
@@ -256,7 +256,7 @@ def optimise(
         model,
         guide,
         (problem.x, problem.y),
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             maker or functools.partial(torch.optim.Adam, lr=0.03, fused=True),
             functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs),
         ),

@@ -231,7 +231,7 @@ def build(setting: Setting, images: Pictures, net: nn.Sequential) -> Problem:
         where="**" if setting.starts_from_point else WEIGHTS,
     )
     if setting.method in ("point", "swag", "laplace"):
-        return Problem(model, pb.auto_delta(model), body)
+        return Problem(model, pb.DeltaGuide(model), body)
     scale_map = pb.scale_maps.Precision() if setting.method == "natural" else None
     return Problem(model, pb.MeanFieldGuide(model, **({"scale_map": scale_map} if scale_map else {})), body)
 
@@ -274,7 +274,7 @@ def train(
         optimizer = functools.partial(torch.optim.SGD, lr=lr, momentum=MOMENTUM, fused=True)
     if setting.method == "natural":
         others = functools.partial(adam, lr=2e-3)
-        optimizer = pb.natural_gradient(
+        optimizer = pb.optim.natural_gradient(
             setting.lr, initial_hessian=setting.initial_hessian, hessian_decay=setting.hessian_decay, others=others
         )
 
@@ -306,7 +306,7 @@ def train(
             problem.model,
             problem.guide,
             data,
-            optimizer=pb.scheduled(optimizer, functools.partial(LambdaLR, lr_lambda=rate)),
+            optimizer=pb.optim.scheduled(optimizer, functools.partial(LambdaLR, lr_lambda=rate)),
             num_epochs=setting.epochs * parts,
             kl_weight=setting.kl_weight,
             callbacks=callbacks,

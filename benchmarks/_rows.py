@@ -97,7 +97,7 @@ def _steps(options: Options) -> Iterator[Row]:
     yield Row(
         "writing a checkpoint / an epoch of 60,000 rows", _pair(options, options.mlp, Checkpoint, Epoch), at_most(0.02)
     )
-    point = _fit(make_guide=pb.auto_delta)
+    point = _fit(make_guide=pb.DeltaGuide)
     yield Row("MAP step / deterministic step", _pair(options, options.mlp, point, Deterministic), at_most(1.2))
     for elbo in ELBOS:
         low_rank = _fit(elbo, make_guide=functools.partial(pb.LowRankGuide, rank=4))

@@ -148,7 +148,7 @@ class Learner:
         prior: pb.Prior = pb.NormalPrior(1.0)
         if task == 0 and setting.first_epochs:
             start = self._model(len(rows[0]), prior, range(1))
-            self._fit(start, pb.auto_delta(start), rows, epochs=setting.first_epochs, seed=task)
+            self._fit(start, pb.DeltaGuide(start), rows, epochs=setting.first_epochs, seed=task)
         elif task > 0 and setting.remembers and setting.is_bayesian:
             prior = self.as_prior()
         model = self._model(len(rows[0]), prior, range(task, task + 1))
@@ -180,7 +180,7 @@ class Learner:
     def _guide(self, model: pb.BayesianModel) -> nn.Module:
         """A guide that starts where the last one ended."""
         if not self._setting.is_bayesian:
-            return self._continued(pb.auto_delta(model))
+            return self._continued(pb.DeltaGuide(model))
         scale_map = pb.scale_maps.Precision() if self._setting.is_natural else pb.scale_maps.Softplus()
         init = pb.NetworkInit(scale=self._setting.first_scale)
         return self._continued(pb.MeanFieldGuide(model, init=init, scale_map=scale_map))
@@ -202,7 +202,7 @@ class Learner:
         is_local = setting.is_local and not (is_point or setting.is_natural)
         optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
         if setting.is_natural and not is_point:
-            optimizer = pb.natural_gradient(
+            optimizer = pb.optim.natural_gradient(
                 setting.lr,
                 hessian_decay=setting.hessian_decay,
                 initial_hessian=setting.initial_hessian,
@@ -217,7 +217,7 @@ class Learner:
             model,
             guide,
             rows,
-            optimizer=pb.scheduled(optimizer, cosine) if setting.is_decayed else optimizer,
+            optimizer=pb.optim.scheduled(optimizer, cosine) if setting.is_decayed else optimizer,
             num_epochs=epochs,
             batch_size=setting.batch_size,
             elbo=None if is_point else bound(num_particles=setting.num_draws),

@@ -319,7 +319,7 @@ def natural(setting: Setting) -> FitSVI:
     return FitSVI(
         setting,
         make_guide=guide,
-        optimizer=pb.natural_gradient(1e-3, others=setting.optimizer),
+        optimizer=pb.optim.natural_gradient(1e-3, others=setting.optimizer),
         execution=pb.Execution(),
     )
 

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -34,7 +35,7 @@ def fit(case: str, path: Path) -> str:
     middle = nn.Identity() if case == "estimator" else nn.BatchNorm1d(32)  # which would mix an estimator's rows
     net = nn.Sequential(nn.Linear(8, 32), middle, nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=300)
-    guide = pb.auto_normal(model) if case == "pyro" else pb.MeanFieldGuide(model)
+    guide = pb.auto_guide(AutoNormal, model) if case == "pyro" else pb.MeanFieldGuide(model)
     if case == "pruned":
         guide = pb.pruning.prune(guide, fraction=0.5).guide
     adam = functools.partial(torch.optim.Adam, lr=1e-3)
@@ -44,7 +45,9 @@ def fit(case: str, path: Path) -> str:
         guide,
         loader or (x, y),
         batch_size=None if loader else 20,
-        optimizer=pb.scheduled(adam, functools.partial(CosineAnnealingLR, T_max=12)) if case == "cosine" else adam,
+        optimizer=pb.optim.scheduled(adam, functools.partial(CosineAnnealingLR, T_max=12))
+        if case == "cosine"
+        else adam,
         num_epochs=num_epochs,
         estimator=pb.LocalReparameterization() if case == "estimator" else None,
         checkpoint=pb.Checkpoint(path, minutes=0),

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pyro
 import torch
+from pyro.infer.autoguide import AutoNormal
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -74,7 +75,7 @@ def fit_directly(folder: Path) -> None:
 def fit_by_pyro(folder: Path) -> None:
     """A fit of one of Pyro's guides."""
     own = model()
-    pb.predict(own, fit(own, pb.auto_normal(own), data()), data()[0], num_samples=5)
+    pb.predict(own, fit(own, pb.auto_guide(AutoNormal, own), data()), data()[0], num_samples=5)
 
 
 def fit_from_a_loader(folder: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pyro_bnn
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery`
-for name in ("calibration", "distributions", "kl", "metrics", "plotting", "pruning", "scale_maps", "uncertainty"):
+PUBLIC = ("calibration", "distributions", "interop", "kl", "metrics", "optim", "plotting", "pruning", "scale_maps")
+for name in (*PUBLIC, "uncertainty"):
     sys.modules[f"pyro_bnn.{name}"] = getattr(pyro_bnn, name)  # autodoc imports modules by their public names
 
 project = "pyro-bnn"

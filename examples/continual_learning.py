@@ -78,7 +78,7 @@ class Learner:
         net = nn.Sequential(OrderedDict({"body": nn.Sequential(*sizes), task.head: head}))
         likelihood = pb.CategoricalLikelihood()
         model = pb.BayesianModel(net, prior=self.prior, likelihood=likelihood, num_data=len(task.x_train))
-        guide = pb.auto_delta(model) if self.is_point else pb.MeanFieldGuide(model)
+        guide = pb.DeltaGuide(model) if self.is_point else pb.MeanFieldGuide(model)
         fresh = guide.state_dict()
         guide.load_state_dict({name: self.parameters.get(name, value) for name, value in fresh.items()})
         return model, guide
@@ -90,7 +90,7 @@ class Learner:
             model,
             guide,
             (task.x_train, task.y_train),
-            optimizer=pb.scheduled(
+            optimizer=pb.optim.scheduled(
                 functools.partial(torch.optim.Adam, lr=lr),
                 functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs),
             ),

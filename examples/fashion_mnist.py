@@ -61,7 +61,7 @@ def main() -> None:
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
         (images.x_train, images.y_train),
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=1e-3),
             functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs),
         ),

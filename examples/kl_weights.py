@@ -49,12 +49,12 @@ def fit(
 ) -> tuple[pb.GuidePosterior, pb.uncertainty.RegressionPrediction]:
     model = make_model(seed)
     # Heuristic: a variance head causes rare steep steps, which would spoil Adam's step size.
-    adam = pb.clipped(partial(torch.optim.Adam, lr=0.03), 300.0)
+    adam = pb.optim.clipped(partial(torch.optim.Adam, lr=0.03), 300.0)
     posterior = pb.fit_svi(
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.03)),
         (X, Y),
-        optimizer=pb.scheduled(adam, partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)),
+        optimizer=pb.optim.scheduled(adam, partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)),
         num_epochs=num_epochs,
         batch_size=BATCH_SIZE,
         kl_weight=weight,

@@ -62,7 +62,7 @@ def fit(
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02)),
         data,
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             partial(torch.optim.Adam, lr=0.03),
             partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs),
         ),

@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -37,7 +38,7 @@ def fit(
         model,
         guide,
         data,
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.02),
             functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=steps),
         ),
@@ -92,7 +93,7 @@ def main() -> None:
     pb.save_posterior(chains, options.out / "chains.safetensors", model)
 
     mean_field = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05))
-    full_rank = pb.auto_multivariate_normal(model, init=pb.NetworkInit(scale=0.02))
+    full_rank = pb.auto_guide(AutoMultivariateNormal, model, init=pb.NetworkInit(scale=0.02))
     posteriors = {
         "nuts": chains,
         "mean-field": fit(model, mean_field, (x, y), options.steps, options.seed),

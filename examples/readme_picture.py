@@ -30,7 +30,7 @@ BLUE, VERMILION, *_ = plotting.PALETTE
 
 def optimizer(lr: float, num_epochs: int):
     schedule = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
-    return pb.scheduled(functools.partial(torch.optim.Adam, lr=lr), schedule)
+    return pb.optim.scheduled(functools.partial(torch.optim.Adam, lr=lr), schedule)
 
 
 def curve(options: argparse.Namespace) -> tuple[tuple[Tensor, Tensor], dict[str, pb.uncertainty.RegressionPrediction]]:

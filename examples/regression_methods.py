@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from pyro.infer.autoguide import AutoMultivariateNormal
 
 import pyro_bnn as pb
 from pyro_bnn import LocalReparameterization, nets, plotting
@@ -52,7 +53,7 @@ def fit(options: Options, model: pb.BayesianModel, guide: torch.nn.Module, kl_we
         model,
         guide,
         (X, Y),
-        optimizer=pb.scheduled(adam, partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs)),
+        optimizer=pb.optim.scheduled(adam, partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs)),
         num_epochs=options.epochs,
         batch_size=BATCH_SIZE,
         kl_weight=kl_weight,
@@ -66,17 +67,17 @@ def maximum_likelihood(options: Options) -> Fit:
     torch.manual_seed(1000 * options.seed)
     net, likelihood = nets.mlp([1, 20, 20, 1]), pb.GaussianLikelihood()  # one noise scale, learned
     model = pb.BayesianModel(net, prior=PRIOR, likelihood=likelihood, num_data=len(X))
-    return fit(options, model, pb.auto_delta(model), kl_weight=0.0)
+    return fit(options, model, pb.DeltaGuide(model), kl_weight=0.0)
 
 
 def maximum_a_posteriori(options: Options, member: int = 0) -> Fit:
     model = two_heads(options, MAP_PRIOR, member=member)
-    return fit(options, model, pb.auto_delta(model))
+    return fit(options, model, pb.DeltaGuide(model))
 
 
 def mc_dropout(options: Options) -> Fit:
     model = two_heads(options, pb.NormalPrior.from_weight_decay(WEIGHT_DECAY, num_data=len(X)), dropout=DROPOUT)
-    return fit(options, model, pb.auto_delta(model))
+    return fit(options, model, pb.DeltaGuide(model))
 
 
 def mean_field(options: Options, prior: pb.Prior = PRIOR, **settings) -> Fit:
@@ -86,7 +87,7 @@ def mean_field(options: Options, prior: pb.Prior = PRIOR, **settings) -> Fit:
 
 def full_rank(options: Options) -> Fit:
     model = two_heads(options)
-    return fit(options, model, pb.auto_multivariate_normal(model, init=INIT), options.kl_weight)
+    return fit(options, model, pb.auto_guide(AutoMultivariateNormal, model, init=INIT), options.kl_weight)
 
 
 def deep_ensemble(options: Options) -> Fit:

@@ -102,16 +102,16 @@ def fit(x: Tensor, y: Tensor, is_bayesian: bool, num_epochs: int, seed: int) -> 
     model = pb.BayesianModel(Reader(), prior=prior, likelihood=likelihood, num_data=len(x))
     # Learning rates and KL weight: heuristic, chosen on training files set aside (`--validation`).
     if is_bayesian:
-        optimizer = pb.natural_gradient(0.1, hessian_decay=0.99, clip=1.0)
+        optimizer = pb.optim.natural_gradient(0.1, hessian_decay=0.99, clip=1.0)
         guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.03), scale_map=pb.scale_maps.Precision())
     else:
-        optimizer, guide = functools.partial(torch.optim.Adam, lr=2e-3), pb.auto_delta(model)
+        optimizer, guide = functools.partial(torch.optim.Adam, lr=2e-3), pb.DeltaGuide(model)
     cosine = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
     return model, pb.fit_svi(
         model,
         guide,
         (x, y),
-        optimizer=pb.scheduled(optimizer, cosine),
+        optimizer=pb.optim.scheduled(optimizer, cosine),
         num_epochs=num_epochs,
         batch_size=64,
         kl_weight=0.3 if is_bayesian else 1.0,

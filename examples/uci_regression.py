@@ -58,7 +58,7 @@ def optimise(
         model,
         guide,
         xy,
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             partial(torch.optim.Adam, lr=0.03),
             partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.steps),
         ),
@@ -71,7 +71,7 @@ def optimise(
 
 def maximum_a_posteriori(options: Options, *xy: torch.Tensor, member: int = 0) -> Fit:
     model = make_model(xy[0], 100 * options.seed + member)
-    return model, optimise(options, model, pb.auto_delta(model), xy)
+    return model, optimise(options, model, pb.DeltaGuide(model), xy)
 
 
 def deep_ensemble(options: Options, *xy: torch.Tensor) -> Fit:

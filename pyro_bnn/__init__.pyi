@@ -1,6 +1,7 @@
 """The public names, each listed once; `__init__.py` loads them from here, and type checkers read them."""
 
 from . import data as data
+from . import interop as interop
 from . import nets as nets
 from ._core.checkpointing import Checkpoint as Checkpoint
 from ._core.checkpointing import Interrupted as Interrupted
@@ -14,15 +15,13 @@ from .inference.checkpoint import save_posterior as save_posterior
 from .inference.estimators import Flipout as Flipout
 from .inference.estimators import LocalReparameterization as LocalReparameterization
 from .inference.gauss_newton import fit_gauss_newton as fit_gauss_newton
+from .inference.guides import DeltaGuide as DeltaGuide
 from .inference.guides import GuidePosterior as GuidePosterior
 from .inference.guides import LowRankGuide as LowRankGuide
 from .inference.guides import MeanFieldGuide as MeanFieldGuide
 from .inference.guides import NetworkInit as NetworkInit
 from .inference.guides import NormalInit as NormalInit
-from .inference.guides import auto_delta as auto_delta
-from .inference.guides import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
-from .inference.guides import auto_multivariate_normal as auto_multivariate_normal
-from .inference.guides import auto_normal as auto_normal
+from .inference.guides import auto_guide as auto_guide
 from .inference.laplace import fit_laplace as fit_laplace
 from .inference.mcmc import HMC as HMC
 from .inference.mcmc import MCLMC as MCLMC
@@ -42,16 +41,13 @@ from .inference.sgmcmc import fit_sgmcmc as fit_sgmcmc
 from .inference.stored import StoredPosterior as StoredPosterior
 from .inference.svi import Execution as Execution
 from .inference.svi import PosteriorWarning as PosteriorWarning
-from .inference.svi import clipped as clipped
 from .inference.svi import fit_svi as fit_svi
 from .inference.svi import gradient_noise as gradient_noise
-from .inference.svi import natural_gradient as natural_gradient
-from .inference.svi import scheduled as scheduled
+from .inference.svi import optim as optim
 from .inference.svi import svi_step as svi_step
 from .inference.swag import SWAG as SWAG
 from .interop.scikit import BNNClassifier as BNNClassifier
 from .interop.scikit import BNNRegressor as BNNRegressor
-from .interop.tensorboard import TensorBoard as TensorBoard
 from .modelling import distributions as distributions
 from .modelling.likelihoods import BernoulliLikelihood as BernoulliLikelihood
 from .modelling.likelihoods import CategoricalLikelihood as CategoricalLikelihood

@@ -8,6 +8,7 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -105,10 +106,10 @@ GUIDES = {
     **{name: functools.partial(pb.MeanFieldGuide, scale_map=scale_map) for name, scale_map in SCALE_MAPS.items()},
     "low-rank": lambda model: pb.LowRankGuide(model, rank=3),
     "pruned": lambda model: pruning.prune(pb.MeanFieldGuide(model), fraction=0.4).guide,
-    "auto-normal": pb.auto_normal,
-    "auto-delta": pb.auto_delta,
-    "auto-full-rank": pb.auto_multivariate_normal,
-    "auto-low-rank": lambda model: pb.auto_low_rank_multivariate_normal(model, rank=3),
+    "auto-normal": functools.partial(pb.auto_guide, AutoNormal),
+    "auto-delta": pb.DeltaGuide,
+    "auto-full-rank": functools.partial(pb.auto_guide, AutoMultivariateNormal),
+    "auto-low-rank": lambda model: pb.auto_guide(AutoLowRankMultivariateNormal, model, rank=3),
 }
 
 ESTIMATORS = {

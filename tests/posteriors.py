@@ -1,9 +1,10 @@
 """One posterior of each kind that a file may hold."""
 
+import functools
 import warnings
 
 import torch
-from pyro.infer.autoguide import AutoNormal
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -39,7 +40,7 @@ def pruned(model, x, y):
 
 
 def points(model):
-    return [pb.GuidePosterior(pb.auto_delta(model, init=pb.NormalInit(0.5))) for _ in range(2)]
+    return [pb.GuidePosterior(pb.DeltaGuide(model, init=pb.NormalInit(0.5))) for _ in range(2)]
 
 
 def nested(model, x, y):
@@ -65,7 +66,7 @@ def pinned(model, x, y):
         with torch.no_grad():
             model.network[1].running_mean.normal_()
             model.network[0].bias.normal_()
-        members.append(PinnedPosterior(model, pb.auto_delta(model, init=pb.NormalInit(0.5))))
+        members.append(PinnedPosterior(model, pb.DeltaGuide(model, init=pb.NormalInit(0.5))))
     return pb.EnsemblePosterior(members)
 
 
@@ -106,11 +107,11 @@ POSTERIORS = {
     "mean-field": (fitted(pb.MeanFieldGuide), {}),
     "log-variance": (fitted(lambda model: pb.MeanFieldGuide(model, scale_map=LogVariance())), {}),
     "low-rank": (fitted(lambda model: pb.LowRankGuide(model, rank=3)), {}),
-    "delta": (fitted(pb.auto_delta), {}),
+    "delta": (fitted(pb.DeltaGuide), {}),
     "pruned": (pruned, {}),
-    "auto-normal": (fitted(pb.auto_normal), {}),
-    "auto-full-rank": (fitted(pb.auto_multivariate_normal), {}),
-    "auto-low-rank": (fitted(lambda model: pb.auto_low_rank_multivariate_normal(model, rank=2)), {}),
+    "auto-normal": (fitted(functools.partial(pb.auto_guide, AutoNormal)), {}),
+    "auto-full-rank": (fitted(functools.partial(pb.auto_guide, AutoMultivariateNormal)), {}),
+    "auto-low-rank": (fitted(lambda model: pb.auto_guide(AutoLowRankMultivariateNormal, model, rank=2)), {}),
     "stock": (stock, {}),
     "batch-norm": (fitted(pb.MeanFieldGuide), {"net": batch_norm, "where": ["**.weight"]}),
     "learned-noise": (fitted(pb.MeanFieldGuide), {"likelihood": "gaussian-learned"}),

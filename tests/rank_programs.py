@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
@@ -30,7 +31,7 @@ def made(path="direct", num_data=41, seed=0):
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=num_data)
     if path == "precise":
         return model, pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
-    return model, pb.MeanFieldGuide(model) if path == "direct" else pb.auto_normal(model)
+    return model, pb.MeanFieldGuide(model) if path == "direct" else pb.auto_guide(AutoNormal, model)
 
 
 def learned(model, guide):
@@ -119,7 +120,12 @@ def by_loader(rank):
 def natural_gradient(rank):
     """A fit by natural gradients from starts that differ, and one step on a share of the rows with noise of its own."""
     model, guide = made("precise", seed=rank)
-    options = {"optimizer": pb.natural_gradient(0.05, hessian_decay=0.95), "num_epochs": 5, "batch_size": 8, "seed": 3}
+    options = {
+        "optimizer": pb.optim.natural_gradient(0.05, hessian_decay=0.95),
+        "num_epochs": 5,
+        "batch_size": 8,
+        "seed": 3,
+    }
     posterior = pb.fit_svi(model, guide, rows(), **options)
     return learned(model, guide), plain(posterior.history), natural_products(rank)
 
@@ -129,7 +135,7 @@ def natural_products(rank):
     model, guide = made("precise")
     model.net.eval()
     x, y = (part[slice(*[(0, 20), (20, 33)][rank])] for part in rows())
-    with pb.svi_step(model, guide, pb.natural_gradient(), elbo=Trace_ELBO(num_particles=2)) as step:
+    with pb.svi_step(model, guide, pb.optim.natural_gradient(), elbo=Trace_ELBO(num_particles=2)) as step:
         step.prepared(x, y)
         torch.manual_seed(100 + rank)
         step(x, y)

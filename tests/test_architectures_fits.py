@@ -65,7 +65,7 @@ def test_a_step_of_natural_gradients_is_the_formula_with_the_gradient_of_the_cal
 
     start = state()
     plain = case.with_state_of(model)  # before the step changes what has no distribution
-    with pb.svi_step(model, guide, pb.natural_gradient(LR, hessian_decay=HESSIAN_DECAY)) as step:
+    with pb.svi_step(model, guide, pb.optim.natural_gradient(LR, hessian_decay=HESSIAN_DECAY)) as step:
         first = step(case.x, case.y)
         found = {site: undone(start[site], after) for site, after in state().items()}
         second = step(case.x, case.y)

@@ -28,7 +28,7 @@ def test_vit_b_16(is_natural, tmp_path):
     model = case.model(is_training=False)
     options = {"scale_map": pb.scale_maps.Precision()} if is_natural else {}
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-4), **options)
-    optimizer = pb.natural_gradient(1e-3) if is_natural else SGD
+    optimizer = pb.optim.natural_gradient(1e-3) if is_natural else SGD
     posterior = pb.fit_svi(model, guide, (case.x, case.y), optimizer=optimizer, num_epochs=2, seed=0)
     assert posterior.history.path == "direct"
     case.assert_unchanged()

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -31,8 +32,8 @@ def fit_of(model, x, y):
 METHODS = {
     # name -> (posterior of a model and its data, its method)
     "SVI": (fit_of, "SVI with LowRankGuide"),
-    "point": (lambda model, *_: pb.GuidePosterior(pb.auto_delta(model)), "DeltaGuide"),
-    "stock guide": (lambda model, *_: pb.GuidePosterior(pb.auto_normal(model)), "AutoNormal"),
+    "point": (lambda model, *_: pb.GuidePosterior(pb.DeltaGuide(model)), "DeltaGuide"),
+    "stock guide": (lambda model, *_: pb.GuidePosterior(pb.auto_guide(AutoNormal, model)), "AutoNormal"),
     "Laplace": (lambda model, x, y: pb.fit_laplace(model, (x, y), max_iterations=5), "Laplace"),
     "ensemble": (
         lambda model, *_: pb.EnsemblePosterior([pb.GuidePosterior(pb.MeanFieldGuide(model)) for _ in range(3)]),
@@ -96,7 +97,7 @@ def test_all_draws_of_chains_keep_their_chains_and_statistics():
 
 def test_by_default_there_are_a_thousand_draws():
     model = small_model()[0]
-    assert pb.GuidePosterior(pb.auto_delta(model)).to_arviz().posterior["net.0.bias"].shape == (1, 1000, 5)
+    assert pb.GuidePosterior(pb.DeltaGuide(model)).to_arviz().posterior["net.0.bias"].shape == (1, 1000, 5)
 
 
 def test_predictive_draws_have_the_noise_of_weights_and_observations():
@@ -122,7 +123,7 @@ def test_a_guide_that_looks_at_the_inputs_gets_them():
 
     def guide(*arguments):
         seen.append(arguments)
-        return pb.auto_delta(model)(*arguments)
+        return pb.DeltaGuide(model)(*arguments)
 
     pb.GuidePosterior(guide).to_arviz(num_samples=2, model=model, x=x.tolist())
     assert all(torch.equal(arguments[0], x) for arguments in seen)
@@ -140,10 +141,10 @@ def test_a_guide_that_looks_at_the_inputs_gets_them():
 )
 def test_wrong_arguments_are_answered_with_a_sentence(arguments, message):
     with pytest.raises(ValueError, match=message):
-        pb.GuidePosterior(pb.auto_delta(small_model()[0])).to_arviz(**arguments)
+        pb.GuidePosterior(pb.DeltaGuide(small_model()[0])).to_arviz(**arguments)
 
 
 def test_without_arviz_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ImportError, match=r"pip install -e '\.\[mcmc\]'"):
-        pb.GuidePosterior(pb.auto_delta(small_model()[0])).to_arviz()
+        pb.GuidePosterior(pb.DeltaGuide(small_model()[0])).to_arviz()

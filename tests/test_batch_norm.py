@@ -153,7 +153,7 @@ def test_members_of_an_ensemble_keep_their_own_networks():
     own, pinned = [], []
     for model, guide, _ in members:
         median = pb.GuidePosterior(guide).median()
-        point = pb.auto_delta(model)
+        point = pb.DeltaGuide(model)
         point.load_state_dict({f"loc.{name}": value for name, value in median.items()})
         own.append(pb.predict(model, point, x, num_samples=1).probs)
         pinned.append((PinnedPosterior(model, point), point))

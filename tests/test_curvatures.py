@@ -68,7 +68,7 @@ def test_a_step_uses_second_derivatives_of_the_noise_scale(likelihood, options, 
         guide = precise(model, 0.3)
         torch.manual_seed(3)
         expected = by_hand(model, guide, x, y, **options)
-        make, execution = pb.natural_gradient(0.05, hessian_decay=DECAY), pb.Execution(num_parts=num_parts)
+        make, execution = pb.optim.natural_gradient(0.05, hessian_decay=DECAY), pb.Execution(num_parts=num_parts)
         with pb.svi_step(
             model, guide, make, elbo=Trace_ELBO(num_draws), execution=execution, kl_weight=kl_weight
         ) as step:
@@ -144,7 +144,7 @@ def test_a_noise_scale_is_found_from_afar_and_its_width_is_that_of_its_informati
         model = pb.BayesianModel(net, prior=pb.FanInNormalPrior(2.0), likelihood=likelihood, num_data=len(x))
         guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02), scale_map=Precision())
         cosine = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=250)
-        make = pb.scheduled(pb.natural_gradient(0.1, hessian_decay=0.98, clip=1.0), cosine)
+        make = pb.optim.scheduled(pb.optim.natural_gradient(0.1, hessian_decay=0.98, clip=1.0), cosine)
         pb.fit_svi(model, guide, (x, y), optimizer=make, num_epochs=250, batch_size=300, seed=0)
         return float(guide.median()["likelihood.scale"]), float(guide.scales()["likelihood.scale"]) ** -2
 

@@ -16,7 +16,7 @@ from .cases import LIKELIHOODS
 from .fits import ADAM, ELBOS, MORE_PRIORS, assert_same, fit, fit_both, problem, whole
 from .tolerances import assert_identical
 
-somewhere = functools.partial(pb.auto_delta, init=pb.NormalInit())
+somewhere = functools.partial(pb.DeltaGuide, init=pb.NormalInit())
 """A point in unconstrained space, whatever the sign of the network's own weights."""
 
 
@@ -29,7 +29,7 @@ def test_every_prior_gives_the_same_fit(monkeypatch, prior, elbo):
 @pytest.mark.parametrize("kl_weight", [0.0, 0.3])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_every_likelihood_gives_the_same_fit(monkeypatch, likelihood, kl_weight):
-    make = problem("mixture", likelihood, make_guide=pb.auto_delta)
+    make = problem("mixture", likelihood, make_guide=pb.DeltaGuide)
     assert_same(fit_both(monkeypatch, make, elbo=Trace_ELBO(num_particles=2), kl_weight=kl_weight))
 
 
@@ -42,7 +42,7 @@ def pyros_own(model, ours):
 def test_the_fit_is_that_of_pyros_own_guide(likelihood):
     """With a noise scale that is latent, whose mode depends on the space it is looked for in."""
     medians = []
-    for kind in (pb.auto_delta, lambda model: pyros_own(model, pb.auto_delta(model))):
+    for kind in (pb.DeltaGuide, lambda model: pyros_own(model, pb.DeltaGuide(model))):
         torch.manual_seed(0)
         model, x, y = whole(likelihood)
         posterior = fit(model, kind(model), x, y, num_epochs=50)
@@ -53,7 +53,7 @@ def test_the_fit_is_that_of_pyros_own_guide(likelihood):
         torch.testing.assert_close(medians[0][name], medians[1][name], rtol=1e-9, atol=1e-11)
     torch.manual_seed(0)
     model, x, y = whole(likelihood)
-    other = fit(model, pb.auto_delta(model), x, y, num_epochs=50, kl_weight=0.9).median()
+    other = fit(model, pb.DeltaGuide(model), x, y, num_epochs=50, kl_weight=0.9).median()
     assert not torch.allclose(other["likelihood.scale"], medians[0]["likelihood.scale"], rtol=1e-6)
 
 
@@ -63,13 +63,13 @@ def test_the_losses_are_those_of_pyros_own_guide_in_pyros_own_loop():
     for name in ("ours", "pyro"):
         torch.manual_seed(0)
         model, x, y = whole("gaussian-latent")
-        ours = pb.auto_delta(model)
+        ours = pb.DeltaGuide(model)
         guide = ours if name == "ours" else pyros_own(model, ours)
         svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
         losses[name] = [svi.step(x, y) for _ in range(20)]
     torch.manual_seed(0)
     model, x, y = whole("gaussian-latent")
-    losses["fit_svi"] = fit(model, pb.auto_delta(model), x, y, num_epochs=20).history.loss
+    losses["fit_svi"] = fit(model, pb.DeltaGuide(model), x, y, num_epochs=20).history.loss
     assert_identical(losses["ours"], losses["pyro"])
     assert_identical(losses["ours"], losses["fit_svi"])
     assert losses["ours"][0] > losses["ours"][-1]
@@ -77,7 +77,7 @@ def test_the_losses_are_those_of_pyros_own_guide_in_pyros_own_loop():
 
 def test_the_parameters_are_in_unconstrained_space():
     model, _, _ = whole("gaussian-latent")
-    guide = pb.auto_delta(model)
+    guide = pb.DeltaGuide(model)
     names = [name for name, _ in guide.named_parameters()]
     assert names == [f"loc.{site}" for site in model.latent_names]
     scale = guide.median()["likelihood.scale"]
@@ -89,7 +89,7 @@ def test_the_parameters_are_in_unconstrained_space():
 
 def test_every_draw_is_the_point():
     model, x, _ = whole("gaussian-latent")
-    guide = pb.auto_delta(model, init=UniformInit())
+    guide = pb.DeltaGuide(model, init=UniformInit())
     median = guide.median()
     for draw in (guide(), guide(x), *guide.draws(2), *pb.GuidePosterior(guide).draws(2, x)):
         assert list(draw) == list(median)
@@ -98,7 +98,7 @@ def test_every_draw_is_the_point():
 
 def test_changing_what_was_drawn_leaves_the_guide_as_it_was():
     model, _, _ = whole()
-    guide = pb.auto_delta(model)
+    guide = pb.DeltaGuide(model)
     before = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
     for value in guide.median().values():
         value.zero_()
@@ -107,7 +107,7 @@ def test_changing_what_was_drawn_leaves_the_guide_as_it_was():
 
 def test_an_estimator_has_nothing_to_work_on():
     model, x, y = whole()
-    guide = pb.auto_delta(model)
+    guide = pb.DeltaGuide(model)
     with pytest.raises(ValueError, match="`guide` must be a MeanFieldGuide"):
         fit(model, guide, x, y, estimator=pb.Flipout())
     with pytest.raises(
@@ -118,6 +118,6 @@ def test_an_estimator_has_nothing_to_work_on():
 
 def test_weight_decay_like_optimizers_work_on_either_path(monkeypatch):
     adamw = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1)
-    found = fit_both(monkeypatch, problem(make_guide=pb.auto_delta), optimizer=pb.clipped(adamw, 1.0))
+    found = fit_both(monkeypatch, problem(make_guide=pb.DeltaGuide), optimizer=pb.optim.clipped(adamw, 1.0))
     assert_same(found)
-    assert found[0][0].loss != fit_both(monkeypatch, problem(make_guide=pb.auto_delta), optimizer=ADAM)[0][0].loss
+    assert found[0][0].loss != fit_both(monkeypatch, problem(make_guide=pb.DeltaGuide), optimizer=ADAM)[0][0].loss

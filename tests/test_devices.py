@@ -105,7 +105,7 @@ def test_a_direct_step_with_any_estimator_never_waits(estimator, elbo):
     check_steps(elbo, ESTIMATORS[estimator], likelihood="gaussian-latent")
 
 
-NATURAL = pb.natural_gradient(hessian_decay=0.9, others=FUSED)
+NATURAL = pb.optim.natural_gradient(hessian_decay=0.9, others=FUSED)
 
 
 def precisions(model):

@@ -112,7 +112,7 @@ def test_swag():
         fit(model, guide, (x, y), num_epochs=5, callbacks=[swag])
         return swag.posterior(model).sample(3, seed=0)
 
-    both(compute, make_guide=pb.auto_delta)
+    both(compute, make_guide=pb.DeltaGuide)
 
 
 @pytest.mark.parametrize("sampler", [pb.SGLD(lr=1e-3), pb.SGHMC(lr=1e-3)])

@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -22,9 +23,9 @@ HEADING = ["weights", "KL", "(nats)", "per", "weight", "at", "prior", "collapsed
 KINDS = {
     "mean-field": pb.MeanFieldGuide,
     "low-rank": functools.partial(pb.LowRankGuide, rank=3),
-    "auto-normal": pb.auto_normal,
-    "auto-full-rank": pb.auto_multivariate_normal,
-    "auto-low-rank": functools.partial(pb.auto_low_rank_multivariate_normal, rank=3),
+    "auto-normal": functools.partial(pb.auto_guide, AutoNormal),
+    "auto-full-rank": functools.partial(pb.auto_guide, AutoMultivariateNormal),
+    "auto-low-rank": functools.partial(functools.partial(pb.auto_guide, AutoLowRankMultivariateNormal), rank=3),
 }
 
 
@@ -103,7 +104,7 @@ def test_a_fit_from_scales_close_to_zero_is_collapsed(kind, seed):
         ({"noise": 0.03}, {"guide": KINDS["low-rank"]}),
         ({"prior": pb.NormalPrior(0.3)}, {}),  # the prior with which a layer of targets without inputs is silent
         ({"prior": pb.ScaleMixturePrior()}, {}),
-        ({"prior": pb.LaplacePrior(0.5)}, {"guide": pb.auto_normal, "steps": 150}),
+        ({"prior": pb.LaplacePrior(0.5)}, {"guide": functools.partial(pb.auto_guide, AutoNormal), "steps": 150}),
         ({"prior": pb.LearnedNormalPrior()}, {"steps": 150}),
         ({"prior": pb.HierarchicalNormalPrior()}, {"steps": 150}),
         ({}, {"kl_weight": kl.linear_warmup(100)}),
@@ -296,7 +297,7 @@ def test_the_table_has_a_row_per_site_and_the_verdict():
     ("call", "message"),
     [
         (lambda model: pb.GuidePosterior(pb.MeanFieldGuide(model)).diagnose(), "posterior without a fit; call"),
-        (lambda model: pb.GuidePosterior(pb.auto_delta(model)).diagnose(model), "Gaussian marginals.*got DeltaGuide"),
+        (lambda model: pb.GuidePosterior(pb.DeltaGuide(model)).diagnose(model), "Gaussian marginals.*got DeltaGuide"),
         (lambda model: pb.GuidePosterior(lambda x, y: None).diagnose(model), "got function; look at draws"),
         (lambda model: pb.GuidePosterior(pb.MeanFieldGuide(model)).diagnose(7), "`model` must be a BayesianModel"),
         (lambda model: pb.GuidePosterior(pb.MeanFieldGuide(model)).diagnose(model, num_samples=1), "at least 2"),

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -15,7 +16,7 @@ from pyro_bnn.inference.svi._step import GradientStep
 from .cases import small_model
 from .fits import FUSED, PLAIN_OR_ESTIMATOR, linear, problem, six_rows
 
-DECAYING = pb.scheduled(FUSED, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=4, gamma=0.1))
+DECAYING = pb.optim.scheduled(FUSED, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=4, gamma=0.1))
 
 
 # --- steps that are not waited for ------------------------------------------------------------------------------------
@@ -107,7 +108,12 @@ def test_recording_is_refused_where_it_is_impossible():
         pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=1, execution=pb.Execution(cuda_graph=True))
     with pytest.raises(ValueError, match="AutoNormal"):
         pb.fit_svi(
-            model, pb.auto_normal(model), data, optimizer=FUSED, num_epochs=1, execution=pb.Execution(cuda_graph=True)
+            model,
+            pb.auto_guide(AutoNormal, model),
+            data,
+            optimizer=FUSED,
+            num_epochs=1,
+            execution=pb.Execution(cuda_graph=True),
         )
 
 

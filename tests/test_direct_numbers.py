@@ -95,8 +95,12 @@ def test_chunks_make_no_difference(monkeypatch, prior, chunk):
     [
         {"kl_weight": pb.kl.blundell(), "batch_size": 2},
         {"kl_weight": 0.0},
-        {"optimizer": pb.clipped(SLOW, 0.1)},
-        {"optimizer": pb.scheduled(SLOW, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5))},
+        {"optimizer": pb.optim.clipped(SLOW, 0.1)},
+        {
+            "optimizer": pb.optim.scheduled(
+                SLOW, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
+            )
+        },
         {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)},
     ],
     ids=["blundell", "no-kl", "clipped", "scheduled", "sgd"],

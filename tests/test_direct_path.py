@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import RenyiELBO
+from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroSample
 from torch import nn
 
@@ -128,7 +129,7 @@ def with_other_support():
 
 REASONS = {
     "Subclass, overrides forward": (lambda: linear(kind=Subclass), {}),
-    "AutoNormal": (lambda: (model := linear()[0], pb.auto_normal(model)), {}),
+    "AutoNormal": (lambda: (model := linear()[0], pb.auto_guide(AutoNormal, model)), {}),
     "SubclassedGuide overrides forward": (with_subclassed_guide, {}),
     "RenyiELBO": (linear, {"elbo": RenyiELBO(num_particles=2)}),
     "hooks": (with_hook, {}),

@@ -101,7 +101,7 @@ SHORTER = {
     "docs/how_to/modes.md": {
         "num_warmup=600": "num_warmup=200",
         "num_samples=200": "num_samples=100",
-        "pb.auto_delta(model), seed=s": "pb.auto_delta(model), max_epochs=500, seed=s",
+        "pb.DeltaGuide(model), seed=s": "pb.DeltaGuide(model), max_epochs=500, seed=s",
     },
     "docs/how_to/hierarchical_priors.md": {
         "num_samples=50,": "num_samples=20,",

@@ -7,6 +7,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Predictive, Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -112,7 +113,7 @@ def test_samplers_and_laplace_see_the_same_density_and_the_prior_of_the_padding_
 @pytest.mark.parametrize("elbo", ["direct", "pyro"])
 def test_a_fit_leaves_the_padding_row_at_its_prior(elbo):
     model, x, y = problem(LAYERS["embedding"]())
-    guide = pb.MeanFieldGuide(model) if elbo == "direct" else pb.auto_normal(model)
+    guide = pb.MeanFieldGuide(model) if elbo == "direct" else pb.auto_guide(AutoNormal, model)
     history = pb.fit_svi(
         model, guide, (x, y), optimizer=functools.partial(torch.optim.Adam, lr=0.05), num_epochs=300, seed=0
     ).history

@@ -73,7 +73,7 @@ def test_an_ensemble_of_fits():
         torch.manual_seed(seed)
         model, x, y = small_model(num_data=6)
         adam = functools.partial(torch.optim.Adam, lr=0.01)
-        posteriors.append(pb.fit_svi(model, pb.auto_delta(model), (x, y), optimizer=adam, num_epochs=5, seed=seed))
+        posteriors.append(pb.fit_svi(model, pb.DeltaGuide(model), (x, y), optimizer=adam, num_epochs=5, seed=seed))
     ensemble = pb.EnsemblePosterior(posteriors)
     assert ensemble.status.ok
     assert "all 3 members" in str(ensemble.status)
@@ -137,11 +137,11 @@ def dropout_model(layer):
 def test_only_mc_dropout_makes_a_point_uncertain():
     torch.manual_seed(0)
     model, x, _ = dropout_model(MCDropout(0.2))
-    uncertain = pb.predict(model, pb.auto_delta(model), x, num_samples=50)
+    uncertain = pb.predict(model, pb.DeltaGuide(model), x, num_samples=50)
     assert uncertain.epistemic.min() > 0
     torch.manual_seed(0)
     model, x, _ = dropout_model(nn.Dropout(0.2))
-    certain = pb.predict(model, pb.auto_delta(model), x, num_samples=50)
+    certain = pb.predict(model, pb.DeltaGuide(model), x, num_samples=50)
     assert certain.epistemic.max() < 1e-20
     assert uncertain.epistemic.min() > 1e6 * certain.epistemic.max()
 
@@ -151,7 +151,7 @@ def test_dropout_has_the_variance_that_the_masks_imply():
     model, x, _ = dropout_model(MCDropout(0.3))
     hidden = torch.tanh(x @ model.initial_value("net.0.weight").T + model.initial_value("net.0.bias"))
     exact = 0.3 / 0.7 * (hidden * model.initial_value("net.3.weight")).square().sum(-1, keepdim=True)
-    prediction = pb.predict(model, pb.auto_delta(model), x, num_samples=4000, keep_draws=True)
+    prediction = pb.predict(model, pb.DeltaGuide(model), x, num_samples=4000, keep_draws=True)
     means = prediction.components.mean  # (S, N, 1)
     squares = (means - means.mean(0)).square()
     error = squares.std(0) / 4000**0.5
@@ -161,7 +161,7 @@ def test_dropout_has_the_variance_that_the_masks_imply():
 
 def test_a_seed_repeats_dropout_for_the_same_rows_and_batches():
     model, x, _ = dropout_model(MCDropout(0.2))
-    guide = pb.auto_delta(model)
+    guide = pb.DeltaGuide(model)
     first, second, in_parts, other = (
         pb.predict(model, guide, x, num_samples=10, batch_size=size, seed=seed).mean
         for size, seed in ((100, 1), (100, 1), (2, 1), (100, 2))
@@ -184,7 +184,7 @@ def test_a_prior_from_weight_decay_has_the_gradient_of_torchs(factor):
         prior=pb.NormalPrior.from_weight_decay(factor * weight_decay, num_data=num_data),
     )
     sgd = functools.partial(torch.optim.SGD, lr=lr / num_data)
-    ours = pb.fit_svi(model, pb.auto_delta(model), (x, y), optimizer=sgd, num_epochs=5).median()
+    ours = pb.fit_svi(model, pb.DeltaGuide(model), (x, y), optimizer=sgd, num_epochs=5).median()
 
     net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4))
     net.load_state_dict({name: model.initial_value(f"net.{name}") for name in net.state_dict()})

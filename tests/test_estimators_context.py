@@ -7,6 +7,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Predictive, RenyiELBO, Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -138,7 +139,7 @@ def test_what_an_estimator_cannot_serve_is_refused_at_the_door():
     model, x, y = small_model(num_data=6)
     guide, other = pb.MeanFieldGuide(model), small_model(net=nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))[0]
     with pytest.raises(ValueError, match=r"`guide` must be a MeanFieldGuide.*AutoNormal"):
-        lrt.applied(model, pb.auto_normal(model))
+        lrt.applied(model, pb.auto_guide(AutoNormal, model))
     with pytest.raises(ValueError, match="`model` must be a BayesianModel"):
         lrt.applied(nn.Linear(2, 2), guide)
     with pytest.raises(ValueError, match=r"another model.*net\.1\.bias"):

@@ -122,7 +122,7 @@ def test_fit_svi_finds_the_optimum(estimator, elbo):
         guide,
         problem.x,
         problem.y,
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.05),
             functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.996),
         ),

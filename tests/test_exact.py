@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal
 from pyro.nn import PyroModule
 from torch import nn
 
@@ -115,7 +116,7 @@ def test_fit_svi_finds_the_optimum(problem, elbo, batch_size):
         problem.model,
         guide,
         (problem.x, problem.y),
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.05),
             lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.998 if batch_size is None else 0.993),
         ),
@@ -171,7 +172,7 @@ def fitted(problem, guide, **settings):
         problem.model,
         guide,
         (problem.x, problem.y),
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.1),
             lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / num_epochs)),
         ),
@@ -195,9 +196,9 @@ def gap_of_mean_field(problem):
 def test_a_gaussian_with_correlations_reaches_the_exact_posterior(problem, rank):
     init = pb.NetworkInit(scale=0.2)
     if rank is None:
-        guide = pb.auto_multivariate_normal(problem.model, init=init)
+        guide = pb.auto_guide(AutoMultivariateNormal, problem.model, init=init)
     else:
-        guide = pb.auto_low_rank_multivariate_normal(problem.model, rank=rank, init=init)
+        guide = pb.auto_guide(AutoLowRankMultivariateNormal, problem.model, rank=rank, init=init)
     posterior = fitted(problem, guide, elbo=Trace_ELBO(num_particles=4))
     exact = torch.linalg.inv(problem.precision)
     torch.testing.assert_close(posterior.median()["net.weight"], problem.mean, atol=0.05, rtol=0)
@@ -222,7 +223,7 @@ def test_a_mean_field_fit_misses_the_covariance_as_it_must(problem):
 
 
 def test_the_delta_guide_finds_the_mode_and_records_the_log_prior(problem):
-    guide = pb.auto_delta(problem.model)
+    guide = pb.DeltaGuide(problem.model)
     posterior = fitted(problem, guide)
     w = posterior.median()["net.weight"]
     torch.testing.assert_close(w, problem.mean, atol=1e-5, rtol=0)
@@ -237,7 +238,7 @@ def test_the_delta_guide_finds_the_mode_and_records_the_log_prior(problem):
 
 
 def test_without_its_kl_the_delta_guide_finds_least_squares(problem):
-    guide = pb.auto_delta(problem.model)
+    guide = pb.DeltaGuide(problem.model)
     posterior = fitted(problem, guide, kl_weight=0.0)
     least_squares = torch.linalg.lstsq(problem.x, problem.y).solution.T
     torch.testing.assert_close(posterior.median()["net.weight"], least_squares, atol=1e-5, rtol=0)
@@ -256,7 +257,7 @@ def test_maximum_likelihood_takes_the_same_steps_as_plain_torch(problem):
     net.load_state_dict({name: model.initial_value(f"net.{name}") for name in ("weight", "bias")})
     sgd = functools.partial(torch.optim.SGD, lr=1e-3)
     posterior = pb.fit_svi(
-        model, pb.auto_delta(model), (problem.x, problem.y), optimizer=sgd, num_epochs=20, kl_weight=0.0
+        model, pb.DeltaGuide(model), (problem.x, problem.y), optimizer=sgd, num_epochs=20, kl_weight=0.0
     )
     optimizer = sgd(net.parameters())
     for _ in range(20):
@@ -276,9 +277,9 @@ def test_the_mode_of_a_noise_scale_is_that_of_its_own_density_not_of_its_logarit
     model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=4)
     posterior = pb.fit_svi(
         model,
-        pb.auto_delta(model),
+        pb.DeltaGuide(model),
         (x, y),
-        optimizer=pb.scheduled(
+        optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.05),
             lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.99),
         ),

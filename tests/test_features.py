@@ -25,7 +25,7 @@ from .frozen_fits import (
 )
 
 NUM_PARTS = 3
-NATURAL = pb.natural_gradient(0.05)
+NATURAL = pb.optim.natural_gradient(0.05)
 
 
 def learned_between():

@@ -90,7 +90,7 @@ def test_everything_explicit_is_used():
 def test_a_schedule_of_the_users_own_keeps_its_learning_rates():
     model, x, y, _, _ = line()
     halving = functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
-    maker = pb.scheduled(functools.partial(torch.optim.Adam, lr=0.1), halving)
+    maker = pb.optim.scheduled(functools.partial(torch.optim.Adam, lr=0.1), halving)
     rates = [record.learning_rate for record in pb.fit(model, (x, y), optimizer=maker, max_epochs=3).history.epochs]
     assert rates == [0.1, 0.05, 0.025]
 
@@ -145,7 +145,7 @@ def test_local_reparameterization_is_used_where_it_applies(net, shape, is_local)
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
     status = pb.fit(model, (x, y), max_epochs=2, seed=0).status
     assert ("LocalReparameterization" in str(status)) is is_local
-    status = pb.fit(model, (x, y), max_epochs=2, seed=0, guide=pb.auto_delta(model)).status
+    status = pb.fit(model, (x, y), max_epochs=2, seed=0, guide=pb.DeltaGuide(model)).status
     assert "LocalReparameterization" not in str(status)
 
 
@@ -247,7 +247,7 @@ def test_early_stopping_keeps_the_posterior_that_predicts_best():
             torch.manual_seed(0)
             net = nets.mlp([5, 30, 1], activation=nn.Tanh)
         model = pb.BayesianModel(net, prior=pb.NormalPrior(3.0), likelihood=pb.GaussianLikelihood(0.3), num_data=10)
-        guide = pb.auto_delta(model)
+        guide = pb.DeltaGuide(model)
         posterior = pb.fit(model, train, guide=guide, validation=validation, max_epochs=1000, seed=0)
         scores[name] = float(
             pb.predict(model, posterior, *held_out[:1], y=held_out[1], num_samples=1).log_density.mean()

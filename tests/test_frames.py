@@ -125,7 +125,7 @@ def test_the_rows_may_have_the_index_of_the_inputs():
 def test_half_precision_and_no_rows_work():
     net = nn.Linear(4, 1).bfloat16()
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(1.0), num_data=6)
-    prediction = pb.predict(model, pb.auto_delta(model), torch.zeros(6, 4, dtype=torch.bfloat16), num_samples=2)
+    prediction = pb.predict(model, pb.DeltaGuide(model), torch.zeros(6, 4, dtype=torch.bfloat16), num_samples=2)
     half = replace(prediction, mean=prediction.mean.bfloat16())
     assert half.to_frame()["mean"].dtype == np.float32
     assert predicted("categorical")[:0].to_frame().shape == (0, 7)

@@ -85,7 +85,7 @@ def test_other_data_and_points_are_refused_with_a_remedy():
     with pytest.raises(ValueError, match="the loader is empty"):
         pb.fit_gauss_newton(model, [])
     with pytest.raises(ValueError, match="has no `median"):
-        pb.fit_gauss_newton(model, (x, y), init=pb.EnsemblePosterior([pb.GuidePosterior(pb.auto_delta(model))]))
+        pb.fit_gauss_newton(model, (x, y), init=pb.EnsemblePosterior([pb.GuidePosterior(pb.DeltaGuide(model))]))
     with pytest.raises(ValueError, match=r"lacks the latent variables"):
         pb.fit_gauss_newton(model, (x, y), init={})
     uneven = PosteriorPrior(
@@ -154,7 +154,7 @@ def test_a_pruned_point_is_refused_and_its_values_are_not():
 def test_a_point_that_carries_another_body_is_refused():
     models = [small_model(num_data=6, where="net.2.*") for _ in range(2)]
     (model, x, y), (other, _, _) = models
-    pinned = PinnedPosterior(model, pb.auto_delta(model))
+    pinned = PinnedPosterior(model, pb.DeltaGuide(model))
     assert torch.isfinite(torch.tensor(pb.fit_gauss_newton(model, (x, y), init=pinned).log_evidence))
     for init in (pinned, pinned.median()):
         with pytest.raises(ValueError, match=r"must have the network.s own values of \['net.0.weight', 'net.0.bias'\]"):

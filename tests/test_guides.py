@@ -9,7 +9,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoNormal
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import nn
 from torch.distributions import kl_divergence
 
@@ -138,7 +138,7 @@ def test_mean_field_elbo_uses_closed_form_divergences(prior):
         p = PRIORS[prior](name, model.initial_value(name), layer).base_dist
         exact = exact + kl_divergence(q, p).sum()
     assert_identical(values, exact.detach().expand(20))
-    auto = pb.auto_normal(model)
+    auto = pb.auto_guide(AutoNormal, model)
     with pb._core.scope.own_parameters(auto):
         assert kls(auto).std() > 0.1
 
@@ -301,8 +301,14 @@ INITS = [
 @pytest.mark.parametrize("init", INITS, ids=lambda init: type(init).__name__)
 @pytest.mark.parametrize(
     "make",
-    [pb.auto_normal, pb.auto_delta, pb.auto_multivariate_normal, pb.auto_low_rank_multivariate_normal, low_rank],
-    ids=lambda f: f.__name__,
+    [
+        functools.partial(pb.auto_guide, AutoNormal),
+        pb.DeltaGuide,
+        functools.partial(pb.auto_guide, AutoMultivariateNormal),
+        functools.partial(pb.auto_guide, AutoLowRankMultivariateNormal),
+        low_rank,
+    ],
+    ids=["AutoNormal", "point", "full rank", "AutoLowRank", "low rank"],
 )
 def test_other_guides_start_where_the_mean_field_guide_starts(make, init, likelihood):
     model, _, _ = small_model(likelihood=likelihood)
@@ -312,7 +318,7 @@ def test_other_guides_start_where_the_mean_field_guide_starts(make, init, likeli
     theirs = make(model, init=init)
     for name in model.latent_names:
         assert_identical(pb.GuidePosterior(theirs).median()[name], ours.median()[name])
-        if make is not pb.auto_delta:
+        if make is not pb.DeltaGuide:
             assert_identical(theirs.quantiles([0.2, 0.8])[name], ours.quantiles([0.2, 0.8])[name])
 
 
@@ -343,13 +349,13 @@ def test_autoguides_work_in_pyros_own_loop(name):
 
 def test_the_low_rank_guide_has_the_rank_it_was_given():
     model, _, _ = small_model()  # 43 weights
-    assert pb.auto_low_rank_multivariate_normal(model, rank=5).cov_factor.shape == (43, 5)
-    assert pb.auto_low_rank_multivariate_normal(model).cov_factor.shape == (43, 7)  # about the square root
+    assert pb.auto_guide(AutoLowRankMultivariateNormal, model, rank=5).cov_factor.shape == (43, 5)
+    assert pb.auto_guide(AutoLowRankMultivariateNormal, model).cov_factor.shape == (43, 7)  # about the square root
     for rank, message in ((44, "at most the number of latent numbers, 43, got 44"), (0, "at least 1, got 0")):
         with pytest.raises(ValueError, match=message):
-            pb.auto_low_rank_multivariate_normal(model, rank=rank)
+            pb.auto_guide(AutoLowRankMultivariateNormal, model, rank=rank)
     with pytest.raises(ValueError, match="`init` must be an Init"):
-        pb.auto_delta(model, init=0.1)
+        pb.DeltaGuide(model, init=0.1)
 
 
 def test_posterior_median_needs_a_guide_that_has_one():
@@ -388,12 +394,12 @@ def test_building_a_guide_from_the_network_moves_no_generator(name):
 
 
 @pytest.mark.uses_param_store
-def test_auto_normal_does_not_inherit_from_a_namesake_in_the_store():
+def test_an_auto_guide_does_not_inherit_from_a_namesake_in_the_store():
     model, x, y = small_model()
     stale = AutoNormal(model)
     svi = SVI(model, stale, pyro.optim.Adam({"lr": 0.5}), Trace_ELBO())
     for _ in range(10):
         svi.step(x, y)
-    fresh = pb.auto_normal(model)
+    fresh = pb.auto_guide(AutoNormal, model)
     assert not {id(p) for p in fresh.parameters()} & {id(p) for p in stale.parameters()}
     assert_identical(fresh.median()["net.0.weight"], model.initial_value("net.0.weight"))

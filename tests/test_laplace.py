@@ -82,7 +82,7 @@ def test_laplace_and_dropout():
     with pytest.raises(ValueError, match="must give the same density"):
         pb.fit_laplace(model, (x, y))
     with pytest.raises(ValueError, match="`init` must be a Posterior"):
-        pb.fit_laplace(model, (x, y), init=pb.auto_delta(model))
+        pb.fit_laplace(model, (x, y), init=pb.DeltaGuide(model))
 
 
 def test_laplace_of_a_noise_scale_is_in_log_space():

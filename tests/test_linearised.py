@@ -145,7 +145,7 @@ def stored_posterior(model, num_draws, seed):
     def shifted(values, *lead):
         return {k: v + torch.randn(*lead, *v.shape, generator=generator, dtype=v.dtype) for k, v in values.items()}
 
-    center = shifted(pb.auto_delta(model).median())
+    center = shifted(pb.DeltaGuide(model).median())
     return Stored(shifted(center, num_draws), center)
 
 
@@ -177,7 +177,7 @@ def test_an_ensemble_of_gauss_newton_fits_predicts_the_mean_of_its_members():
     members = []
     for seed in range(2):
         torch.manual_seed(seed)
-        values = {name: value + 0.3 * torch.randn_like(value) for name, value in pb.auto_delta(model).median().items()}
+        values = {name: value + 0.3 * torch.randn_like(value) for name, value in pb.DeltaGuide(model).median().items()}
         members.append(pb.fit_gauss_newton(model, (x, y), init=values))
     mixture = pb.predict(model, pb.EnsemblePosterior(members), x, num_samples=4000, seed=0).probs
     each = [pb.predict(model, member, x, num_samples=2000, seed=1) for member in members]

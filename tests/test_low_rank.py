@@ -6,6 +6,7 @@ import pyro
 import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal
 from torch import nn
 from torch.distributions import LowRankMultivariateNormal, MultivariateNormal, kl_divergence
 
@@ -75,7 +76,7 @@ def test_another_seed_is_another_fit(monkeypatch):
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian-latent"])
 def test_the_elbo_is_that_of_pyros_own_guide_with_the_same_parameters(likelihood):
     model, x, y = whole(likelihood, prior=MORE_PRIORS["mixture"])
-    ours, theirs = low_rank(model), pb.auto_low_rank_multivariate_normal(model, rank=3)
+    ours, theirs = low_rank(model), pb.auto_guide(AutoLowRankMultivariateNormal, model, rank=3)
     with torch.no_grad():
         theirs.loc.copy_(flat(ours, "loc"))
         theirs.cov_factor.copy_(ours.factor.mT)

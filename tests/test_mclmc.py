@@ -193,7 +193,7 @@ def test_fresh_networks_keep_the_scale_of_what_passes_through():
 
 def test_chains_of_an_ensemble_begin_at_its_members():
     model, x, y = curve()
-    members = [pb.GuidePosterior(pb.auto_delta(model, init=pb.NormalInit(0.3))) for _ in range(3)]
+    members = [pb.GuidePosterior(pb.DeltaGuide(model, init=pb.NormalInit(0.3))) for _ in range(3)]
     potential = network_potential(model, x, y, torch.float64, stacklevel=1)
     starts = potential.constrain(starting_points(potential, pb.EnsemblePosterior(members), 3))
     for start, member in zip(starts["net.0.weight"], members, strict=True):
@@ -202,7 +202,7 @@ def test_chains_of_an_ensemble_begin_at_its_members():
 
 def test_members_that_are_left_out_are_warned_of_where_the_user_called():
     model, x, y = curve()
-    members = [pb.GuidePosterior(pb.auto_delta(model, init=pb.NormalInit(0.3))) for _ in range(3)]
+    members = [pb.GuidePosterior(pb.DeltaGuide(model, init=pb.NormalInit(0.3))) for _ in range(3)]
     lengths = {"num_samples": 4, "num_warmup": 4, "num_chains": 2, "seed": 0}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -11,6 +11,7 @@ import pytest
 import scipy.integrate
 import torch
 from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -105,7 +106,7 @@ def test_gaussian_guides_on_the_same_problem(seed):
     covariance, conditional = torch.linalg.inv(problem.precision), (1 / problem.precision.diagonal()).diag()
     init = pb.NetworkInit(scale=0.2)
     guides = {
-        "full": pb.auto_multivariate_normal(problem.model, init=init),
+        "full": pb.auto_guide(AutoMultivariateNormal, problem.model, init=init),
         "mean": pb.MeanFieldGuide(problem.model, init=init),
     }
     draws = {}
@@ -114,7 +115,7 @@ def test_gaussian_guides_on_the_same_problem(seed):
             problem.model,
             guide,
             (problem.x, problem.y),
-            optimizer=pb.scheduled(
+            optimizer=pb.optim.scheduled(
                 functools.partial(torch.optim.Adam, lr=0.1),
                 lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / 1000)),
             ),

@@ -97,7 +97,7 @@ def compared(prior="normal", num_draws=1, weights=(1.0, 1.0, 1.0), num_parts=1, 
         ramps = [torch.arange(value.numel()).double() for value in guide.locations().values()]
         arguments = {"loc": torch.cat([r / 10 for r in ramps]), "scale": torch.cat([0.5 + r / 20 for r in ramps])}
     reference = Reference(model, guide, weights[0], **{**arguments, **settings, **changes})
-    make = pb.natural_gradient(0.05, momentum=0.8, hessian_decay=0.97)
+    make = pb.optim.natural_gradient(0.05, momentum=0.8, hessian_decay=0.97)
     execution = pb.Execution(num_parts=num_parts)
     with pb.svi_step(model, guide, make, elbo=Trace_ELBO(num_draws), execution=execution) as step:
         step.prepared(x, y)
@@ -150,7 +150,7 @@ class OfTokens(nn.Module):
         return self.linear(self.used(x))
 
 
-@pytest.mark.parametrize("make", [precise, pb.auto_delta])
+@pytest.mark.parametrize("make", [precise, pb.DeltaGuide])
 def test_sparse_and_missing_gradients_of_long_tables_are_as_dense_ones(make):
     results = []
     for sparse in (False, True):
@@ -158,7 +158,7 @@ def test_sparse_and_missing_gradients_of_long_tables_are_as_dense_ones(make):
         likelihood, net = pb.CategoricalLikelihood(), OfTokens(sparse)
         model = pb.BayesianModel(net, prior=pb.NormalPrior(0.7), likelihood=likelihood, num_data=60)
         guide, x = make(model), torch.arange(6)
-        optimizer = pb.natural_gradient(0.05) if make is precise else functools.partial(torch.optim.SGD, lr=0.01)
+        optimizer = pb.optim.natural_gradient(0.05) if make is precise else functools.partial(torch.optim.SGD, lr=0.01)
         with pb.svi_step(model, guide, optimizer) as step:
             for _ in range(2):
                 step(x, x % 3)
@@ -181,7 +181,7 @@ def test_a_step_is_that_of_the_released_package(b2):
     hessian = float(guide.scales()["net.0.weight"][0, 0]) ** -2 / 60 - delta
     options = {"ess": 60, "weight_decay": delta, "hess_init": hessian, "beta1": 0.9, "beta2": b2, "rescale_lr": False}
     theirs = ivon.IVON(parameters.values(), lr=0.05, **options)
-    with pb.svi_step(model, guide, pb.natural_gradient(0.05, hessian_decay=0.97)) as step:
+    with pb.svi_step(model, guide, pb.optim.natural_gradient(0.05, hessian_decay=0.97)) as step:
         step.prepared(x, y)
         torch.manual_seed(3)
         for _ in range(3):
@@ -205,7 +205,7 @@ def test_a_step_is_that_of_the_released_package(b2):
 def mean_changes(model, guide, batches, num_steps=1200, kl_weight=1.0, num_draws=1):
     """Standardised changes of means and of precisions in steps so short that the guide stays where it is."""
     lr = 1e-7
-    make = pb.natural_gradient(lr, momentum=0.0, hessian_decay=1 - lr)
+    make = pb.optim.natural_gradient(lr, momentum=0.0, hessian_decay=1 - lr)
     changes, before = [], None
     with pb.svi_step(model, guide, make, elbo=Trace_ELBO(num_draws), kl_weight=kl_weight) as step:
         for index in range(num_steps):
@@ -342,7 +342,7 @@ def averages(problem, seed, *, batch_size, kl_weight=1.0):
         return 1.0 if batch_size is None else 1 / (1 + epoch / 10)
 
     decay = functools.partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=rate)
-    make = pb.scheduled(pb.natural_gradient(0.2, hessian_decay=0.98), decay)
+    make = pb.optim.scheduled(pb.optim.natural_gradient(0.2, hessian_decay=0.98), decay)
     options = {"num_epochs": num_epochs, "batch_size": batch_size, "kl_weight": kl_weight, "callbacks": [note]}
     pb.fit_svi(problem.model, guide, (problem.x, problem.y), optimizer=make, seed=seed, **options)
     return torch.stack(found).mean(0)

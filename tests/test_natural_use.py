@@ -21,7 +21,7 @@ def precise(model, **options):
 
 
 def fit(model, guide, x, y, **options):
-    options = {"optimizer": pb.natural_gradient(0.05, hessian_decay=0.95), "num_epochs": 3, "seed": 0, **options}
+    options = {"optimizer": pb.optim.natural_gradient(0.05, hessian_decay=0.95), "num_epochs": 3, "seed": 0, **options}
     return pb.fit_svi(model, guide, (x, y), **options)
 
 
@@ -55,7 +55,7 @@ def test_the_history_has_the_exact_divergence_at_the_parameters_of_each_step(dty
     model, x, y = small_model(num_data=6, net=small_net().to(dtype))
     guide = precise(model)
     x = x.to(dtype)
-    with pb.svi_step(model, guide, pb.natural_gradient(hessian_decay=0.9)) as step:
+    with pb.svi_step(model, guide, pb.optim.natural_gradient(hessian_decay=0.9)) as step:
         for _ in range(3):
             expected = closed_form(guide, 0.7)
             torch.testing.assert_close(step(x, y).kl, expected, rtol=1e-10 if dtype == torch.float64 else 1e-5, atol=0)
@@ -96,7 +96,7 @@ def test_parameters_without_a_distribution_are_learned_by_their_own_optimizer():
         return made
 
     halving = functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)
-    make = pb.scheduled(pb.natural_gradient(0.05, others=sgd), halving)
+    make = pb.optim.scheduled(pb.optim.natural_gradient(0.05, others=sgd), halving)
     fit(model, precise(model), x, y, optimizer=make)
     assert rates == [0.01, 0.005, 0.0025]
     after = model.state_dict()
@@ -112,7 +112,7 @@ def test_an_initial_hessian_sets_the_scales():
         guide,
         x,
         y,
-        optimizer=pb.natural_gradient(1e-9, hessian_decay=1 - 1e-12, initial_hessian=0.5),
+        optimizer=pb.optim.natural_gradient(1e-9, hessian_decay=1 - 1e-12, initial_hessian=0.5),
         kl_weight=0.3,
     )
     for scale in guide.scales().values():
@@ -123,7 +123,7 @@ def test_no_mean_moves_further_than_the_limit():
     model, x, y = small_model(num_data=6)
     guide = precise(model, init=pb.NetworkInit(0.6))
     before = guide.locations()["net.0.weight"].clone()
-    fit(model, guide, x, y, optimizer=pb.natural_gradient(0.5, clip=0.01), num_epochs=1)
+    fit(model, guide, x, y, optimizer=pb.optim.natural_gradient(0.5, clip=0.01), num_epochs=1)
     moved = (guide.locations()["net.0.weight"] - before).abs()
     assert float(moved.max()) <= 0.005 + 1e-12
     assert float(moved.max()) > 0.004
@@ -133,7 +133,7 @@ def test_the_learning_rate_of_means_rises_over_the_first_steps():
     """The largest move is that of the limit times the rate, also after a change of optimizers in the middle."""
     model, x, y = small_model(num_data=6)
     guide = precise(model, init=pb.NetworkInit(0.6))
-    make = pb.natural_gradient(0.5, momentum=0.0, clip=0.001, num_warmup=4)
+    make = pb.optim.natural_gradient(0.5, momentum=0.0, clip=0.001, num_warmup=4)
     moves, state = [], None
     for _ in range(2):
         optimizer = make(list(guide.parameters()))
@@ -154,7 +154,7 @@ def test_an_optimizer_goes_on_in_another_step_and_from_its_state():
         torch.manual_seed(0)
         model, x, y = small_model(num_data=6)
         guide = precise(model)
-        optimizer = pb.natural_gradient(0.05)(list(guide.parameters()))
+        optimizer = pb.optim.natural_gradient(0.05)(list(guide.parameters()))
         torch.manual_seed(1)
         for count in parts:
             with pb.svi_step(model, guide, optimizer) as step:
@@ -162,7 +162,7 @@ def test_an_optimizer_goes_on_in_another_step_and_from_its_state():
                     step(x, y)
             if reload:
                 state = optimizer.state_dict()
-                optimizer = pb.natural_gradient(0.05)(list(guide.parameters()))
+                optimizer = pb.optim.natural_gradient(0.05)(list(guide.parameters()))
                 optimizer.load_state_dict(state)
         return torch.cat([value.flatten() for value in guide.state_dict().values()])
 
@@ -174,7 +174,7 @@ def test_an_optimizer_goes_on_in_another_step_and_from_its_state():
 def test_a_bad_batch_leaves_the_parameters_of_the_last_good_step():
     model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
     guide = precise(model)
-    with pb.svi_step(model, guide, pb.natural_gradient()) as step:
+    with pb.svi_step(model, guide, pb.optim.natural_gradient()) as step:
         step(x, y)
         before = {name: value.clone() for name, value in guide.state_dict().items()}
         with pytest.raises(NonFiniteError, match="the last finite step"):
@@ -185,7 +185,7 @@ def test_a_bad_batch_leaves_the_parameters_of_the_last_good_step():
 def test_a_flag_on_the_device_makes_a_step_do_nothing():
     model, x, y = small_model(num_data=6)
     guide = precise(model)
-    with pb.svi_step(model, guide, pb.natural_gradient(hessian_decay=0.9)) as step:
+    with pb.svi_step(model, guide, pb.optim.natural_gradient(hessian_decay=0.9)) as step:
         step(x, y)
         optimizer = step.optimizer
         before = {name: value.clone() for name, value in guide.state_dict().items()}
@@ -203,7 +203,7 @@ def test_fit_finds_a_plateau_by_natural_gradients():
     model = pb.BayesianModel(
         nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=20
     )
-    posterior = pb.fit(model, (x, 2 * x), guide=precise(model), optimizer=pb.natural_gradient(0.2), seed=0)
+    posterior = pb.fit(model, (x, 2 * x), guide=precise(model), optimizer=pb.optim.natural_gradient(0.2), seed=0)
     assert "NaturalGradient lr 0.2" in posterior.status.message
     assert abs(float(posterior.guide.locations()["net.weight"]) - 2) < 0.2
 
@@ -217,7 +217,7 @@ REFUSED = {
     "zero": ({}, {"kl_weight": 0.0}, "`kl_weight` must be at least 1e-12"),
     "others": (
         {"where": "net.2.*"},
-        {"optimizer": pb.natural_gradient(others=lambda parameters: None)},
+        {"optimizer": pb.optim.natural_gradient(others=lambda parameters: None)},
         "`others` must be",
     ),
 }
@@ -248,13 +248,13 @@ def test_what_cannot_work_is_refused(name):
 )
 def test_wrong_settings_are_refused(options):
     with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
-        pb.natural_gradient(**options)
+        pb.optim.natural_gradient(**options)
 
 
 def test_the_optimizer_alone_has_no_step(monkeypatch):
     model, x, y = small_model(num_data=6)
     guide = precise(model)
-    optimizer = pb.natural_gradient()(list(guide.parameters()))
+    optimizer = pb.optim.natural_gradient()(list(guide.parameters()))
     with pytest.raises(ValueError, match="pass the optimizer to `fit_svi` or `svi_step`"):
         optimizer.step()
     forbid_direct(monkeypatch)
@@ -294,8 +294,8 @@ def furthest_excursion(optimizer):
 
 def test_a_start_at_the_prior_is_warned_of_and_its_remedy_keeps_what_is_known():
     with pytest.warns(UserWarning, match=r"scales of the prior at `net.weight`, `net.bias`.*initial_hessian="):
-        without = furthest_excursion(pb.natural_gradient(0.05))
-    remedied = furthest_excursion(pb.natural_gradient(0.05, initial_hessian=100.0))  # the curvature, 1 / 0.1^2
+        without = furthest_excursion(pb.optim.natural_gradient(0.05))
+    remedied = furthest_excursion(pb.optim.natural_gradient(0.05, initial_hessian=100.0))  # the curvature, 1 / 0.1^2
     assert remedied < 0.1 < 1 < without
 
 
@@ -304,7 +304,7 @@ def test_a_falling_kl_weight_keeps_precisions_below_the_priors_positive():
     model, x, y = small_model(num_data=6)
     guide = precise(model, init=pb.NetworkInit(1.5))  # wider than the prior
     options = {"lr": 1e-9, "hessian_decay": 1 - 1e-12}
-    with pb.svi_step(model, guide, pb.natural_gradient(**options)) as step:
+    with pb.svi_step(model, guide, pb.optim.natural_gradient(**options)) as step:
         with pytest.warns(UserWarning, match="scales of the prior"):
             step(x, y, kl_weight=1.0)
         step(x, y, kl_weight=0.1)

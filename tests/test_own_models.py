@@ -163,7 +163,7 @@ REFUSED = {
     "a guide without its model's arguments": (lambda x, y: pb.MeanFieldGuide(line), r"`MeanFieldGuide\(line, x, y\)`"),
     "a module's too": (lambda x, y: pb.MeanFieldGuide(Line()), r"`MeanFieldGuide\(Line, x, y\)`"),
     "auto_normal": (
-        lambda x, y: pb.auto_normal(line),
+        lambda x, y: pb.auto_guide(AutoNormal, line),
         r"got function; for another Pyro model take MeanFieldGuide\(model, x, y\)",
     ),
     "a number as a model": (

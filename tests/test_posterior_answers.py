@@ -121,5 +121,5 @@ def test_a_constrained_variable_has_moments_from_draws_beside_closed_forms():
 
 def test_a_point_has_no_width():
     model, *_ = whole(likelihood="gaussian-fixed")
-    moments = pb.GuidePosterior(pb.auto_delta(model)).moments(num_samples=3)
+    moments = pb.GuidePosterior(pb.DeltaGuide(model)).moments(num_samples=3)
     assert not any(value.any() for value in moments.scale.values())

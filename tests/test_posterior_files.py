@@ -166,7 +166,7 @@ def test_posteriors_of_other_pyro_models(tmp_path):
     model, *_ = whole()
     with pytest.raises(ValueError, match="saved without a model; pass None"):
         pb.load_posterior(tmp_path / "chains", model)
-    pb.save_posterior(pb.auto_delta(model), tmp_path / "file", model)
+    pb.save_posterior(pb.DeltaGuide(model), tmp_path / "file", model)
     with pytest.raises(ValueError, match="saved with a model; pass one"):
         pb.load_posterior(tmp_path / "file", None)
 
@@ -241,7 +241,7 @@ def test_infinities_that_the_model_has_too_are_allowed(tmp_path):
             self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
 
     model, *_ = whole(net=Masked())
-    pb.save_posterior(pb.auto_delta(model), tmp_path / "file", model)
+    pb.save_posterior(pb.DeltaGuide(model), tmp_path / "file", model)
     assert pb.load_posterior(tmp_path / "file", model).status
     model.network.mask.zero_()
     with pytest.raises(ValueError, match=r"`net\.mask` of the model must be finite"):

@@ -164,4 +164,4 @@ def test_wrong_moments_are_named(locations, scales, message):
 def test_chains_without_width_are_refused():
     model, _ = fitted(pb.NormalPrior(1.0), *data(5, 0))
     with pytest.raises(ValueError, match="must be above 0"):
-        pb.GuidePosterior(pb.auto_delta(model)).as_prior()
+        pb.GuidePosterior(pb.DeltaGuide(model)).as_prior()

@@ -79,12 +79,12 @@ def test_a_path_that_is_none_is_told(path):
     with pytest.raises(ValueError, match="`path` must be the path of a file"):
         pb.load_posterior(path, model)
     with pytest.raises(ValueError, match="`path` must be the path of a file"):
-        pb.save_posterior(pb.auto_delta(model), path, model)
+        pb.save_posterior(pb.DeltaGuide(model), path, model)
 
 
 @pytest.mark.parametrize("guide", [0, False, "guide", 3.5, {"a": 1}])
 def test_a_guide_to_load_into_that_is_none_is_told(tmp_path, guide):
     model, *_ = whole()
-    pb.save_posterior(pb.auto_delta(model), tmp_path / "file", model)
+    pb.save_posterior(pb.DeltaGuide(model), tmp_path / "file", model)
     with pytest.raises(ValueError, match="`guide` must be a guide that is a module"):
         pb.load_posterior(tmp_path / "file", model, guide=guide)

@@ -343,7 +343,7 @@ def test_a_users_own_likelihood_predicts_and_keeps_draws():
     ("call", "message"),
     [
         (lambda m, x: pb.predict(m.net, wide_guide(m), x), "`model` must be a BayesianModel, got Sequential"),
-        (lambda m, x: pb.auto_normal(m.net), "`model` must be a BayesianModel, got Sequential"),
+        (lambda m, x: pb.auto_guide(AutoNormal, m.net), "`model` must be a BayesianModel, got Sequential"),
         (lambda m, x: pb.MeanFieldGuide(m, init="uniform"), "`init` must be an Init.*got str"),
         (lambda m, x: pb.predict(m, wide_guide(m), x, num_samples="ten"), "`num_samples` must be a whole number"),
         (lambda m, x: pb.NormalPrior("1"), "`scale` must be a finite number above 0, got '1'"),

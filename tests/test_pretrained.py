@@ -120,7 +120,7 @@ def test_natural_gradient_does_not_move_frozen_means_silently():
     model, x, y = small()
     guide = FROZEN(model, scale_map=pb.scale_maps.Precision())
     with pytest.raises(ValueError, match="updates all parameters of a guide, got a guide with frozen ones"):
-        pb.fit_svi(model, guide, (x, y), optimizer=pb.natural_gradient(lr=0.1), num_epochs=1)
+        pb.fit_svi(model, guide, (x, y), optimizer=pb.optim.natural_gradient(lr=0.1), num_epochs=1)
 
 
 @pytest.mark.uses_param_store

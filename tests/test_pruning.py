@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
+from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroSample
 from torch import nn
 
@@ -134,7 +135,7 @@ def test_mistakes_are_named(options, message):
 def test_other_guides_and_joint_priors_are_refused():
     model, _, _ = small_model()
     with pytest.raises(ValueError, match="must be a MeanFieldGuide or a posterior fitted with one, got AutoNormal"):
-        pruning.prune(pb.auto_normal(model), fraction=0.5)
+        pruning.prune(pb.auto_guide(AutoNormal, model), fraction=0.5)
     model, _, _ = small_model(prior=MORE_PRIORS["joint"])
     with pytest.raises(ValueError, match=r"`net.0.weight` are not independent under their prior"):
         pruning.prune(scattered(model), fraction=0.5)

@@ -16,7 +16,7 @@ EXPORTS = PACKAGE / "__init__.pyi"
 """The list of public names; `__init__.py` loads them from it."""
 
 SPACES = (
-    *("calibration", "data", "distributions", "kl", "metrics", "nets"),
+    *("calibration", "data", "distributions", "interop", "kl", "metrics", "nets", "optim"),
     *("plotting", "pruning", "scale_maps", "uncertainty"),
 )
 """Modules among the public names."""

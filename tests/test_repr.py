@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -37,7 +38,7 @@ def chains(message="four chains."):
 
 def prediction(likelihood, **kwargs):
     model, x, y = small_model(likelihood=likelihood)
-    return pb.predict(model, pb.auto_delta(model), x, num_samples=4, y=y, seed=0, **kwargs)
+    return pb.predict(model, pb.DeltaGuide(model), x, num_samples=4, y=y, seed=0, **kwargs)
 
 
 @functools.cache
@@ -55,10 +56,10 @@ def objects():
         "model with long names": build(long_names, num_data=10),
         "model with some random parameters": build(small_net(), num_data=10, where="**.bias"),
         **{f"guide {name}": make(model) for name, make in cases.GUIDES.items() if not name.startswith("auto")},
-        "point": pb.auto_delta(model),
+        "point": pb.DeltaGuide(model),
         "fit": posterior,
         "pruned": prune(posterior, fraction=0.5),
-        "stock guide": pb.GuidePosterior(pb.auto_normal(model)),
+        "stock guide": pb.GuidePosterior(pb.auto_guide(AutoNormal, model)),
         "function": pb.GuidePosterior(lambda *_: None),
         "ensemble": pb.EnsemblePosterior([posterior, posterior]),
         "ensemble of ensembles": pb.EnsemblePosterior([pb.EnsemblePosterior([posterior] * 2)] * 3),

@@ -7,6 +7,7 @@ import signal
 import pytest
 import torch
 from pyro.infer import RenyiELBO, Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, ReduceLROnPlateau, SequentialLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -64,7 +65,7 @@ def pruned_and_precise(model):
 
 
 def natural(**options):
-    return pb.natural_gradient(0.05, hessian_decay=0.95, **options)
+    return pb.optim.natural_gradient(0.05, hessian_decay=0.95, **options)
 
 
 def make(net=None, likelihood=None, guide=pb.MeanFieldGuide, prior=None):
@@ -93,7 +94,7 @@ def in_sequence(optimizer):
 
 
 def cosine(num_epochs=NUM_EPOCHS):
-    return pb.scheduled(ADAM, functools.partial(CosineAnnealingLR, T_max=num_epochs))
+    return pb.optim.scheduled(ADAM, functools.partial(CosineAnnealingLR, T_max=num_epochs))
 
 
 CASES = {
@@ -104,15 +105,17 @@ CASES = {
     "local-reparameterisation": {"estimator": pb.LocalReparameterization()},
     "flipout-pyro": {"estimator": pb.Flipout(), "path": "pyro"},
     "cosine": {"optimizer": cosine()},
-    "sequence": {"optimizer": pb.scheduled(ADAM, in_sequence)},
+    "sequence": {"optimizer": pb.optim.scheduled(ADAM, in_sequence)},
     "rate-in-a-tensor": {"optimizer": lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01))},
-    "plateau": {"optimizer": pb.scheduled(pb.clipped(SGD, 5.0), functools.partial(ReduceLROnPlateau, patience=0))},
+    "plateau": {
+        "optimizer": pb.optim.scheduled(pb.optim.clipped(SGD, 5.0), functools.partial(ReduceLROnPlateau, patience=0))
+    },
     "two-draws": {"elbo": Trace_ELBO(num_particles=2)},
     "dropout": {"net": with_dropout},
     "learned-noise": {"likelihood": pb.GaussianLikelihood()},
     "low-rank": {"guide": functools.partial(pb.LowRankGuide, rank=2)},
-    "delta": {"guide": pb.auto_delta},
-    "auto-normal": {"guide": pb.auto_normal},
+    "delta": {"guide": pb.DeltaGuide},
+    "auto-normal": {"guide": functools.partial(pb.auto_guide, AutoNormal)},
     "loader": {"data": loader},
     "loader-own-generator": {"data": own_generator},
     "loader-workers": {"data": functools.partial(loader, num_workers=2)},
@@ -123,7 +126,7 @@ CASES = {
         "net": with_dropout,
         "likelihood": pb.GaussianLikelihood(),
         "prior": pb.PriorByName({"net.0.weight": pb.ScaleMixturePrior(), "**": pb.FanInNormalPrior()}),
-        "optimizer": pb.scheduled(
+        "optimizer": pb.optim.scheduled(
             natural(initial_hessian=0.5, clip=0.1), functools.partial(CosineAnnealingLR, T_max=4)
         ),
         "elbo": Trace_ELBO(num_particles=2),
@@ -208,7 +211,7 @@ def test_a_stopped_fit_stays_stopped(tmp_path):
             "its data is tensors with the digest .*; resume with the argum",
         ),
         ({"optimizer": SGD}, "its optimizer is Adam of"),
-        ({"optimizer": pb.scheduled(ADAM, ReduceLROnPlateau)}, "its schedule is none"),
+        ({"optimizer": pb.optim.scheduled(ADAM, ReduceLROnPlateau)}, "its schedule is none"),
         ({"elbo": Trace_ELBO(num_particles=2)}, "its bound is Trace_ELBO with 1 draw"),
         ({"estimator": pb.Flipout()}, "its estimator is none"),
         ({"kl_weight": 0.5}, "its KL weight is 1.0, but this fit has 0.5"),
@@ -232,7 +235,7 @@ def test_a_checkpoint_of_another_fit_is_refused(other, sentence, tmp_path):
     ("first", "second", "sentence"),
     [
         ({}, {"optimizer": functools.partial(ADAM, lr=0.1)}, "its optimizer's settings is .*'lr': 0.01.*'lr': 0.1"),
-        ({}, {"optimizer": pb.clipped(ADAM, 0.1)}, "'clipped_to': 0.1"),
+        ({}, {"optimizer": pb.optim.clipped(ADAM, 0.1)}, "'clipped_to': 0.1"),
         ({"optimizer": cosine()}, {"optimizer": cosine(8)}, "its schedule's settings is .*'T_max': 4.*'T_max': 8"),
         ({"elbo": RenyiELBO(0.5, 2)}, {"elbo": RenyiELBO(0.0, 2)}, r"draw, alpha=0\.5, but .* draw, alpha=0\.0"),
         ({"kl_weight": pb.kl.linear_warmup(2)}, {"kl_weight": pb.kl.linear_warmup(3)}, "num_epochs=2.*num_epochs=3"),

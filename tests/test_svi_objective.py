@@ -80,7 +80,11 @@ def test_other_guides_and_elbos_of_pyros_fit_too(elbo):
 # --- isolation --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make_guide", [pb.MeanFieldGuide, pb.auto_normal, AutoNormal], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "make_guide",
+    [pb.MeanFieldGuide, functools.partial(pb.auto_guide, AutoNormal), AutoNormal],
+    ids=["ours", "auto_guide", "AutoNormal"],
+)
 def test_two_fits_in_one_process_do_not_touch_each_other(make_guide, path):
     torch.manual_seed(1)
     first_model, x, y = whole("gaussian-learned")

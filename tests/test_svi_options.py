@@ -84,7 +84,7 @@ def test_schedulers_step_once_an_epoch_and_clipping_bounds_the_step(path):
         x,
         y,
         batch_size=2,
-        optimizer=pb.scheduled(ADAM, functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)),
+        optimizer=pb.optim.scheduled(ADAM, functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)),
     )
     assert_identical([e.learning_rate for e in posterior.history.epochs], [0.01, 0.005, 0.0025])
     plateau = functools.partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, factor=0.5)
@@ -92,14 +92,14 @@ def test_schedulers_step_once_an_epoch_and_clipping_bounds_the_step(path):
 
     def rates(optimizer):
         guide = pb.MeanFieldGuide(model, init=tiny)
-        kwargs = {"optimizer": pb.scheduled(optimizer, plateau), "elbo": TraceMeanField_ELBO(), "num_epochs": 6}
+        kwargs = {"optimizer": pb.optim.scheduled(optimizer, plateau), "elbo": TraceMeanField_ELBO(), "num_epochs": 6}
         return {record.learning_rate for record in fit(model, guide, x, y, **kwargs).history.epochs}
 
     assert rates(functools.partial(torch.optim.Adam, lr=0.05)) == {0.05}  # the objective improves: the rate stays
     assert len(rates(functools.partial(torch.optim.SGD, lr=1e-6))) > 1  # nothing improves: it falls
     guide = pb.MeanFieldGuide(model)
     before = torch.cat([p.detach().flatten().clone() for p in guide.parameters()])
-    fit(model, guide, x, y, optimizer=pb.clipped(functools.partial(torch.optim.SGD, lr=1.0), 0.1), num_epochs=1)
+    fit(model, guide, x, y, optimizer=pb.optim.clipped(functools.partial(torch.optim.SGD, lr=1.0), 0.1), num_epochs=1)
     after = torch.cat([p.detach().flatten() for p in guide.parameters()])
     assert float((after - before).norm()) == pytest.approx(0.1, rel=1e-4)
 
@@ -114,7 +114,7 @@ def test_a_schedule_that_waits_for_a_plateau_is_told_the_loss(path):
             super().step(metrics)
 
     model, x, y = whole()
-    optimizer = pb.scheduled(functools.partial(torch.optim.SGD, lr=1e-3), Recording)
+    optimizer = pb.optim.scheduled(functools.partial(torch.optim.SGD, lr=1e-3), Recording)
     history = fit(model, pb.MeanFieldGuide(model), x, y, optimizer=optimizer, kl_weight=0.3).history
     assert_identical(told, [0.3 * record.kl - record.expected_log_likelihood for record in history.epochs])
     assert all(record.kl > 0 > record.expected_log_likelihood for record in history.epochs)
@@ -168,7 +168,7 @@ def test_fits_and_predicts_on_the_gpu_from_cpu_data(path):
 def test_a_clipped_optimizer_needs_a_norm_above_zero():
     for norm in (-1.0, 0.0, math.nan):
         with pytest.raises(ValueError, match="`max_norm` must be a finite number above 0"):
-            pb.clipped(ADAM, norm)
+            pb.optim.clipped(ADAM, norm)
 
 
 class Shifted(pb.GaussianLikelihood):

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -23,8 +24,8 @@ STEPS = {
     "local-reparameterisation": (pb.MeanFieldGuide, {"estimator": pb.LocalReparameterization()}),
     "flipout": (pb.MeanFieldGuide, {"estimator": pb.Flipout(), "elbo": TraceMeanField_ELBO()}),
     "low-rank": (functools.partial(pb.LowRankGuide, rank=2), {}),
-    "point": (pb.auto_delta, {}),
-    "auto-normal": (pb.auto_normal, {}),
+    "point": (pb.DeltaGuide, {}),
+    "auto-normal": (functools.partial(pb.auto_guide, AutoNormal), {}),
 }
 
 

@@ -1,8 +1,11 @@
 """Steps that are used side by side, too late, or in a place where their numbers would be wrong."""
 
+import functools
+
 import pyro
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,7 +35,7 @@ def run(steps, x, y):
             step(x, y + index)
 
 
-@pytest.mark.parametrize("make_guide", [pb.MeanFieldGuide, pb.auto_normal])
+@pytest.mark.parametrize("make_guide", [pb.MeanFieldGuide, functools.partial(pb.auto_guide, AutoNormal)])
 def test_two_steps_side_by_side_are_those_of_one_after_the_other(make_guide):
     results = []
     for is_nested in (False, True):
@@ -52,7 +55,7 @@ def test_two_steps_side_by_side_are_those_of_one_after_the_other(make_guide):
             assert_identical(nested[name], value)
 
 
-@pytest.mark.parametrize("make_guide", [pb.MeanFieldGuide, pb.auto_normal])
+@pytest.mark.parametrize("make_guide", [pb.MeanFieldGuide, functools.partial(pb.auto_guide, AutoNormal)])
 def test_the_parameter_store_is_the_callers_between_steps_and_afterwards(make_guide):
     pairs = [fresh(make_guide) for _ in range(2)]
     (m0, g0, x, y), (m1, g1, _, _) = pairs
@@ -178,10 +181,10 @@ def test_a_point_is_no_guide_for_a_prior_that_is_learned():
     """The scale would shrink with the weights, and the objective grow without bound."""
     model, _, _ = whole(prior=pb.LearnedNormalPrior())
     with pytest.raises(ValueError, match="a guide that is a point does not work with a learned prior"):
-        pb.auto_delta(model)
+        pb.DeltaGuide(model)
 
 
-@pytest.mark.parametrize("make", [pb.MeanFieldGuide, pb.auto_normal])
+@pytest.mark.parametrize("make", [pb.MeanFieldGuide, functools.partial(pb.auto_guide, AutoNormal)])
 def test_a_guide_of_a_model_with_other_latent_variables_is_refused(make):
     """Pyro would fit it with a warning, and count the scale's prior without its guide."""
     plain, x, y = whole()

@@ -146,7 +146,7 @@ def test_a_guide_that_took_obs_for_a_latent_is_refused():
     model, x, y = whole("gaussian-learned")
     guide = AutoNormal(model)
     guide(x)
-    with pytest.raises(ValueError, match=r"draws the observed site `obs`.*auto_normal"):
+    with pytest.raises(ValueError, match=r"draws the observed site `obs`.*auto_guide"):
         fit(model, guide, x, y)
 
 

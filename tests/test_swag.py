@@ -34,7 +34,7 @@ class Path:
 
 def fitted(*, num_epochs=12, more=(), **options):
     model, x, y = problem()
-    guide = pb.auto_delta(model)
+    guide = pb.DeltaGuide(model)
     swag, path = pb.SWAG(guide, **options), Path(guide)
     fit = {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3), "num_epochs": num_epochs, "batch_size": 6}
     pb.fit_svi(model, guide, (x, y), **fit, callbacks=[swag, path, *more], seed=0)
@@ -106,7 +106,7 @@ def test_a_fit_that_goes_on_collects_the_same(tmp_path):
 
     _, _, whole, _ = fitted(rank=3)
     model, x, y = problem()
-    guide = pb.auto_delta(model)
+    guide = pb.DeltaGuide(model)
     options = {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3), "num_epochs": 12, "batch_size": 6, "seed": 0}
     where = {"checkpoint": pb.Checkpoint(tmp_path / "file", minutes=0)}
     with pytest.raises(KeyboardInterrupt):
@@ -124,9 +124,9 @@ def test_wrong_uses_are_named():
     with pytest.raises(ValueError, match="`guide` must be a point estimate"):
         pb.SWAG(pb.MeanFieldGuide(model))
     with pytest.raises(ValueError, match=r"`rank` must be 0.*got 1"):
-        pb.SWAG(pb.auto_delta(model), rank=1)
+        pb.SWAG(pb.DeltaGuide(model), rank=1)
     with pytest.raises(ValueError, match="at least 20 points, got 0"):
-        pb.SWAG(pb.auto_delta(model)).posterior(model)
+        pb.SWAG(pb.DeltaGuide(model)).posterior(model)
 
 
 @pytest.mark.parametrize("sd", [1e-3, 1e-5])
@@ -135,7 +135,7 @@ def test_a_path_much_narrower_than_its_weights_keeps_its_width_in_single_precisi
     torch.manual_seed(0)
     net = nn.Linear(40, 1, bias=False)
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.3), num_data=24).float()
-    guide = pb.auto_delta(model)
+    guide = pb.DeltaGuide(model)
     swag, points = pb.SWAG(guide, rank=0), []
     (parameter,) = guide.parameters()
     history = History()

@@ -27,7 +27,7 @@ from pyro_bnn.modelling.priors import WeightPrior
 
 PACKAGE = Path(pb.__file__).parent
 SPACES = (
-    *("calibration", "data", "distributions", "kl", "metrics", "nets"),
+    *("calibration", "data", "distributions", "interop", "kl", "metrics", "nets", "optim"),
     *("plotting", "pruning", "scale_maps", "uncertainty"),
 )
 

@@ -46,7 +46,7 @@ def approximately(expected):
 
 
 def test_the_curves_are_those_of_the_history_per_row(tmp_path):
-    history = fit([pb.TensorBoard(tmp_path)]).history
+    history = fit([pb.interop.TensorBoard(tmp_path)]).history
     columns = {
         "per_row/elbo": [record.elbo / 6 for record in history.epochs],
         "per_row/nll": [-record.expected_log_likelihood / 6 for record in history.epochs],
@@ -61,7 +61,7 @@ def test_the_curves_are_those_of_the_history_per_row(tmp_path):
 
 
 def test_each_step_can_be_written(tmp_path):
-    history = fit([pb.TensorBoard(str(tmp_path), every_step=True)]).history
+    history = fit([pb.interop.TensorBoard(str(tmp_path), every_step=True)]).history
     assert points(tmp_path, "step_per_row/elbo") == approximately((i + 1, v / 6) for i, v in enumerate(history.elbo))
     assert points(tmp_path, "step_per_row/kl")[-1] == approximately([(9, history.kl[-1] / 6)])[0]
 
@@ -70,7 +70,7 @@ def test_a_model_that_does_not_say_how_much_data_there_is_has_totals(tmp_path):
     history = History()
     history.add_step(-8.0, 2.0, 1.0)
     history.end_epoch([3], 0.1, 1.0)
-    with pb.TensorBoard(tmp_path, every_step=True) as board:
+    with pb.interop.TensorBoard(tmp_path, every_step=True) as board:
         board(history)
     values = [points(tmp_path, f"{prefix}/{term}") for prefix in ("total", "step_total") for term in TERMS]
     assert values == [[(1, -10.0)], [(1, 8.0)], [(1, 2.0)]] * 2
@@ -81,7 +81,7 @@ def test_signal_to_noise_ratios_are_histograms(tmp_path):
         return pb.pruning.prune(pb.MeanFieldGuide(model), fraction=0.4).guide
 
     guides = []
-    fit(lambda guide: [guides.append(guide) or pb.TensorBoard(tmp_path, guide=guide)], guide=pruned)
+    fit(lambda guide: [guides.append(guide) or pb.interop.TensorBoard(tmp_path, guide=guide)], guide=pruned)
     accumulator = read(tmp_path)
     ratios = pb.pruning.signal_to_noise(guides[0])
     assert {*accumulator.Tags()["histograms"]} == {f"signal_to_noise/{name}" for name in ratios}
@@ -105,12 +105,12 @@ def test_a_fit_goes_on_without_double_points(tmp_path):
     def lives(history):
         return False
 
-    whole = fit([pb.TensorBoard(tmp_path / "whole", every_step=True)], num_epochs=6)
-    callbacks = [pb.TensorBoard(folder, every_step=True), dies]
+    whole = fit([pb.interop.TensorBoard(tmp_path / "whole", every_step=True)], num_epochs=6)
+    callbacks = [pb.interop.TensorBoard(folder, every_step=True), dies]
     with pytest.raises(RuntimeError, match="power cut"):
         fit(callbacks, num_epochs=6, checkpoint=pb.Checkpoint(path, minutes=0))
     assert [step for step, _ in points(folder, "per_row/elbo")] == [3, 6, 9, 12]
-    resumed = fit([pb.TensorBoard(folder, every_step=True), lives], num_epochs=6, resume=kept)
+    resumed = fit([pb.interop.TensorBoard(folder, every_step=True), lives], num_epochs=6, resume=kept)
     assert resumed.history.elbo == whole.history.elbo
     for tag, num_points in (("per_row/elbo", 6), ("step_per_row/nll", 18)):
         assert points(folder, tag) == points(tmp_path / "whole", tag)
@@ -118,7 +118,7 @@ def test_a_fit_goes_on_without_double_points(tmp_path):
 
 
 def test_a_second_fit_with_the_same_callback_starts_anew(tmp_path):
-    board = pb.TensorBoard(tmp_path, every_step=True)
+    board = pb.interop.TensorBoard(tmp_path, every_step=True)
     fit([board])
     fit([board], num_epochs=2)
     assert sorted(step for step, _ in points(tmp_path, "step_per_row/kl")) == sorted([*range(1, 10), *range(1, 7)])
@@ -126,7 +126,7 @@ def test_a_second_fit_with_the_same_callback_starts_anew(tmp_path):
 
 def test_a_writer_of_ones_own_stays_open(tmp_path):
     with SummaryWriter(str(tmp_path)) as writer:
-        fit([pb.TensorBoard(writer)])
+        fit([pb.interop.TensorBoard(writer)])
         writer.add_scalar("mine", 1.0, 1)
     assert {"mine", "per_row/elbo"} < {*read(tmp_path).Tags()["scalars"]}
 
@@ -140,7 +140,7 @@ def test_the_file_is_complete_after_each_epoch_and_closed_after_an_error(tmp_pat
 
     before = threading.active_count()
     with pytest.raises(RuntimeError, match="stop"):
-        fit([pb.TensorBoard(tmp_path), look])
+        fit([pb.interop.TensorBoard(tmp_path), look])
     assert threading.active_count() == before  # a writer has a thread until it is closed
 
 
@@ -150,7 +150,7 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch, rank, expected):
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_rank", lambda: rank)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    with pb.TensorBoard(tmp_path) as board:
+    with pb.interop.TensorBoard(tmp_path) as board:
         for num_epochs in (1, 2):
             so_far = History(6, elbo=history.elbo[: 3 * num_epochs], epochs=history.epochs[:num_epochs])
             board(so_far)
@@ -161,9 +161,9 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch, rank, expected):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: pb.TensorBoard(3), "`log_dir` must be a folder or a SummaryWriter, got int"),
-        (lambda: pb.TensorBoard("x", guide=nn.Linear(1, 1)), "`guide` must be a MeanFieldGuide"),
-        (lambda: pb.TensorBoard("x", every_step=3), "`every_step` must"),
+        (lambda: pb.interop.TensorBoard(3), "`log_dir` must be a folder or a SummaryWriter, got int"),
+        (lambda: pb.interop.TensorBoard("x", guide=nn.Linear(1, 1)), "`guide` must be a MeanFieldGuide"),
+        (lambda: pb.interop.TensorBoard("x", every_step=3), "`every_step` must"),
     ],
 )
 def test_wrong_arguments_are_answered_with_a_sentence(make, message):
@@ -177,5 +177,5 @@ def test_without_tensorboard_the_error_says_how_to_get_it(monkeypatch, tmp_path)
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ImportError, match=r"needs TensorBoard, .*pip install -e '\.\[tensorboard\]'"):
-        pb.TensorBoard(tmp_path)
+        pb.interop.TensorBoard(tmp_path)
     assert not [*tmp_path.iterdir()]

@@ -219,7 +219,7 @@ def test_pyros_own_svi_with_vectorised_particles_sees_the_weights():
     likelihood = pb.PoissonLikelihood().with_row_weights()
     x, y = torch.randn(6, 4), likelihood.join_weights(torch.randint(5, (6, 1)), COPIES)
     model = make_model(likelihood, 1)
-    guide = pb.auto_delta(model)
+    guide = pb.DeltaGuide(model)
     losses = [
         Trace_ELBO(num_particles=2, vectorize_particles=vectorised, max_plate_nesting=1).loss(model, guide, x, y)
         for vectorised in (False, True)

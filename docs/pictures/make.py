@@ -56,7 +56,7 @@ def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_we
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
         (x, y),
-        optimizer=pb.scheduled(adam, cosine),
+        optimizer=pb.optim.scheduled(adam, cosine),
         num_epochs=num_epochs,
         elbo=TraceMeanField_ELBO(),
         estimator=pb.LocalReparameterization(),

@@ -98,7 +98,7 @@ posterior = pb.fit_svi(
     model,
     pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
     (x_train, y_train),
-    optimizer=pb.scheduled(
+    optimizer=pb.optim.scheduled(
         functools.partial(torch.optim.Adam, lr=lr),
         functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs),
     ),
@@ -211,5 +211,5 @@ plt.show()
 # ---------
 # 1. Leave out one of the known classes in training, and use it as the unknown. Which class is hardest to detect?
 # 2. Plot AUROC and accuracy for KL weights 0.05, 0.2 and 1. Which weight would you use?
-# 3. Make a ``pb.EnsemblePosterior`` of five ``pb.auto_delta`` fits. Is its mutual information as good?
+# 3. Make a ``pb.EnsemblePosterior`` of five ``pb.DeltaGuide`` fits. Is its mutual information as good?
 # 4. Score images of uniform noise, ``torch.rand_like(x_test)``. Are they detected?

@@ -3,12 +3,13 @@
 import math
 
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 from .._core import checks as _checks
 from .._core.scope import seeded
 from ..auto.choosing import ACTIVATIONS
-from ..inference.guides import MeanFieldGuide, auto_normal
+from ..inference.guides import MeanFieldGuide, auto_guide
 from ..modelling.likelihoods import Likelihood, make_likelihood
 from ..modelling.model import BayesianModel
 from ..modelling.priors import PriorByName
@@ -70,7 +71,7 @@ def _model(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> Bayesia
 def _guide(config: RunConfig, model: BayesianModel) -> nn.Module:
     init = make_init(config.init)
     if config.guide == "auto-normal":
-        return auto_normal(model, init=init)
+        return auto_guide(AutoNormal, model, init=init)
     return MeanFieldGuide(model, init=init, scale_map=make_scale_map(config.optimizer))
 
 

@@ -195,9 +195,9 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
     if name != "natural":
         raise ValueError(f"unknown optimizer {spec!r}; choose adam, sgd, natural or natural:DECAY,CLIP.")
     if not colon:
-        return pb.natural_gradient(lr)
+        return pb.optim.natural_gradient(lr)
     hessian_decay, clip = numbers_in(spec, rest, 2)
-    return pb.natural_gradient(lr, hessian_decay=hessian_decay, clip=clip)
+    return pb.optim.natural_gradient(lr, hessian_decay=hessian_decay, clip=clip)
 
 
 def make_scale_map(optimizer: str) -> pb.scale_maps.ScaleMap:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
 
 from .._core.scope import seeded
 from ..data import regression_problem
 from ..inference.estimators import Estimator, LocalReparameterization
-from ..inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta, auto_multivariate_normal
+from ..inference.guides import DeltaGuide, GuidePosterior, MeanFieldGuide, NetworkInit, auto_guide
 from ..inference.laplace import fit_laplace
 from ..inference.mcmc import MCMCPosterior, fit_nuts
 from ..inference.posterior import EnsemblePosterior, Posterior
@@ -97,7 +98,9 @@ class RegressionStudy:
         """Functions that fit the approximate methods, by name."""
         return {
             "laplace": lambda: fit_laplace(self.model, (self.x, self.y)),
-            "full-rank": lambda: self._fit(self.model, auto_multivariate_normal(self.model, init=NetworkInit(0.02))),
+            "full-rank": lambda: self._fit(
+                self.model, auto_guide(AutoMultivariateNormal, self.model, init=NetworkInit(0.02))
+            ),
             "mean-field": lambda: self._mean_field(self.model),
             "mean-field, LRT": lambda: self._mean_field(self.model, LocalReparameterization()),
             "mixture": self._mixture,
@@ -115,11 +118,11 @@ class RegressionStudy:
 
     def _dropout(self) -> Fit:
         model = self._make(dropout=DROPOUT)
-        return model, self._fit(model, auto_delta(model))
+        return model, self._fit(model, DeltaGuide(model))
 
     def _member(self, index: int) -> GuidePosterior:
         model = self._make(member=index)
-        return self._fit(model, auto_delta(model), seed=index)
+        return self._fit(model, DeltaGuide(model), seed=index)
 
     def run(self, report: Callable[[str], None] = print) -> Comparison:
         """Fit all methods, report each in a line, and compare them near the data, in the gap and outside."""

@@ -205,8 +205,8 @@ class Capped(ScaleMap):
 class Precision(ScaleMap):
     r"""The scale :math:`\sigma = S^{-1/2}`: the parameter S is the precision, one divided by the variance.
 
-    Use it with :func:`~pyro_bnn.natural_gradient`, whose steps keep the precision above 0. Steps of an optimizer such
-    as Adam can make it negative, and are far too small for precisions, which are in the thousands.
+    Use it with :func:`~pyro_bnn.optim.natural_gradient`, whose steps keep the precision above 0. Steps of an optimizer
+    such as Adam can make it negative, and are far too small for precisions, which are in the thousands.
 
     Example:
         >>> Precision()(torch.tensor([1.0, 10_000.0]))

@@ -35,7 +35,7 @@ class SWAG:
     the fit; :class:`~pyro_bnn.RefreshedPosterior` computes them for each draw.
 
     Args:
-        guide: The guide that is fitted, made by :func:`auto_delta`.
+        guide: The guide that is fitted, a :class:`DeltaGuide`.
         rank: Number r of deviations: 0 for a diagonal covariance, otherwise at least 2.
         start: Number of epochs before the first recorded point.
         every: Number of epochs from one recorded point to the next.
@@ -46,11 +46,11 @@ class SWAG:
 
     Example:
         >>> import functools
-        >>> from pyro_bnn import GaussianLikelihood, NormalPrior, auto_delta, fit_svi, predict
+        >>> from pyro_bnn import GaussianLikelihood, NormalPrior, DeltaGuide, fit_svi, predict
         >>> x = torch.linspace(-1, 1, 64)[:, None]
         >>> likelihood = GaussianLikelihood(0.1)
         >>> model = BayesianModel(torch.nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=64)
-        >>> guide = auto_delta(model)
+        >>> guide = DeltaGuide(model)
         >>> swag = SWAG(guide, rank=2, start=50)
         >>> fit = {"optimizer": functools.partial(torch.optim.SGD, lr=1e-4), "num_epochs": 100, "batch_size": 16}
         >>> _ = fit_svi(model, guide, (x, 2 * x), **fit, callbacks=[swag], seed=0)
@@ -62,7 +62,7 @@ class SWAG:
     """
 
     def __init__(self, guide: DeltaGuide, *, rank: int = 20, start: int = 0, every: int = 1) -> None:
-        _checks.kind("guide", guide, DeltaGuide, "a point estimate, made by auto_delta(model)")
+        _checks.kind("guide", guide, DeltaGuide, "a point estimate")
         if _checks.at_least("rank", rank, 0) == 1:
             raise ValueError("`rank` must be 0, for a diagonal covariance, or at least 2, got 1.")
         self._guide, self._rank = guide, rank

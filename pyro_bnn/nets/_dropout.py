@@ -11,7 +11,7 @@ class MCDropout(nn.Module):
 
     .. math:: x \mapsto \frac{b \cdot x}{1 - p}, \qquad b_i \sim \mathrm{Bernoulli}(1 - p).
 
-    Fit :func:`~pyro_bnn.auto_delta` with a prior from :meth:`NormalPrior.from_weight_decay
+    Fit :class:`~pyro_bnn.DeltaGuide` with a prior from :meth:`NormalPrior.from_weight_decay
     <pyro_bnn.NormalPrior.from_weight_decay>`; `predict` then averages over dropout masks. Each row has its own mask in
     each run of the network, so a seed gives the same prediction only for the same rows and the same `batch_size`.
 

@@ -8,6 +8,7 @@ import warnings
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -77,7 +78,7 @@ def laplace(w, net):
 
 WAYS = {
     "fit_svi": fit,
-    "fit_svi of an autoguide": functools.partial(fit, guide=pb.auto_normal),
+    "fit_svi of an autoguide": functools.partial(fit, guide=functools.partial(pb.auto_guide, AutoNormal)),
     "fit_nuts": nuts,
     "fit_laplace": laplace,
 }

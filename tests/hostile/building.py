@@ -1,7 +1,10 @@
 """Bad arguments of what a model is built from: networks, priors, likelihoods, inits, guides."""
 
+import functools
+
 import pyro.distributions as dist
 import torch
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
@@ -278,7 +281,12 @@ GUIDES = [
     *bad("LowRankGuide", guide(pb.LowRankGuide), "rank", {**NOT_A_COUNT, "too many": 100}, "`rank` must be"),
     *[
         row
-        for make in (pb.auto_delta, pb.auto_normal, pb.auto_multivariate_normal, pb.auto_low_rank_multivariate_normal)
+        for make in (
+            pb.DeltaGuide,
+            functools.partial(pb.auto_guide, AutoNormal),
+            functools.partial(pb.auto_guide, AutoMultivariateNormal),
+            functools.partial(pb.auto_guide, AutoLowRankMultivariateNormal),
+        )
         for row in [
             *bad(make.__name__, guide(make), "model", NOT_AN_OBJECT, "`model` must be a BayesianModel, got"),
             *bad(

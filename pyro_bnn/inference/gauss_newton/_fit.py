@@ -92,8 +92,8 @@ def fit_gauss_newton(
         per: Which weights share a precision that the evidence chooses: all of the "network", of a "layer" or of a
             "parameter". With a full matrix and several groups, each iteration of the search factorises the matrix.
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
-        init: The point: a posterior with a median, such as that of a fitted :func:`auto_delta`, or values of all latent
-            variables by site. None uses the network's own weights, which must then be trained.
+        init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or values of all
+            latent variables by site. None uses the network's own weights, which must then be trained.
         progress: Whether to show a progress bar over the rows of all passes.
         seed: Seed of a loader's random order; torch's generators do not change.
 

@@ -1,9 +1,6 @@
 """Guides: approximate posteriors over a model's latent variables."""
 
-from ._auto import auto_delta as auto_delta
-from ._auto import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
-from ._auto import auto_multivariate_normal as auto_multivariate_normal
-from ._auto import auto_normal as auto_normal
+from ._auto import auto_guide as auto_guide
 from ._delta import DeltaGuide as DeltaGuide
 from ._diagnosis import Diagnosis as Diagnosis
 from ._diagnosis import SiteDiagnosis as SiteDiagnosis

@@ -8,128 +8,94 @@ variables. Their parameters start at the values of `init`, and never at values f
 from typing import TypeVar
 
 import torch
-from pyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from pyro.infer.autoguide import (
+    AutoDiagonalNormal,
+    AutoGuide,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..._core.scope import own_parameters, seeded
 from ...modelling.model import BayesianModel
-from ..joint import Site, find_sites
+from ..joint import find_sites
 from ..scale_maps import Softplus
-from ._delta import DeltaGuide
 from ._init import Init, init_or_default, require_model
 from ._low_rank import checked_rank
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
+KINDS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
 
 
-def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal:
-    """Pyro's `AutoNormal`: one independent Gaussian per element, in unconstrained space.
+def auto_guide(
+    kind: type[AnyGuide], model: BayesianModel, *, rank: int | None = None, init: Init | None = None
+) -> AnyGuide:
+    r"""One of Pyro's Gaussian autoguides, with all its parameters from the start.
 
-    Use `Trace_ELBO` with any AutoNormal: `TraceMeanField_ELBO` finds no closed form for it, and is wrong for
-    constrained variables. :class:`~pyro_bnn.MeanFieldGuide` is the same distribution without this limitation.
+    P latent numbers, in unconstrained space, have
 
-    Args:
-        model: The model to guide.
-        init: First locations and scales; by default centred on the network's own weights.
+    - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters;
+      :class:`~pyro_bnn.MeanFieldGuide` is the same distribution with a closed-form divergence;
+    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters. This works
+      for a thousand latent numbers; it starts uncorrelated;
+    - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
+      random numbers, the same for every guide of the same shape, since zero would be a saddle point.
 
-    Returns:
-        A guide that takes the model's arguments and has all its parameters from the start.
-    """
-    starts = _starts(model, init)
-    guide = _complete(AutoNormal(model.sample_latents))
-    for site, loc, rho in starts:
-        _set(guide, f"locs.{site.name}", loc)
-        _set(guide, f"scales.{site.name}", rho)  # AutoNormal also computes its scale as softplus(rho)
-    return guide
-
-
-def auto_delta(model: BayesianModel, *, init: Init | None = None) -> DeltaGuide:
-    r"""A guide that is one point, for maximum a posteriori estimation, or maximum likelihood with ``kl_weight=0``.
-
-    A fit records
-
-    .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w).
-
-    These omit the entropy of a point, which is minus infinity. So the KL can be negative, and cannot be compared with
-    the KL of another guide. The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`: for
-    a latent noise scale it is the maximum of p(scale | y), which differs from the mode of the density of log(scale).
-    For weights, which are unconstrained, there is no such difference.
+    Fit them with `Trace_ELBO`: `TraceMeanField_ELBO` finds no closed form for them, and is wrong for constrained
+    variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
+        kind: The class, from `pyro.infer.autoguide`.
         model: The model to guide.
-        init: First locations (its scales are not used); by default the network's own weights.
-
-    Returns:
-        A guide that takes the model's arguments. All its draws are the same, so predictions have no epistemic
-        uncertainty, unless the network itself is random (:class:`~pyro_bnn.nets.MCDropout`).
-    """
-    return DeltaGuide(model, init=init)
-
-
-def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) -> AutoMultivariateNormal:
-    r"""Pyro's `AutoMultivariateNormal`: one Gaussian with full covariance over all latent variables.
-
-    .. math:: q(w) = N(\mu, D L L^\top D), \qquad D = \mathrm{diag}(\sigma), \; L \text{ unit lower triangular}.
-
-    It starts uncorrelated. P latent numbers take P^2 parameters, and as many gradients and optimizer states. This works
-    for a thousand latent numbers. For a hundred thousand use :func:`auto_low_rank_multivariate_normal`.
-
-    Args:
-        model: The model to guide.
-        init: First locations and scales; by default centred on the network's own weights.
-
-    Returns:
-        A guide that takes the model's arguments and has all its parameters from the start; for use with `Trace_ELBO`.
-    """
-    loc, rho = _flat_starts(model, init)
-    guide = _complete(AutoMultivariateNormal(model.sample_latents))
-    _set(guide, "loc", loc)
-    _set(guide, "scale", rho)
-    return guide
-
-
-def auto_low_rank_multivariate_normal(
-    model: BayesianModel, *, rank: int | None = None, init: Init | None = None
-) -> AutoLowRankMultivariateNormal:
-    r"""Pyro's `AutoLowRankMultivariateNormal`: its covariance is a diagonal matrix plus a matrix of low rank.
-
-    .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \; F \in R^{P \times \text{rank}}.
-
-    The factor F starts at random numbers, since zero would be a saddle point. They are the same for every guide of the
-    same shape. The first marginal standard deviations are exactly those of `init`.
-
-    Args:
-        model: The model to guide.
-        rank: Rank of the second matrix, from 1 to P; None is the square root of P, rounded.
+        rank: Rank of ``AutoLowRankMultivariateNormal``, from 1 to P; None is the square root of P, rounded.
         init: First locations and marginal scales; by default centred on the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments and has all its parameters from the start; for use with `Trace_ELBO`.
+        A guide that takes the model's arguments.
 
     Raises:
-        ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
+        TypeError: If `kind` is another class.
+        ValueError: If `rank` is not a whole number from 1 to P, or `kind` has no rank.
+
+    Example:
+        >>> from pyro.infer.autoguide import AutoNormal
+        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, auto_guide
+        >>> model = BayesianModel(
+        ...     torch.nn.Linear(2, 1), prior=NormalPrior(1.0), likelihood=GaussianLikelihood(0.1), num_data=8
+        ... )
+        >>> sorted(auto_guide(AutoNormal, model).median())
+        ['net.bias', 'net.weight']
     """
-    loc, rho = _flat_starts(model, init)
-    rank = None if rank is None else checked_rank(rank, len(loc))
-    guide = _complete(AutoLowRankMultivariateNormal(model.sample_latents, rank=rank))
-    with torch.no_grad():
-        stretch = (1 + guide.cov_factor.square().sum(-1)).sqrt()  # ratio of marginal standard deviations to scales
-    _set(guide, "loc", loc)
-    _set(guide, "scale", Softplus().inverse(softplus(rho) / stretch))
-    return guide
-
-
-def _starts(model: BayesianModel, init: Init | None) -> list[tuple[Site, Tensor, Tensor]]:
-    """The latent variables in the order of a guide's flat vector, each with its first location and rho."""
+    if not (isinstance(kind, type) and issubclass(kind, KINDS)):
+        raise TypeError(
+            f"`kind` must be one of {', '.join(k.__name__ for k in KINDS)}, got {getattr(kind, '__name__', kind)}; "
+            "another guide of Pyro can be passed to `fit_svi` as it is, after one call `guide(x, y)`."
+        )
+    low_rank = issubclass(kind, AutoLowRankMultivariateNormal)
+    if rank is not None and not low_rank:
+        raise ValueError(
+            f"`rank` belongs to AutoLowRankMultivariateNormal, but `kind` is {kind.__name__}; leave it out."
+        )
     require_model(model)
     init = init_or_default(init)
-    return [(site, *init(site)) for site in find_sites(model, (), {})]
-
-
-def _flat_starts(model: BayesianModel, init: Init | None) -> tuple[Tensor, Tensor]:
-    starts = _starts(model, init)
-    return torch.cat([loc.flatten() for _, loc, _ in starts]), torch.cat([rho.flatten() for _, _, rho in starts])
+    starts = {site.name: init(site) for site in find_sites(model, (), {})}
+    loc, rho = (torch.cat([part.flatten() for part in parts]) for parts in zip(*starts.values(), strict=True))
+    options = {"rank": None if rank is None else checked_rank(rank, len(loc))} if low_rank else {}
+    guide = _complete(kind(model.sample_latents, **options))
+    if isinstance(guide, AutoNormal):
+        for name, (site_loc, site_rho) in starts.items():
+            _set(guide, f"locs.{name}", site_loc)
+            _set(guide, f"scales.{name}", site_rho)  # Pyro's scale is also softplus(rho)
+        return guide
+    if isinstance(guide, AutoLowRankMultivariateNormal):
+        with torch.no_grad():
+            stretch = (1 + guide.cov_factor.square().sum(-1)).sqrt()  # ratio of marginal standard deviations to scales
+        rho = Softplus().inverse(softplus(rho) / stretch)
+    _set(guide, "loc", loc)
+    _set(guide, "scale", rho)
+    return guide
 
 
 def _complete(guide: AnyGuide) -> AnyGuide:

@@ -15,12 +15,27 @@ from ._state import DrawGradients, FlatState, Noise, ParameterVector, lent, scra
 
 
 class DeltaGuide(FlatGuide):
-    """All mass at one point; see :func:`auto_delta`.
+    r"""A guide that is one point, for maximum a posteriori estimation, or maximum likelihood with ``kl_weight=0``.
+
+    A fit records
+
+    .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w).
+
+    These omit the entropy of a point, which is minus infinity. So the KL can be negative, and cannot be compared with
+    the KL of another guide. All draws are the same, so predictions have no epistemic uncertainty, unless the network
+    itself is random (:class:`~pyro_bnn.nets.MCDropout`).
+
+    The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`: for a latent noise scale it
+    is the maximum of p(scale | y), which differs from the mode of the density of log(scale). For weights, which are
+    unconstrained, there is no such difference.
 
     Args:
         model: The model to guide.
         init: First locations (its scales are not used); by default the network's own weights.
         jacobian: Whether the density at the point is the density in unconstrained space, as for samplers.
+
+    Raises:
+        ValueError: If the prior is learned: its density grows without bound as it narrows around a point.
     """
 
     def __init__(self, model: BayesianModel, *, init: Init | None = None, jacobian: bool = False) -> None:

@@ -113,7 +113,7 @@ def checked_rank(rank: int, num_latents: int) -> int:
     if rank > num_latents:
         raise ValueError(
             f"`rank` must be at most the number of latent numbers, {num_latents}, got {rank}; for full rank use "
-            "`auto_multivariate_normal`."
+            "`auto_guide(AutoMultivariateNormal, model)`."
         )
     return rank
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from pyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from pyro.infer.autoguide import (
+    AutoDiagonalNormal,
+    AutoGuide,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
@@ -18,7 +24,7 @@ from ..history import History
 from ..joint import Site
 from ..posterior import Status
 from ..scale_maps import ScaleMap
-from ._auto import auto_delta, auto_low_rank_multivariate_normal, auto_multivariate_normal, auto_normal
+from ._auto import auto_guide
 from ._delta import DeltaGuide
 from ._flat import FlatGuide, GaussianGuide
 from ._low_rank import LowRankGuide
@@ -68,10 +74,11 @@ class FittedGuide:
 FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module]] = {
     MeanFieldGuide: lambda model, record: MeanFieldGuide(model, scale_map=record.map_of_scales()),
     LowRankGuide: lambda model, record: LowRankGuide(model, rank=record.rank or 0, scale_map=record.map_of_scales()),
-    DeltaGuide: lambda model, _: auto_delta(model),
-    AutoNormal: lambda model, _: auto_normal(model),
-    AutoMultivariateNormal: lambda model, _: auto_multivariate_normal(model),
-    AutoLowRankMultivariateNormal: lambda model, r: auto_low_rank_multivariate_normal(model, rank=r.rank),
+    DeltaGuide: lambda model, _: DeltaGuide(model),
+    AutoNormal: lambda model, _: auto_guide(AutoNormal, model),
+    AutoDiagonalNormal: lambda model, _: auto_guide(AutoDiagonalNormal, model),
+    AutoMultivariateNormal: lambda model, _: auto_guide(AutoMultivariateNormal, model),
+    AutoLowRankMultivariateNormal: lambda model, r: auto_guide(AutoLowRankMultivariateNormal, model, rank=r.rank),
 }
 """How to rebuild a guide, for each class that needs only the model."""
 
@@ -129,7 +136,7 @@ def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] |
     if isinstance(guide, AutoGuide) and not present:
         raise ValueError(
             "the guide has no parameters yet; call it once with the model's arguments, including the targets, or make "
-            "it with a function such as `auto_normal`."
+            "it by `auto_guide`."
         )
     expected = {name: value for name, value in present.items() if name.partition(".")[0] != "keep" or not _masks(guide)}
     state = _unpacked(record, expected)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from ._run import KIND, Run, RunPlan, settings_of
 from ._start import Descent, FreshInit
 from ._statistics import ChainStatistics
 
-Start = Init | Posterior | Descent | None
+Start = Init | Posterior | Descent | Literal["prior"]
 
 MAX_TRIALS = 100
 """Heuristic: number of attempts to draw first points with finite densities."""
@@ -41,7 +41,7 @@ def fit_mcmc(
     num_samples: int = 1000,
     num_warmup: int = 1000,
     num_chains: int = 4,
-    init: Start = None,
+    init: Start = "prior",
     target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
     compile: Compile = False,
@@ -70,7 +70,7 @@ def fit_mcmc(
         num_samples: Number of draws that are kept from each chain, S.
         num_warmup: Number of warm-up draws of each chain, which are not kept.
         num_chains: Number of chains, K. With several, R-hat shows whether they agree.
-        init: Distribution of the first points: the prior (None), the Gaussians of an
+        init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
             chain. With either of these two, each chain explores its own mode, and the status judges it by itself.
@@ -167,7 +167,7 @@ def fit_nuts(
     num_samples: int = 1000,
     num_warmup: int = 1000,
     num_chains: int = 4,
-    init: Start = None,
+    init: Start = "prior",
     target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
     compile: Compile = False,
@@ -203,10 +203,10 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
     _checks.kind("sampler", sampler, Sampler, "a Sampler such as NUTS()")
     if not isinstance(compile, bool) and compile != "auto":
         raise ValueError(f'`compile` must be True, False or "auto", got {compile!r}.')
-    if init is not None and not isinstance(init, Init | Posterior | Descent):
+    if not isinstance(init, Init | Posterior | Descent | str) or (isinstance(init, str) and init != "prior"):
         got = _checks.described(init)
         raise ValueError(
-            f"`init` must be an Init, a Posterior, a Descent or None, got {got}; wrap a guide in GuidePosterior."
+            f'`init` must be "prior", an Init, a Posterior or a Descent, got {got}; wrap a guide in GuidePosterior.'
         )
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype}.")
@@ -271,7 +271,7 @@ def _starting_points(potential: Potential, init: Start, num_chains: int) -> Tens
 
 
 def _draw(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    if init is None:
+    if init == "prior":
         return potential.from_prior(num_chains)
     if isinstance(init, Posterior):
         if init.num_stored is not None and init.num_stored < num_chains:

@@ -31,7 +31,7 @@ class EnsemblePosterior(Posterior):
 
     .. math:: q(w) = \tfrac1M \sum_m q_m(w).
 
-    Several fits of :func:`~pyro_bnn.auto_delta` from different starts make a deep ensemble; other guides work too.
+    Several fits of :class:`~pyro_bnn.DeltaGuide` from different starts make a deep ensemble; other guides work too.
     Draws use the members in turn. If the number of draws is a multiple of M, all members have exactly the same weight;
     otherwise some members have one draw more than others.
 

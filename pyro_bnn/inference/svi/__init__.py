@@ -1,5 +1,6 @@
 """Stochastic variational inference."""
 
+from . import optim as optim
 from ._batches import Data as Data
 from ._batches import count_batches as count_batches
 from ._batches import whole_data as whole_data

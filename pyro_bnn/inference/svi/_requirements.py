@@ -94,7 +94,7 @@ def learned_parameters(
     if isinstance(model, BayesianModel) and any(node["name"] == "obs" for node in latent):
         raise ValueError(
             "the guide draws the observed site `obs`, because it was first called without targets; build it with "
-            "`auto_normal`, or make `guide(x, y)` its first call."
+            "`auto_guide`, or make `guide(x, y)` its first call."
         )
     if any(is_auxiliary(node) for node in latent) and isinstance(elbo, TraceMeanField_ELBO) and not is_direct:
         raise ValueError(

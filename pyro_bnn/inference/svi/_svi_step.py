@@ -208,7 +208,7 @@ def svi_step(
     in nats, and for the whole data set whatever the size of the batch.
 
     The ELBO and its gradients are computed directly, without Pyro, for a :class:`~pyro_bnn.BayesianModel` and a guide
-    of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :func:`~pyro_bnn.auto_delta`)
+    of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :class:`~pyro_bnn.DeltaGuide`)
     under `Trace_ELBO` or `TraceMeanField_ELBO`. This is faster than Pyro and gives the same numbers, up to rounding. In
     all other cases Pyro computes them. :attr:`SVIStep.path` says which of the two is used, and why.
 

@@ -16,7 +16,7 @@ from ..._core.scope import silent_fits
 from ...auto.choosing import Design, UnsuitableError, fit_best
 from ...auto.fitting import fit
 from ...inference.gauss_newton import fit_gauss_newton
-from ...inference.guides import MeanFieldGuide, NetworkInit, auto_delta
+from ...inference.guides import DeltaGuide, MeanFieldGuide, NetworkInit
 from ...inference.mcmc import MCLMC, Descent, fit_mcmc, fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ...inference.scale_maps import Precision
@@ -152,7 +152,7 @@ def ensemble(task: Task) -> Fitted:
     for member in range(_checks.at_least("num_members", task.settings.num_members, 1)):
         seed = task.seed + SEED_STEP * member
         model = task.make_model(seed)
-        members.append(_fitted(task, model, auto_delta(model), seed))
+        members.append(_fitted(task, model, DeltaGuide(model), seed))
     most = max(member.num_iterations for member in members)
     return Fitted(members[0].model, EnsemblePosterior([member.posterior for member in members]), most)
 
@@ -174,7 +174,7 @@ def _laplace(task: Task, structure: Literal["full", "kronecker"]) -> Fitted:
             f'`likelihood` must not be a mixture for method="{task.settings.method}", which does not support it; use '
             "another method."
         )
-    mode = _fitted(task, model, auto_delta(model), task.seed)
+    mode = _fitted(task, model, DeltaGuide(model), task.seed)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     last_layer = model.site_names[-1].rpartition(".")[0]
     posterior = fit_gauss_newton(
@@ -192,7 +192,7 @@ def _laplace(task: Task, structure: Literal["full", "kronecker"]) -> Fitted:
 def swag(task: Task) -> Fitted:
     """A Gaussian of low rank, from the path of a point estimate under noisy gradients of small batches."""
     model = task.make_model(task.seed)
-    guide = auto_delta(model)
+    guide = DeltaGuide(model)
     found = _fitted(task, model, guide, task.seed)
     num_latent = sum(site.unconstrained_start.numel() for site in guide.sites)
     path = SWAG(guide, rank=min(PATH_RANK, num_latent) if num_latent > 1 else 0)
