@@ -1,4 +1,4 @@
-"""Predictions of weight draws as a posterior of BoTorch, of which acquisition functions use every draw equally often."""
+"""Predictions of weight draws as a posterior of BoTorch; acquisition functions use all draws equally often."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -26,6 +26,9 @@ else:
     EnsembleModel = optional("botorch.models.ensemble", "BoTorch", "botorch").EnsembleModel
     UnsupportedError = optional("botorch.exceptions.errors", "BoTorch", "botorch").UnsupportedError
 
+DEFAULT_DRAWS = 128
+"""Default number of draws: it divides the 512 samples of BoTorch's acquisition functions."""
+
 GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
 
 
@@ -49,8 +52,8 @@ class Surrogate(EnsembleModel):
             :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`), for targets of shape (N, m).
         posterior: Posterior of the model, from any inference method, or a guide.
         num_outputs: Number m of targets.
-        num_draws: Number S of draws. If it divides the number of samples of an acquisition function, 512 by default,
-            all draws count equally.
+        num_draws: Number S of draws; None is 128, or all draws of a posterior that stores fewer. If it divides the
+            number of samples of an acquisition function, 512 by default, all draws count equally.
         input_transform: Transform of BoTorch that makes the model's inputs from X, such as `Normalize`.
         outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`; its
             inverse is applied to the predictions.
@@ -82,7 +85,7 @@ class Surrogate(EnsembleModel):
         posterior: Posterior | Callable[..., object],
         *,
         num_outputs: int = 1,
-        num_draws: int = 128,
+        num_draws: int | None = None,
         input_transform: "InputTransform | None" = None,
         outcome_transform: "OutcomeTransform | None" = None,
         seed: int | None = None,
@@ -101,7 +104,14 @@ class Surrogate(EnsembleModel):
                 "fit by `fit_nuts`, `fit_svi`, or `fit_gauss_newton` with a random last layer."
             )
         self._num_outputs = _checks.at_least("num_outputs", num_outputs, 1)
+        if num_draws is None:
+            num_draws = min(DEFAULT_DRAWS, source.num_stored or DEFAULT_DRAWS)
         self._num_draws = _checks.at_least("num_draws", num_draws, 2)
+        if source.num_stored is not None and self._num_draws > source.num_stored:
+            raise ValueError(
+                f"`num_draws` is {num_draws} but only {source.num_stored} draws are stored; sample longer, or ask for "
+                "fewer."
+            )
         self._seed = int(torch.randint(2**31, ())) if seed is None else _checks.seed(seed)
         self.model = copy.deepcopy(model).requires_grad_(False)
         self._names = {}
@@ -194,7 +204,7 @@ class Surrogate(EnsembleModel):
         shape = (self._num_draws, *X.shape[:-1], self._num_outputs)
         if not X.numel():  # BoTorch asks for no points where no point can improve
             return X.new_empty(shape).movedim(0, -3)
-        draws = {name: self.get_buffer(buffer) for name, buffer in self._names.items()}
+        draws = self._draws()
         rows = X.reshape(-1, X.shape[-1])  # (N, d)
         observation = self.model.observe(self._outputs(draws, rows), draws)
         values, expected = observation.mean, (self._num_draws, len(rows), self._num_outputs)
@@ -207,6 +217,10 @@ class Surrogate(EnsembleModel):
         if has_noise:
             values = values + observation.stddev.reshape(shape) * self._noise(values)
         return values.movedim(0, -3)
+
+    def _draws(self) -> dict[str, Tensor]:
+        """The draws of all latent variables, ``{site: shape (S, *event)}``."""
+        return {name: self.get_buffer(buffer) for name, buffer in self._names.items()}
 
     def _outputs(self, draws: dict[str, Tensor], rows: Tensor) -> Tensor:
         """Outputs of the network for all draws, shape (S, N, out)."""

@@ -1,0 +1,168 @@
+"""A network fitted to the evaluations of a function."""
+
+import math
+from typing import TYPE_CHECKING
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.extras import optional
+from ..._core.scope import seeded, silent_fits
+from ...inference.mcmc import fit_nuts
+from ...modelling.likelihoods import GaussianLikelihood, Likelihood
+from ...modelling.model import BayesianModel
+from ...modelling.priors import FanInNormalPrior, NormalPrior, PriorByName, WeightPrior
+from ._surrogate import Surrogate
+
+if TYPE_CHECKING:
+    from botorch.models.transforms.input import Normalize
+    from botorch.models.transforms.outcome import Standardize
+else:
+    Normalize = optional("botorch.models.transforms.input", "BoTorch", "botorch").Normalize
+    Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
+
+DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 6
+"""Heuristic: draws of all chains together, warm-up draws of each chain, chains, and largest depth of NUTS's trees."""
+
+UNITS = 64
+"""Heuristic: number of hidden units."""
+
+CENTER, SPREAD = -2.0, 1.5
+"""Heuristic: mean, for a single input, and standard deviation of the logarithms of the factors of inputs."""
+
+PRIOR = PriorByName({"net.2.weight": FanInNormalPrior(1.0), "**": NormalPrior(1.0)})
+"""Prior of the default network: the variance of its output does not depend on the number of units."""
+
+NOISE = dist.LogNormal(-3.5, 0.5)
+"""Prior of the noise's scale, in standard deviations of the targets: a median of 3 %. With a wider prior, a network
+takes the differences of a few good points for noise, and then does not return to them. Heuristic."""
+
+
+class Relevance(nn.Module):
+    r"""Multiplies each input in the unit cube by a factor of its own, after standardisation.
+
+    .. math:: x_k \mapsto \sqrt{12}\, (x_k - \tfrac12) \, \frac{\exp(a + b w_k)}{\sqrt d},
+
+    with random weights w. Inputs that have no effect get small factors.
+    """
+
+    def __init__(self, num_inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_inputs))
+        self.center = CENTER - 0.5 * math.log(num_inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scaled inputs, of the same shape."""
+        return math.sqrt(12) * (x - 0.5) * (self.center + SPREAD * self.weight).exp()
+
+
+class Waves(nn.Module):
+    r"""Hidden units :math:`\sqrt2 \cos(v_j \cdot x + b_j)` with fixed random frequencies and phases.
+
+    With infinitely many units, random output weights make a Gaussian process with a Matérn-5/2 kernel: the frequencies
+    have its spectral density, a t distribution with five degrees of freedom.
+
+    References:
+        Rahimi and Recht (2007), Random Features for Large-Scale Kernel Machines.
+    """
+
+    frequencies: Tensor
+    phases: Tensor
+
+    def __init__(self, num_inputs: int, num_units: int) -> None:
+        super().__init__()
+        scale = (5.0 / torch.randn(num_units, 5).square().sum(1)).sqrt()  # with it, a Gaussian becomes a t
+        self.register_buffer("frequencies", torch.randn(num_units, num_inputs) * scale[:, None])
+        self.register_buffer("phases", 2 * math.pi * torch.rand(num_units))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Values of the units, shape (N, units), at x of shape (N, d)."""
+        return math.sqrt(2) * (x @ self.frequencies.mT + self.phases).cos()
+
+
+def fit_surrogate(
+    X: Tensor,
+    Y: Tensor,
+    *,
+    bounds: Tensor | None = None,
+    net: nn.Module | None = None,
+    prior: WeightPrior = PRIOR,
+    likelihood: Likelihood | None = None,
+    num_draws: int = DRAWS,
+    num_warmup: int = WARMUP,
+    num_chains: int = CHAINS,
+    seed: int | None = None,
+) -> Surrogate:
+    """Fit a network by NUTS to the evaluations of a function, for the next step of Bayesian optimisation.
+
+    Inputs are scaled to the unit cube, and each target to mean 0 and standard deviation 1. In C a fit to 40 evaluations
+    takes one or two seconds. The chains are short: they serve to choose points, not to report intervals.
+
+    Args:
+        X: Points evaluated so far, shape (N, d), in single or double precision.
+        Y: Their values, shape (N, m), in the same precision.
+        bounds: Lowest and highest value of each input, shape (2, d); None takes them from X.
+        net: Network from d inputs in the unit cube to m outputs, which needs a `prior` of its own. By default 64
+            cosines with fixed random frequencies, a random factor for each input, which can ignore inputs without
+            effect, and a random output layer.
+        prior: Prior of the weights.
+        likelihood: Gaussian likelihood of the scaled targets. By default each target has a latent noise scale of about
+            3 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
+        num_draws: Number of draws of all chains together, a multiple of `num_chains`.
+        num_warmup: Number of warm-up draws of each chain.
+        num_chains: Number of chains.
+        seed: Seed of frequencies, chains and draws; None draws one from torch's generator.
+
+    Returns:
+        The surrogate. After further evaluations, fit a new one.
+
+    Raises:
+        ValueError: If X, Y or `bounds` has a wrong shape, dtype or value, or a target is constant.
+
+    References:
+        Li, Rudner and Wilson (2024), A Study of Bayesian Neural Network Surrogates for Bayesian Optimization,
+        https://arxiv.org/abs/2305.20028, in which HMC is the best way to infer the weights.
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn.interop.botorch import fit_surrogate
+        >>> X = torch.linspace(0, 1, 8, dtype=torch.float64)[:, None]
+        >>> surrogate = fit_surrogate(X, (6 * X).sin(), num_draws=20, num_warmup=50, seed=0)
+        >>> surrogate.posterior(X).mean.shape
+        torch.Size([8, 1])
+    """
+    _checks.finite("X", _checks.real_tensor("X", X))
+    _checks.finite("Y", _checks.real_tensor("Y", Y))
+    if X.dim() != 2 or Y.dim() != 2 or len(X) != len(Y) or len(X) < 2 or X.dtype != Y.dtype:
+        raise ValueError(
+            "`X` and `Y` must have shapes (N, d) and (N, m), at least two rows and one dtype, got "
+            f"{_checks.shape(X)} of {X.dtype} and {_checks.shape(Y)} of {Y.dtype}."
+        )
+    num_inputs, num_outputs = X.shape[1], Y.shape[1]
+    seed = int(torch.randint(2**31, ())) if seed is None else _checks.seed(seed)
+    inputs = Normalize(num_inputs, bounds=torch.stack([X.amin(0), X.amax(0)]) if bounds is None else bounds).eval()
+    outcomes = Standardize(num_outputs)
+    targets, _ = outcomes(Y)
+    outcomes.eval()
+    if net is None:
+        with seeded(seed):
+            layers = Relevance(num_inputs), Waves(num_inputs, UNITS), nn.Linear(UNITS, num_outputs)
+            net = nn.Sequential(*layers).to(X)
+    if likelihood is None:
+        likelihood = GaussianLikelihood(NOISE.expand([num_outputs]).to_event(1))
+    model = BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(X))
+    with silent_fits():  # the draws are too few for the diagnostics, and are not reported
+        posterior = fit_nuts(
+            model,
+            (inputs(X), targets),
+            num_samples=num_draws // num_chains,
+            num_warmup=num_warmup,
+            num_chains=num_chains,
+            max_tree_depth=TREE_DEPTH,
+            compile="auto",
+            seed=seed,
+        )
+    transforms = {"input_transform": inputs, "outcome_transform": outcomes}
+    return Surrogate(model, posterior, num_outputs=num_outputs, **transforms, seed=seed)
