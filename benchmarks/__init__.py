@@ -1,1 +1,1 @@
-"""Times of this library beside others, each command in one file."""
+"""Benchmarks of this library against others; each command is one file."""

@@ -13,14 +13,14 @@ from ._rows import Options, all_rows
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a run of about a minute; its figures mean little")
-    parser.add_argument("--full", action="store_true", help="1000 draws where the memory of prediction is measured")
+    parser.add_argument("--quick", action="store_true", help="run for about a minute; the figures are rough")
+    parser.add_argument("--full", action="store_true", help="measure the memory of prediction with 1000 draws")
     parser.add_argument("--threads", type=int, default=2, help="number of threads of torch")
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="measure there alone; without it, wherever possible")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="measure on this device only; default all that exist")
     parser.add_argument(
         "--only", action="append", metavar="TEXT", help="rows whose name contains this; may be repeated"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
     arguments = parser.parse_args()
     options = Options(arguments.threads, arguments.quick, arguments.full)
     rows = [r for r in all_rows(options) if any(text in r.name for text in arguments.only or [""])]

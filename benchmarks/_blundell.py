@@ -21,7 +21,7 @@ from pyro_bnn.scores.uncertainty import ClassificationPrediction
 from ._schedules import cosine
 
 FRACTIONS = (0.0, 0.5, 0.75, 0.95, 0.98, 0.99)
-"""Fractions of all weights and biases that are removed, those with the smallest |mean| / standard deviation first."""
+"""Fractions of all weights and biases that are removed; the smallest |mean| / standard deviation goes first."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,19 @@ class Setting:
     """How one network is trained.
 
     Args:
-        prior: As for ``pyro-bnn train``; None trains a point by maximum likelihood.
-        init: Likewise; of a point, the locations are used.
-        inputs: Likewise.
-        kl_weight: Likewise.
-        is_closed: The KL in closed form, which a mixture has not; else that of the weights drawn.
-        is_local: Local reparameterisation; else one draw of the weights for all images of a step.
-        input_dropout: Probability that a pixel is left out while training.
-        hidden_dropout: Likewise, a hidden unit.
+        prior: As for ``pyro-bnn train``; None trains one network by maximum likelihood.
+        init: As for ``pyro-bnn train``; maximum likelihood uses only the locations.
+        inputs: As for ``pyro-bnn train``.
+        kl_weight: As for ``pyro-bnn train``.
+        is_closed: Whether to use the closed form of the KL, which a mixture lacks; otherwise the KL is estimated from
+            drawn weights.
+        is_local: Whether to use local reparameterisation; otherwise all images of a step share one draw of the weights.
+        input_dropout: Probability that a pixel is dropped in training.
+        hidden_dropout: Probability that a hidden unit is dropped in training.
         optimizer: ``adam``; ``momentum``: SGD with momentum 0.9, on the mean loss of a batch; or natural gradients, as
             for ``pyro-bnn train``.
         lr: Learning rate.
-        schedule: ``cosine``, ``constant``, or ``warm-cosine``, which begins after an epoch at a tenth of the rate.
+        schedule: ``cosine``, ``constant``, or ``warm-cosine``: an epoch at a tenth of the rate, then a cosine.
         epochs: Passes over the training set.
         batch_size: Images per step.
     """
@@ -143,7 +144,7 @@ def evaluate(
     num_samples: int,
     seed: int,
 ) -> dict[str, float]:
-    """Errors, calibration and detection of the unknown, all of one posterior; a point has only its weights' scores."""
+    """Errors, calibration and detection of unknown images for one posterior; a point estimate has fewer scores."""
     x, y = images.x_test.to(model.device), images.y_test.to(model.device)
     parts = x, unknown.to(model.device)
     center, foreign = (_classes(pb.predict_point(model, pb.GuidePosterior(guide).median(), part)) for part in parts)
@@ -166,7 +167,7 @@ def evaluate(
 def prune(
     model: pb.BayesianModel, guide: nn.Module, images: Images, *, num_samples: int, seed: int
 ) -> list[dict[str, float]]:
-    """Errors of what is left of a posterior, by the fraction of the weights that is removed."""
+    """Errors of a pruned posterior, by the fraction of the weights that is removed."""
     x, y = images.x_test.to(model.device), images.y_test.to(model.device)
     report = pruning.snr_report(model, guide, x, y, fractions=FRACTIONS, num_samples=num_samples, seed=seed)
     return [
@@ -183,7 +184,7 @@ def prune(
 
 
 def load(root: Path | None, validation: int) -> tuple[Images, Tensor]:
-    """MNIST and FashionMNIST's test images; with validation, part of either training set in their place."""
+    """MNIST and FashionMNIST's test images; with validation, both come from the training sets."""
     images, _ = load_data(replace(recipes.RECIPES["mnist", "article"], validation=validation), root=root)
     fashion = load_images("fashion-mnist", root=root)
     return images, fashion.x_train[:validation] if validation else fashion.x_test

@@ -7,7 +7,7 @@ import torch
 
 
 def milliseconds_per_ess(quick: bool, num_cores: int) -> dict[str, list[float]]:
-    """Milliseconds per effective draw of predictions, warm, for each seed: four compiled chains, ours and NumPyro's.
+    """Milliseconds per effective draw of predictions, after compilation, by seed: four chains, ours and NumPyro's.
 
     It must run in a process of its own. No flag keeps NumPyro from using several cores, so the process itself is bound
     to the cores that it may use.

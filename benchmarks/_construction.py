@@ -28,8 +28,8 @@ def _model(net: nn.Module) -> pb.BayesianModel:
 
 
 def build(quick: bool) -> dict[str, dict[str, float]]:
-    """Seconds and bytes beyond those before, for the model and for the guide, and bytes of what each holds."""
-    pb.MeanFieldGuide(_model(nn.Linear(2, 2)))  # what libraries take once
+    """Seconds, additional peak bytes, and bytes of the tensors, each for the model and for the guide."""
+    pb.MeanFieldGuide(_model(nn.Linear(2, 2)))  # so that the one-time cost of libraries is not counted
     net = _network(quick)
     result = {}
     made: list[nn.Module] = []
@@ -43,7 +43,7 @@ def build(quick: bool) -> dict[str, dict[str, float]]:
 
 
 def build_also_from_a_list() -> dict[str, dict[str, float]]:
-    """:func:`build`, and the bytes of a guide that lists the first values of all sites before it copies them."""
+    """:func:`build`, and the bytes of a guide that lists the initial values of all sites before it copies them."""
     result = build(quick=True)
     guide = pb.MeanFieldGuide(_model(_network(quick=True)))
     before = _memory.start("cpu")
@@ -59,7 +59,7 @@ def _builds(quick: bool, threads: int) -> list[dict[str, dict[str, float]]]:
 
 
 def cell(device: str, part: str, unit: str, quick: bool, threads: int) -> Cell:
-    """Seconds or gigabytes (peak, beyond what was there before) of the model's or the guide's construction."""
+    """Seconds of the model's or the guide's construction, or its peak memory in gigabytes, without earlier memory."""
     assert torch.device(device).type == "cpu"
     found = [result[part] for result in _builds(quick, threads)]
     held = f"its tensors take {found[0]['held'] / GIGABYTE:.3g} GB"

@@ -31,7 +31,7 @@ def grid(kind: str) -> np.ndarray:
 
 
 def ours(kind: str, num_draws: int, num_cores: int, compile: bool = True) -> dict[str, object]:
-    """Seconds of `fit_nuts`, and what the network's outputs are at the grid; for a process of its own."""
+    """Seconds of `fit_nuts`, and moments of the network's outputs at the grid; for a process of its own."""
     _hold(num_cores)
     import torch
     from torch import nn
@@ -39,7 +39,7 @@ def ours(kind: str, num_draws: int, num_cores: int, compile: bool = True) -> dic
     import pyro_bnn as pb
 
     torch.set_num_threads(num_cores)
-    warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the ESS is in the standard errors
+    warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the standard errors take the ESS into account
     sizes = SIZES[kind]
     layers = [m for pair in itertools.pairwise(sizes) for m in (nn.Linear(*pair), nn.Tanh())][:-1]
     x, y = map(torch.tensor, data(kind))
@@ -58,12 +58,12 @@ def ours(kind: str, num_draws: int, num_cores: int, compile: bool = True) -> dic
     pb.fit_nuts(model, (x, y), compile=compile, seed=1, **{**length, "num_samples": 4, "num_warmup": 0})
     again = time.perf_counter() - begin
     names = range(0, 2 * len(sizes) - 2, 2)
-    weights = [[posterior.samples[f"net.{i}.{part}"].numpy() for part in ("weight", "bias")] for i in names]
+    weights = [[posterior.chains[f"net.{i}.{part}"].numpy() for part in ("weight", "bias")] for i in names]
     return {"seconds": first, "again": again, **_moments(kind, weights)}
 
 
 def numpyro(kind: str, num_draws: int, num_cores: int) -> dict[str, object]:
-    """The same of NumPyro, in the fastest of its ways on so many cores."""
+    """The same for NumPyro, with its fastest method for this number of cores."""
     _hold(num_cores)
     if num_cores > 1:
         os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={NUM_CHAINS}"

@@ -1,4 +1,4 @@
-"""How a step's time and memory grow with the network, and prediction's memory. Each in a process of its own."""
+"""How the time and memory of a step grow with the network, and the memory of predictions; each in its own process."""
 
 import functools
 import gc
@@ -15,17 +15,17 @@ from ._steps import Deterministic, FitSVI, HandWritten, ResidualSetting, Setting
 NUM_LAYERS = 4
 BATCH_SIZE = 16
 BYTES_PER_WEIGHT = 8
-"""Bytes of a location and a scale in float32, the unit in which memory is given."""
+"""Bytes of a location and a scale in float32. Memory is given in this unit."""
 
 BYTES_NEEDED = 80
 """Heuristic: a network is left out if less memory than this is free for each weight."""
 
 SMALLEST_OF_SLOPE, SMALLEST_OF_MEMORY = 1e6, 1e7
-"""Below, a step's time is that of its many small operations, and its memory that of the libraries."""
+"""With fewer weights, small operations dominate the time of a step, and libraries dominate its memory."""
 
 
 def sizes(num_weights: float) -> tuple[int, ...]:
-    """Sizes of square layers that have about this many weights together."""
+    """Sizes of layers with as many inputs as outputs, which have about this many weights together."""
     return (math.isqrt(round(num_weights / NUM_LAYERS)),) * (NUM_LAYERS + 1)
 
 
@@ -34,7 +34,7 @@ def one_size(num_weights: float, device: str, by_hand: bool) -> dict[str, float]
     if BYTES_NEEDED * num_weights > _memory.available(device):
         return None
     make = HandWritten if by_hand else FitSVI
-    make(Setting((8, 8, 8), batch_size=BATCH_SIZE, num_steps=2, device=device)).burst()  # what libraries take once
+    make(Setting((8, 8, 8), batch_size=BATCH_SIZE, num_steps=2, device=device)).burst()  # one-time cost of libraries
     num_steps = 1 if num_weights > 3e7 else 5 if num_weights > 3e6 else 20
     setting = Setting(sizes(num_weights), batch_size=BATCH_SIZE, num_steps=num_steps, device=device)
     assert setting.data
@@ -58,7 +58,7 @@ def all_sizes(numbers: tuple[float, ...], device: str, threads: int, by_hand: bo
 
 
 def slope(numbers: tuple[float, ...], threads: int, by_hand: bool, device: str) -> Cell:
-    """Slope of log time over log weights, by least squares, for the larger networks."""
+    """Slope of log time against the log of the number of weights, by least squares, for the larger networks."""
     results = all_sizes(numbers, device, threads, by_hand)
     upper = [r for r in results if r["num"] >= 0.9 * min(SMALLEST_OF_SLOPE, sorted(numbers)[-2])]
     line = statistics.linear_regression(*([math.log(r[key]) for r in upper] for key in ("num", "seconds")))
@@ -67,7 +67,7 @@ def slope(numbers: tuple[float, ...], threads: int, by_hand: bool, device: str) 
 
 
 def memory(numbers: tuple[float, ...], threads: int, by_hand: bool, device: str) -> Cell:
-    """Peak memory of model, guide, optimizer and steps over that of location and scale, largest network."""
+    """Peak memory of model, guide, optimizer and steps / that of locations and scales, for the largest network."""
     results = all_sizes(numbers, device, threads, by_hand)
     upper = [r for r in results if r["num"] >= 0.9 * min(SMALLEST_OF_MEMORY, max(numbers))]
     ratios = {r["num"]: r["bytes"] / (BYTES_PER_WEIGHT * r["num"]) for r in upper}
@@ -82,7 +82,7 @@ def _missing(results: list, numbers: tuple[float, ...]) -> str:
 def prediction_memory(layers: list[int], num_rows: int, num_samples: int, device: str) -> int:
     """Peak bytes of `predict` above those of model, guide and data."""
     used = 0
-    for shape, rows, count in ((layers[-2:], 2, 1), (layers, num_rows, num_samples)):  # the first: what libraries take
+    for shape, rows, count in ((layers[-2:], 2, 1), (layers, num_rows, num_samples)):  # first: one-time costs
         setting = Setting(tuple(shape), batch_size=rows, num_steps=1, device=device)
         contender = FitSVI(setting)
         x, _ = setting.data
@@ -95,7 +95,7 @@ def prediction_memory(layers: list[int], num_rows: int, num_samples: int, device
 def residual_memory(name: str, batch_size: int, width: int, device: str) -> int:
     """Peak bytes of a fit of ResNet-20 above those of the data: network, guide, optimizer, activations."""
     make = {"natural-gradient": natural, "SVI": FitSVI, "deterministic": Deterministic}[name]
-    make(ResidualSetting(batch_size=2, num_steps=1, width=1, device=device)).burst()  # what libraries take once
+    make(ResidualSetting(batch_size=2, num_steps=1, width=1, device=device)).burst()  # one-time cost of libraries
     setting = ResidualSetting(batch_size=batch_size, num_steps=2, width=width, device=device)
     assert setting.data
     gc.collect()

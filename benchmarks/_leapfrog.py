@@ -1,4 +1,4 @@
-"""A leapfrog step of NUTS on many rows, and what it needs at least: the same density and gradient in plain torch."""
+"""A leapfrog step of NUTS on many rows, and the least it must do: the same density and gradient, in plain torch."""
 
 import time
 import warnings

@@ -1,4 +1,4 @@
-"""Ratios of contenders that are timed in turn, their goals, and the table of both."""
+"""Ratios of the times of two contenders, goals for these ratios, and the table of ratios and goals."""
 
 import json
 import os
@@ -47,8 +47,8 @@ class Cell:
 
     Args:
         values: Ratios, or figures in `unit`.
-        unit: Of the values.
-        detail: The times behind them, for the last column.
+        unit: Unit of the values.
+        detail: The times from which they were computed, for the last column.
         reason: Why nothing was measured.
         seconds: Medians of the two times that were divided.
     """
@@ -84,9 +84,9 @@ class Row:
     Args:
         name: What is divided by what.
         measure: Makes the cell, on a device.
-        goal: What the median is to be on the CPU.
-        gpu_goal: What it is to be on a GPU.
-        on: The devices that it is measured on.
+        goal: Goal for the median on the CPU.
+        gpu_goal: Goal for the median on a GPU.
+        on: The devices on which the row is measured.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Row:
     cells: dict[str, Cell] = field(default_factory=dict)
 
     def run(self, device: str) -> None:
-        """Measure the row; if that fails, the row holds the reason, and the other rows go on."""
+        """Measure the row. If that fails, the row contains the reason, and other rows can still be measured."""
         try:
             self.cells[device] = self.measure(device)
         except Exception as error:  # a peer may fail in any way
@@ -131,10 +131,10 @@ class Row:
 
 
 def alternate(first: Contender, second: Contender, rounds: int) -> Cell:
-    """The ratio first / second of times, for each of some rounds in which both have a burst.
+    """The ratio of times first / second, for each round; in a round each contender has one burst.
 
-    A round before them warms both up. Who goes first changes from round to round, so that a slow drift of the machine
-    favours nobody.
+    An additional first round warms both up. The contender that starts changes from round to round, so that a slow drift
+    of the machine does not favour either.
     """
     times: tuple[list[float], list[float]] = [], []
     for turn in range(rounds + 1):
@@ -156,9 +156,9 @@ def in_new_process(
     Args:
         function: The function.
         *arguments: Its arguments.
-        threads: Number of threads of torch; None leaves it.
+        threads: Number of threads of torch; None keeps the default.
         returns_memory: Whether freed memory goes back to the system at once. Without this, glibc keeps blocks of up to
-            32 MB for later, and the memory of a process depends on the order in which they were freed.
+            32 MB for later, and the memory of a process depends on the order in which blocks are freed.
     """
     environment = {**os.environ, **({"MALLOC_MMAP_THRESHOLD_": str(2**17)} if returns_memory else {})}
     module, _, name = function.partition(":")

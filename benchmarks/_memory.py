@@ -11,7 +11,7 @@ STATUS = Path("/proc/self/status")
 
 
 def start(device: str) -> int:
-    """Bytes in use now; from here the peak is counted anew, if the system can reset it."""
+    """Bytes in use now. The peak is counted anew from here, if the system can reset its count."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -38,7 +38,7 @@ def available(device: str) -> float:
 
 
 def _status(name: str) -> int:
-    """A line of Linux's record of the process, in bytes; on other systems always the peak, from `getrusage`.
+    """A line of Linux's status of the process, in bytes; on other systems always the peak, from `getrusage`.
 
     On Linux `getrusage` would be wrong: a new process inherits the peak of the process that started it.
     """

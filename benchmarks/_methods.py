@@ -1,4 +1,4 @@
-"""What the methods of `benchmarks.methods` share: networks and budgets, what is fitted, and deterministic networks."""
+"""What the methods of `benchmarks.methods` share: networks with budgets, the problem, and deterministic networks."""
 
 import functools
 import json
@@ -22,12 +22,12 @@ from ._results import write_json
 
 @dataclass(frozen=True)
 class Network:
-    """A network, its budget, and what a prior means for it.
+    """A network, with its budget and its prior.
 
     Args:
         name: ``mlp`` or ``lenet``.
         epochs: Passes over the training images, the same for every method.
-        prior: Prior of the methods whose posterior has a width, as for ``pyro-bnn train``.
+        prior: Prior of the methods whose posterior is not a point, as for ``pyro-bnn train``.
         draws: Number of draws for a prediction.
         units: Number of units of each of the two hidden layers; LeNet-5 has its own.
     """
@@ -49,7 +49,7 @@ class Network:
         Args:
             x: Training images, shape (N, 28, 28).
             seed: Seed of the weights.
-            dropout: Probability that a hidden unit of a linear layer is left out.
+            dropout: Probability that a hidden unit of a linear layer is dropped.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -73,7 +73,7 @@ class Problem:
         network: The network.
         x: Training images, shape (N, 28, 28).
         y: Their labels, shape (N,).
-        seed: Seed of start, order and draws.
+        seed: Seed of the initial weights, the order of images and the draws.
     """
 
     network: Network
@@ -96,7 +96,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Fit:
-    """A model, its posterior, the number of its draws for a prediction, and the CPU time of its training."""
+    """A model, its posterior, the number of draws for a prediction, and the CPU time of the training."""
 
     model: pb.BayesianModel
     posterior: pb.Posterior
@@ -109,9 +109,8 @@ class PointSetting:
     """How a deterministic network is trained.
 
     Args:
-        prior_scale: Standard deviation of the weights' prior, whose effect is that of weight decay; None is maximum
-            likelihood.
-        lr: First learning rate of Adam, which falls on a cosine.
+        prior_scale: Standard deviation of the weights' prior, which acts like weight decay; None is maximum likelihood.
+        lr: Initial learning rate of Adam; it falls to 0 along a cosine.
     """
 
     prior_scale: float | None = None
@@ -119,14 +118,14 @@ class PointSetting:
 
 
 class Method(ABC):
-    """A way to infer, with its settings as fields."""
+    """An inference method; its fields are its settings."""
 
     name: ClassVar[str]
 
     @classmethod
     @abstractmethod
     def grid(cls, network: Network, point: "PointSetting") -> "Sequence[Method]":
-        """Settings of which the validation images choose one.
+        """Settings, of which the best on the validation images is used.
 
         Args:
             network: The network.
@@ -139,7 +138,7 @@ class Method(ABC):
 
         Args:
             problem: What is fitted.
-            points: The deterministic networks that are there already.
+            points: The deterministic networks that were trained before.
         """
 
 
@@ -167,7 +166,7 @@ def adam(lr: float, epochs: int) -> Callable:
 
 
 class Points:
-    """Deterministic networks in a folder, which several methods stand on; each is trained once.
+    """Deterministic networks in a folder, from which several methods start; each is trained once.
 
     Args:
         folder: The folder.
@@ -177,12 +176,12 @@ class Points:
         self._folder = folder
 
     def point(self, problem: Problem, setting: PointSetting, member: int = 0) -> Fit:
-        """A network of a seed; member 0 is the one that stands for itself in the table.
+        """A network; member 0 is also the deterministic network of the table.
 
         Args:
             problem: What is fitted.
             setting: How it is trained.
-            member: Number of the network among those of the problem's seed.
+            member: Number of the network, among the networks with the problem's seed.
         """
         seed = 1000 * problem.seed + member
         begin = time.process_time()

@@ -1,4 +1,4 @@
-"""The methods of `benchmarks.methods`: what each trains, how, and the settings that compete on validation images."""
+"""The methods of `benchmarks.methods`: what each trains, how, and the settings that validation images compare."""
 
 import functools
 import time
@@ -38,20 +38,20 @@ class Deterministic(PointSetting, Method):
 
 
 def _rates(point: PointSetting) -> list[float]:
-    """Learning rates for others like a chosen point: its own, and the one from which its search began."""
+    """Learning rates for networks like a chosen deterministic one: that network's rate, and the default rate."""
     return list(dict.fromkeys((point.lr, PointSetting.lr)))
 
 
 @dataclass(frozen=True)
 class Ensemble(PointSetting, Method):
-    """Five of those networks, each from its own start and in its own order."""
+    """Five networks by Adam, each with its own initial weights and its own order of images."""
 
     name: ClassVar[str] = "ensemble"
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         scale = point.prior_scale
-        wider = [] if scale is None else [round(3 * scale, 6)]  # members may fit closer than one network should
+        wider = [] if scale is None else [round(3 * scale, 6)]  # members may overfit more than one network
         return [cls(s, lr) for lr in _rates(point) for s in (scale, *wider)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
@@ -65,7 +65,7 @@ class MCDropout(PointSetting, Method):
     """A network with dropout that stays on after hidden linear layers.
 
     Args:
-        dropout: Probability that a unit is left out.
+        dropout: Probability that a unit is dropped.
     """
 
     name: ClassVar[str] = "mc-dropout"
@@ -84,11 +84,11 @@ class MCDropout(PointSetting, Method):
 
 @dataclass(frozen=True)
 class MeanField(Method):
-    """A Gaussian for every weight by Adam, one draw of the weights a step.
+    """A Gaussian for every weight, by Adam with one draw of the weights in each step.
 
     Args:
-        kl_weight: Weight of the KL term; below 1 the posterior is a cold one.
-        lr: First learning rate, which falls on a cosine.
+        kl_weight: Weight of the KL term; below 1 the posterior is cold.
+        lr: Initial learning rate; it falls to 0 along a cosine.
     """
 
     name: ClassVar[str] = "mean-field"
@@ -122,7 +122,7 @@ class MeanField(Method):
 
 @dataclass(frozen=True)
 class MeanFieldLocal(MeanField):
-    """The same with local reparameterisation: the objective is the same, the noise of its gradients is less."""
+    """The same with local reparameterisation, which has the same objective but less noisy gradients."""
 
     name: ClassVar[str] = "mean-field-lrt"
 
@@ -140,7 +140,7 @@ class Natural(Method):
 
     Args:
         kl_weight: As for `MeanField`.
-        lr: Learning rate of the means; a tenth of it in the first epoch, then it falls on a cosine.
+        lr: Learning rate of the means; the first epoch uses a tenth of it, and then it falls to 0 along a cosine.
     """
 
     name: ClassVar[str] = "natural"
@@ -178,8 +178,8 @@ class Swag(Method):
     """The Gaussian along the path of SGD with momentum, whose learning rate is constant in the second half.
 
     Args:
-        lr: Learning rate of the second half, for the mean loss; the first half begins with twice of that.
-        prior_scale: As for a point.
+        lr: Learning rate of the second half, for the mean loss; the first half begins at twice this rate.
+        prior_scale: As for `PointSetting`.
     """
 
     name: ClassVar[str] = "swag"
@@ -216,11 +216,11 @@ class Swag(Method):
 
 @dataclass(frozen=True)
 class Sghmc(Method):
-    """One chain of cyclical stochastic-gradient Hamiltonian Monte Carlo, with draws of all of its cycles.
+    """One chain of cyclical stochastic-gradient Hamiltonian Monte Carlo, with draws from all cycles.
 
     Args:
-        lr: First step size of a cycle, for the mean loss.
-        temperature: Temperature of the posterior; below 1 it is a cold one.
+        lr: Initial step size of a cycle, for the mean loss.
+        temperature: Temperature of the posterior; below 1 the posterior is cold.
         num_cycles: Number of cycles.
     """
 
@@ -257,8 +257,8 @@ class KroneckerLaplace(PointSetting, Method):
     """Laplace's method around the deterministic network, with Kronecker factors of the Gauss-Newton matrix.
 
     Args:
-        prior_precision: Precisions of the prior in the Gaussian: "evidence" chooses one for each layer, None takes
-            those of the network's own prior.
+        prior_precision: Precisions of the prior: "evidence" chooses one for each layer, None takes those of the prior
+            with which the network was trained.
     """
 
     name: ClassVar[str] = "laplace-kronecker"
@@ -290,7 +290,7 @@ class KroneckerLaplace(PointSetting, Method):
 
 @dataclass(frozen=True)
 class LastLayerLaplace(KroneckerLaplace):
-    """The same for the last layer alone, with its whole matrix."""
+    """The same for the last layer only, with the full matrix."""
 
     name: ClassVar[str] = "laplace-last-layer"
 

@@ -35,8 +35,8 @@ class Pictures:
         y: Their labels.
         x_test: Images to report on.
         y_test: Their labels.
-        unknown: Images of another data set, shape (M, 28, 28); None if images set aside are reported on.
-        num_corrupted: Number of images that are corrupted, the first ones.
+        unknown: Images of another data set, shape (M, 28, 28); None if the scores are those of validation images.
+        num_corrupted: Number of images, from the first, that are corrupted.
     """
 
     x: Tensor
@@ -52,8 +52,9 @@ def load(root: Path | None, *, is_validation: bool, num_train: int | None, num_t
 
     Args:
         root: Their folder.
-        is_validation: Report on 10,000 training images that are set aside; always the same ones.
-        num_train: Number of training images; None is all that are left.
+        is_validation: Whether to report on 10,000 training images that are set aside, always the same, instead of the
+            test images.
+        num_train: Number of training images; None uses all that are not set aside.
         num_test: Number of images to report on; None is all.
     """
     images = load_images("fashion-mnist", root=root)
@@ -67,7 +68,7 @@ def load(root: Path | None, *, is_validation: bool, num_train: int | None, num_t
 
 
 def evaluate(fit: Fit, pictures: Pictures, seed: int) -> dict[str, Any]:
-    """All scores of a posterior, of one set of draws."""
+    """All scores of a posterior, from one set of draws."""
     predict = functools.partial(_predict, fit, seed=seed)
     y = pictures.y_test
     begin = time.process_time()
@@ -83,7 +84,7 @@ def evaluate(fit: Fit, pictures: Pictures, seed: int) -> dict[str, Any]:
         return scores
     unknown = predict(pictures.unknown)
     scores["auroc_entropy"] = metrics.ood_scores(known.total, unknown.total).auroc
-    if fit.num_samples > 1:  # one network agrees with itself everywhere
+    if fit.num_samples > 1:  # a single network has no disagreement to score
         scores["auroc_mutual_information"] = metrics.ood_scores(known.epistemic, unknown.epistemic).auroc
     clean, y = pictures.x_test[: pictures.num_corrupted], y[: pictures.num_corrupted]
     scores["corrupted"] = {

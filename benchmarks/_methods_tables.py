@@ -46,7 +46,7 @@ def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def relative_cost(rows: Sequence[Row]) -> Value:
-    """Seconds of training as a multiple of those of the deterministic network of the same seed."""
+    """Training time, divided by that of the deterministic network with the same seed."""
     plain = {row["seed"]: row["train_seconds"] for row in rows if row["method"] == "deterministic"}
 
     def cost(row: Row) -> float | None:
@@ -81,7 +81,7 @@ def scores(rows: Sequence[Row]) -> str:
 
 
 def corrupted(rows: Sequence[Row], title: str, column: tuple[str, float, int]) -> str:
-    """A score by strength, each the mean over kinds of corruption."""
+    """A score at each strength of corruption, averaged over the kinds of corruption."""
     key, factor, digits = column
 
     def at(strength: int) -> Value:
@@ -99,7 +99,7 @@ def corrupted(rows: Sequence[Row], title: str, column: tuple[str, float, int]) -
 
 
 def search(rows: Sequence[Row]) -> str:
-    """What was tried on the images set aside; the smallest NLL of a method is bold."""
+    """The settings that were tried on validation images; the smallest NLL of each method is bold."""
     titles = " | ".join(QUALITY)
     lines = [
         "Settings on 10,000 training images set aside:\n",
@@ -135,7 +135,7 @@ def picture(rows: Sequence[Row], path: Path) -> None:
                     mean_and_error([float(f(row) or 0) for row in some]) for f in (cost, value)
                 )
                 again, place = divmod(index, len(plotting.PALETTE))
-                face = "white" if again else None  # the colour has been taken by another method
+                face = "white" if again else None  # another method has the same colour
                 look: dict[str, Any] = {
                     "color": plotting.PALETTE[place],
                     "marker": "os^Dv<>PXh"[index % 10],

@@ -17,7 +17,7 @@ BYTES = 4
 
 
 class Ivon(Loop):
-    """The released package, with the same prior, data and first scales."""
+    """The released package, with the same prior, data and initial scales."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -43,9 +43,9 @@ class Ivon(Loop):
 
 
 def peak_vectors(num_weights: float, device: str, is_deterministic: bool) -> float:
-    """Peak memory of a fit, its network included, in vectors of all weights; for a process of its own."""
+    """Peak memory of a fit with its network, in units of a vector of all weights; for a process of its own."""
     make = Deterministic if is_deterministic else natural
-    make(Setting((8, 8, 8), batch_size=BATCH_SIZE, num_steps=2, device=device)).burst()  # what libraries take once
+    make(Setting((8, 8, 8), batch_size=BATCH_SIZE, num_steps=2, device=device)).burst()  # one-time cost of libraries
     setting = Setting(sizes(num_weights), batch_size=BATCH_SIZE, num_steps=2, device=device)
     assert setting.data
     gc.collect()
@@ -57,7 +57,7 @@ def peak_vectors(num_weights: float, device: str, is_deterministic: bool) -> flo
 
 
 def memory(num_weights: float, threads: int, device: str) -> Cell:
-    """Vectors that a fit takes beyond a deterministic one with Adam."""
+    """Number of vectors that a fit takes more than a deterministic fit with Adam."""
     found = [
         in_new_process("_natural:peak_vectors", num_weights, device, is_plain, threads=threads, returns_memory=True)
         for is_plain in (False, True)

@@ -1,4 +1,4 @@
-"""The same step by other libraries, each from its released package and in its own way. What differs is in README.md."""
+"""The same step by other libraries, in the way that each recommends. README.md lists the differences."""
 
 import importlib
 import math
@@ -30,7 +30,7 @@ IMPORT_WARNINGS = {
     "posteriors": "The Tensor default of the field",  # tensordict's, about the classes of `posteriors`
     "laplace": "`torch.jit.script",
 }
-"""Beginnings of the warnings that importing a peer is known to give, which do not concern its users."""
+"""First words of known warnings when a peer is imported, which do not concern its users."""
 
 
 def import_peer(name: str) -> ModuleType:
@@ -42,7 +42,7 @@ def import_peer(name: str) -> ModuleType:
 
 
 class Peer(Loop):
-    """A peer's step; what it learns is open to inspection by :func:`check`."""
+    """A peer's step, with access to the learned parameters for :func:`check`."""
 
     package: str
 
@@ -52,7 +52,7 @@ class Peer(Loop):
 
 
 class BayesianTorch(Peer, Differentiable):
-    """Layers that return their output and their KL, which is the mean over each tensor, not the sum."""
+    """Layers that return their output and their KL; the KL is the mean over each tensor instead of the sum."""
 
     package = "bayesian-torch"
 
@@ -81,7 +81,7 @@ class BayesianTorch(Peer, Differentiable):
 
 
 class Blitz(Peer, Differentiable):
-    """`sample_elbo` of a network of its layers; the KL is that of the weights drawn."""
+    """`sample_elbo` of a network of the library's layers; the KL is estimated from the drawn weights."""
 
     package = "blitz-bayesian-pytorch"
 
@@ -89,7 +89,7 @@ class Blitz(Peer, Differentiable):
         super().__init__(setting)
         make = import_peer("blitz.modules").BayesianLinear
         estimator = import_peer("blitz.utils").variational_estimator
-        prior = torch.distributions.Normal(0.0, PRIOR_SCALE)  # without it: a mixture, of two densities
+        prior = torch.distributions.Normal(0.0, PRIOR_SCALE)  # the default is a mixture, which needs two densities
 
         def convert(layer: nn.Module) -> nn.Module:
             if not isinstance(layer, nn.Linear):
@@ -113,7 +113,7 @@ class Blitz(Peer, Differentiable):
 
 
 class TorchBNN(Peer, Differentiable):
-    """Layers with a closed-form KL that is computed apart; scales are exponentials."""
+    """Layers with a closed-form KL, which a separate call computes; scales are exponentials of parameters."""
 
     package = "torchbnn"
 
@@ -142,7 +142,7 @@ class TorchBNN(Peer, Differentiable):
 
 
 class Posteriors(Peer):
-    """`vi.diag`, functional, with TorchOpt's Adam; scales are exponentials, the KL is that of the weights drawn."""
+    """`vi.diag` with TorchOpt's Adam; scales are exponentials, and the KL is estimated from the drawn weights."""
 
     package = "posteriors"
 
@@ -172,7 +172,7 @@ class Posteriors(Peer):
 
 
 class StockPyro(Peer):
-    """A `PyroModule` with an `AutoNormal` guide and `SVI`, as Pyro's tutorials have it."""
+    """A `PyroModule` with an `AutoNormal` guide and `SVI`, as in Pyro's tutorials."""
 
     package = "pyro-ppl"
 
@@ -242,13 +242,14 @@ class _LinearCalls(TorchFunctionMode):
 
 
 def check(make: Callable[[Setting], Peer], setting: Setting) -> int:
-    """That a step is the step of mean-field SVI with one draw; returns the number of random weights.
+    """Check that a step is one of mean-field SVI with one draw; returns the number of random weights.
 
-    With a data term weighted by next to nothing, one step must still move every location and every scale: the KL is
-    over all weights, and its gradient reaches all. The network must be run once, with weights of its own shapes.
+    The weight of the data term is almost 0, so only the gradient of the KL moves locations and scales. One step must
+    move all of them, since the KL is over all weights. The step must run the network once, with weights of the expected
+    shapes.
 
     Raises:
-        RuntimeError: If it is not.
+        RuntimeError: If the step is not such a step.
     """
     expected = [tuple(parameter.shape) for parameter in setting.net().parameters()]
     alone = Setting(setting.sizes, batch_size=4, num_steps=1, num_data=1e-30, device=setting.device)

@@ -1,4 +1,4 @@
-"""Prediction: its rate of arithmetic, compared with that of plain matrix products and with a peer."""
+"""Arithmetic operations per second of predictions, compared with plain matrix products and with a peer."""
 
 import itertools
 import time
@@ -68,8 +68,8 @@ class MeanWeights:
 
     Args:
         setting: Its data are the images.
-        removed: Share of the weights removed.
-        is_sparse: Whether its layers are; else zeros are multiplied like other numbers.
+        removed: Share of the weights that are removed.
+        is_sparse: Whether the layers are sparse; otherwise zeros are multiplied like other numbers.
     """
 
     def __init__(self, setting: Setting, removed: float, *, is_sparse: bool) -> None:
@@ -89,7 +89,7 @@ class MeanWeights:
 
 
 class Products:
-    """Products of the shapes in one run of a network, or one large square product."""
+    """Matrix products with the shapes of one run of a network, or one large square product."""
 
     def __init__(self, setting: Setting, shapes: list[tuple[int, int, int]]) -> None:
         self._setting = setting
@@ -119,13 +119,13 @@ def layers(setting: Setting) -> Products:
 
 
 class Reused:
-    """100 draws of a ResNet-18 whose last layer alone is random; or, by hand, its body once and 100 drawn heads.
+    """100 draws of a ResNet-18 with a random last layer; by hand, one run of the other layers and 100 last layers.
 
     Args:
-        setting: Gives the device.
+        setting: Setting with the device.
         num_rows: Number of images, 3 x `size` x `size`.
-        size: Of an image.
-        by_hand: Whether to run the network once without any library, and the products of drawn heads.
+        size: Height and width of an image.
+        by_hand: Whether to run the other layers once, and then the drawn last layers, without any library.
     """
 
     def __init__(self, setting: Setting, num_rows: int, size: int, *, by_hand: bool) -> None:
@@ -154,7 +154,7 @@ class Reused:
 
 
 class OneRow(Predict):
-    """`predict` of one row, as for a request to a service; a burst's unit is a prediction."""
+    """`predict` for one row, as in a web service; the unit of a burst is a prediction."""
 
     def __init__(self, setting: Setting, num_samples: int) -> None:
         super().__init__(setting, num_samples)
@@ -165,7 +165,7 @@ class OneRow(Predict):
 
 
 class OneRowByHand:
-    """The same arithmetic by hand: all weights of every draw are drawn, and multiplied, in plain torch.
+    """The same arithmetic by hand: plain torch draws all weights of every draw and multiplies them with the row.
 
     Args:
         setting: Its data are the row.

@@ -1,4 +1,4 @@
-"""What every method of `uci` shares: one split of a data set in standard units, its scores, and one network."""
+"""What all methods of `uci` share: one split of a data set in standardised units, the scores, and the network."""
 
 import math
 import os
@@ -19,10 +19,10 @@ from pyro_bnn.inference.svi import NonFiniteError
 
 NUM_HIDDEN = 50
 NOISE = dist.LogNormal(-2.0, 1.0)
-"""Prior of the noise's scale, the target's being 1: 95 % between 0.02 and 1."""
+"""Prior of the noise scale, for targets of scale 1: 95 % lies between 0.02 and 1."""
 
 VALIDATION = 0.2
-"""The part of a training split on which settings are compared."""
+"""Share of the training rows on which settings are compared."""
 
 LEVEL = 0.95
 """Probability of the intervals whose coverage is measured."""
@@ -35,8 +35,8 @@ NUTS_SIZES = {
     "kin8nm": (500, 8),
     "power-plant": (300, 7),
 }
-"""Draws of each chain after as many of warm-up, and the largest depth of its trees. Heuristic: what time
-allows; with 1000 draws the chains of concrete did not agree on all splits (docs/results)."""
+"""Number of draws of each chain, which is also the number of warm-up draws, and largest depth of the trees. Heuristic:
+as much as time allows; with 1000 draws the chains of concrete did not agree on all splits (docs/results)."""
 
 NUM_JUDGED = 100
 """Number of test inputs at which chains are judged: R-hat and ESS take a millisecond for each."""
@@ -46,13 +46,13 @@ Fit = tuple[pb.BayesianModel, pb.Posterior]
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs and targets of mean 0 and scale 1 over the training part, and what that scale was.
+    """Inputs and targets, standardised by the training part, and the unit of the targets.
 
     Args:
         x: Training inputs, shape (N, D).
         y: Training targets, shape (N, 1).
-        x_test: Test inputs, shape (M, D), by the constants of the training part.
-        y_test: Test targets, shape (M, 1), likewise.
+        x_test: Test inputs, shape (M, D), standardised like the training inputs.
+        y_test: Test targets, shape (M, 1), standardised like the training targets.
         unit: Standard deviation of the training targets, in their own units.
     """
 
@@ -70,7 +70,7 @@ class Problem:
 
 
 def held_out(data: Regression, seed: int) -> Regression:
-    """A part of the training rows as the test rows; those of the data's own are left out."""
+    """Data whose test rows are a part of the training rows; the real test rows are left out."""
     rows = torch.randperm(len(data.x_train), generator=torch.Generator().manual_seed(seed))
     test, train = rows.tensor_split([round(VALIDATION * len(rows))])
     return Regression(data.x_train[train], data.y_train[train], data.x_train[test], data.y_train[test])
@@ -83,10 +83,10 @@ class Score:
     Args:
         rmse: Root mean squared error of the mixture's mean.
         log_likelihood: Mean log-density of the mixture over weight draws, in nats.
-        coverage: Part of the targets in the central interval of probability 0.95.
-        noise: Root mean square of the noise's scale, as the method sees it.
-        r_hat: Largest R-hat of the network's output at 100 test inputs and of the noise; None without several chains.
-        ess: Smallest effective sample size of the same.
+        coverage: Fraction of the targets in the central interval of probability 0.95.
+        noise: Root mean square of the noise scale that the method infers.
+        r_hat: Largest R-hat of the network's output at 100 test inputs and of the noise scale; None for a single chain.
+        ess: Smallest effective sample size of the same quantities.
         status: How the fit ended.
     """
 
@@ -120,7 +120,7 @@ def score(problem: Problem, fit: Fit, num_samples: int, seed: int) -> Score:
 
 
 def agreement(model: pb.BayesianModel, posterior: pb.MCMCPosterior, x: Tensor) -> Convergence:
-    """R-hat and effective sample sizes of the noise's scale and of the network's output at inputs x."""
+    """R-hat and effective sample sizes of the noise scale and of the network's output at inputs x."""
     draws = pb.predict(model, posterior, x, num_samples=posterior.num_stored, keep_draws=True, seed=0).components
     quantities = torch.cat([draws.mean[..., 0], draws.stddev[:, 0]], 1)  # (K S, N + 1)
     return convergence(quantities.unflatten(0, (posterior.num_chains, -1)))
@@ -128,16 +128,16 @@ def agreement(model: pb.BayesianModel, posterior: pb.MCMCPosterior, x: Tensor) -
 
 @dataclass(frozen=True)
 class Budget:
-    """Sizes that decide how long everything takes.
+    """Sizes that determine the cost of the benchmark.
 
     Args:
         steps: Optimisation steps of each fit; also the steps of each chain of SGHMC.
-        batch_size: Rows of a step, or all where there are fewer.
-        draws: Draws of each chain of NUTS, after as many of warm-up; None is what the data set needs.
-        depth: Largest depth of its trees; None likewise.
+        batch_size: Rows of a step, at most; a smaller data set uses all its rows.
+        draws: Draws of each chain of NUTS, which is also the number of warm-up draws; None depends on the data set.
+        depth: Largest depth of the trees of NUTS; None depends on the data set.
         chains: Number of chains of NUTS and SGHMC.
-        predictive_draws: Weight draws of predictions, fewer where fewer are stored.
-        compile: Compile the sampler.
+        predictive_draws: Number of weight draws of a prediction, or of all stored draws if there are fewer.
+        compile: Whether to run NUTS in C.
     """
 
     steps: int = 3000
@@ -149,11 +149,11 @@ class Budget:
     compile: bool = True
 
     def without_nuts(self) -> "Budget":
-        """The same with the default sizes of NUTS."""
+        """The same budget with the default sizes of NUTS."""
         return replace(self, draws=Budget.draws, depth=Budget.depth, compile=Budget.compile)
 
     def of(self, name: str) -> "Budget":
-        """The same with the sizes of NUTS for a data set, where none are given."""
+        """The same budget, with the sizes of NUTS for a data set unless they are given."""
         draws, depth = NUTS_SIZES[name]
         return replace(self, draws=self.draws or draws, depth=self.depth or depth)
 
@@ -165,7 +165,7 @@ class Setting:
     Args:
         gain: Gain of the fan-in prior.
         kl_weight: Weight of the KL term; below 1 it gives a cold posterior.
-        dropout: Probability to drop a hidden unit.
+        dropout: Probability that a hidden unit is dropped.
         lr: Learning rate of SWAG's path, or step size of SGHMC.
     """
 
@@ -176,14 +176,14 @@ class Setting:
 
 
 class Method(ABC):
-    """One way to predict, with a grid of settings of which validation rows choose one.
+    """A prediction method, with a grid of settings; the best setting on validation rows is used.
 
     Attributes:
-        name: Row of the tables, and what `--methods` takes.
-        grid: Settings.
+        name: Name of the method in the tables and for `--methods`.
+        grid: Settings that are compared.
         most_searched: Largest number of splits on whose validation rows the grid is searched.
-        most_rows: Largest number of training rows with which it is run.
-        tuned_as: The method that the grid is searched with, None being this one.
+        most_rows: Largest number of training rows with which the method is run.
+        tuned_as: The method for which the grid is searched; None searches it for this method.
     """
 
     name: str
@@ -198,7 +198,7 @@ class Method(ABC):
 
 
 class NetworkMethod(Method):
-    """One way to infer the weights of the network."""
+    """A method that infers the weights of the network."""
 
     @abstractmethod
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
@@ -213,7 +213,7 @@ class NetworkMethod(Method):
 
 
 def make_network(problem: Problem, seed: int, *, dropout: float | None = None) -> nn.Module:
-    """One hidden layer of tanh units; the seed decides the first weights."""
+    """One hidden layer of tanh units; the seed determines the initial weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nets.mlp([problem.x.shape[1], NUM_HIDDEN, 1], activation=nn.Tanh, dropout=dropout)
@@ -226,7 +226,7 @@ def make_model(problem: Problem, gain: float, seed: int, *, dropout: float | Non
 
 
 def timed(method: Method, problem: Problem, setting: Setting, budget: Budget, seed: int) -> tuple[Score | None, float]:
-    """The scores, None if the numbers left the finite range, and processor seconds."""
+    """The scores (None if a number was not finite), and processor seconds."""
     begin = processor_seconds()
     try:
         result: Score | None = method.evaluate(problem, setting, budget, seed)
@@ -238,5 +238,5 @@ def timed(method: Method, problem: Problem, setting: Setting, budget: Budget, se
 
 
 def processor_seconds() -> float:
-    """Those of this process and of the programs that it has called, such as a compiler."""
+    """Processor seconds of this process and of the programs that it has started, such as a compiler."""
     return sum(os.times()[:4])

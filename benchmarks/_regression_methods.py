@@ -24,7 +24,7 @@ Structure = Literal["full", "kronecker"]
 
 
 class Map(NetworkMethod):
-    """One point, the noise's scale included."""
+    """A point estimate of all weights and of the noise scale."""
 
     name = "MAP"
     grid = tuple(Setting(gain=gain) for gain in GAINS)
@@ -34,7 +34,7 @@ class Map(NetworkMethod):
 
 
 class MCDropout(NetworkMethod):
-    """The same with masks that stay on, and a wide prior."""
+    """A point estimate with dropout that stays on, and with a wide prior."""
 
     name = "MC dropout"
     grid = tuple(Setting(gain=4.0, dropout=dropout) for dropout in (0.005, 0.02, 0.05))
@@ -44,7 +44,7 @@ class MCDropout(NetworkMethod):
 
 
 class Ensemble(NetworkMethod):
-    """Five of those points, each from its own start; the gain is the one that suits one of them."""
+    """Five point estimates, each with its own initial weights; the gain is the best one for a single point estimate."""
 
     name = "deep ensemble"
     grid = Map.grid
@@ -96,7 +96,7 @@ class LowRank(NetworkMethod):
 
 
 class Laplace(NetworkMethod):
-    """A Gaussian at one of those points with the full Hessian over weights and noise, and draws of the weights."""
+    """A Gaussian at a point estimate, with the full Hessian of weights and noise scale, for predictions by draws."""
 
     name = "Laplace, draws"
     grid = Map.grid
@@ -108,13 +108,13 @@ class Laplace(NetworkMethod):
 
 
 class Linearised(NetworkMethod):
-    """A Gaussian at one of those points with a Gauss-Newton matrix, and the network as linear in the weights around it.
+    """A Gaussian at a point estimate, with a Gauss-Newton matrix; the network is linearised in its weights there.
 
-    The noise's scale stays that of the point.
+    The noise scale is that of the point estimate.
 
     Args:
-        name: Row of the tables.
-        structure: What of the matrix is kept.
+        name: Name of the method in the tables.
+        structure: Structure of the matrix, such as "diagonal".
         where: Which weights stay random.
     """
 
@@ -134,7 +134,7 @@ class Linearised(NetworkMethod):
 
 
 class Swag(NetworkMethod):
-    """A Gaussian along the path of a point: two thirds of the steps find it, the rest go on with a constant rate."""
+    """A Gaussian along the path of an optimizer, which has a constant learning rate in the last third of its steps."""
 
     name = "SWAG"
     grid = tuple(Setting(gain=1.0, lr=lr) for lr in (0.001, 0.003, 0.01))
@@ -162,7 +162,7 @@ class Swag(NetworkMethod):
 
 
 class Sghmc(NetworkMethod):
-    """Chains of stochastic-gradient HMC, a half of each as warm-up; no step is rejected."""
+    """Chains of stochastic-gradient HMC, half of each as warm-up; no step is rejected."""
 
     name = "SGHMC"
     grid = tuple(Setting(gain=1.0, lr=lr) for lr in (3e-7, 1e-6, 3e-6))
@@ -184,7 +184,7 @@ class Sghmc(NetworkMethod):
 
 
 class Nuts(NetworkMethod):
-    """Chains of the No-U-Turn sampler, compiled to C, from near the network's first weights."""
+    """Chains of the No-U-Turn sampler in C, which start near the network's initial weights."""
 
     name = "NUTS"
     grid = (Setting(gain=1.0), Setting(gain=2.0))
@@ -231,7 +231,7 @@ def fit_point(problem: Problem, setting: Setting, budget: Budget, seed: int) -> 
 
 
 def batches_of(problem: Problem, budget: Budget) -> tuple[int, int]:
-    """Number of batches of an epoch, and rows of each."""
+    """Number of batches in an epoch, and number of rows in each."""
     batches = math.ceil(len(problem.x) / budget.batch_size)
     return batches, math.ceil(len(problem.x) / batches)
 
@@ -249,7 +249,7 @@ def optimise(
     elbo: type[ELBO] = Trace_ELBO,
     estimator: Estimator | None = None,
 ) -> pb.GuidePosterior:
-    """Adam, or the optimizer of a maker, with a cosine decay; about as many steps for any number of rows."""
+    """Fit by Adam or another optimizer with cosine decay, in about the same number of steps for any number of rows."""
     batches, batch_size = batches_of(problem, budget)
     epochs = max(round((budget.steps if steps is None else steps) / batches), 1)
     return pb.fit_svi(

@@ -24,22 +24,23 @@ from pyro_bnn.inference.history import History
 from . import _memory
 
 WEIGHTS = ("**.conv.weight", "**.conv1.weight", "**.conv2.weight", "**.linear.*")
-"""All weights but those of the batch normalisation, which are learned as numbers."""
+"""All weights except those of batch normalisation, which are not random."""
 
 BATCH_SIZE = 1000
-"""Images in a run of the network that needs no gradients."""
+"""Number of images in a run of the network without gradients."""
 
 NUM_UNKNOWN = 2000
-"""Images of no known class."""
+"""Number of images of unknown classes."""
 
 MOMENTUM = 0.9
 
 SWAG_START, SWAG_RATE, SWAG_RANK = 0.75, 0.2, 10
-"""SWAG's path is the last quarter of the training, as in its article; on it the learning rate stays at a fraction. Rate
-and rank are heuristic."""
+"""SWAG records points in the last quarter of the training, as in its article; the learning rate there is this fraction
+of `lr`. Rate and rank are heuristic."""
 
 PARTS = 8
-"""Parts of a pass over the images, in each of which the learning rate is constant; a fit calls them epochs."""
+"""Number of parts of a pass over the images. Within a part the learning rate is constant. An epoch of `fit_svi` is one
+part."""
 
 PADDING = 4
 """Width of the frame of black pixels from which crops are taken, as in He et al. (2016)."""
@@ -50,15 +51,17 @@ class Setting:
     """How one network is trained.
 
     Args:
-        method: ``point``, ``natural``, ``swag``, ``last-layer`` or ``laplace``; the last two for the last layer alone.
-        lr: Learning rate, which rises over the first part of the training and falls to 0 on a cosine; that of SGD is
-            for the mean loss of an image.
-        has_momentum: Whether a point is found by SGD with momentum 0.9; else by Adam.
+        method: ``point``, ``natural``, ``swag``, ``last-layer`` or ``laplace``; the last two make only the last layer
+            random.
+        lr: Learning rate; it rises during `warm_up`, and falls to 0 along a cosine. For SGD it is the rate for the mean
+            loss of an image.
+        has_momentum: Whether a point estimate is found by SGD with momentum 0.9; otherwise it is found by Adam.
         prior_scale: Standard deviation of the weights' Gaussian prior.
-        kl_weight: Weight of the divergence from the prior; 0 is a network without one, 1 on a point is the mode.
-        initial_hessian: First Hessian of natural gradients.
-        hessian_decay: Decay of their averaged Hessian, with a memory longer than these trainings: Hessian and scales
-            stay near their start.
+        kl_weight: Weight of the divergence from the prior; for a point estimate, 0 is maximum likelihood and 1 the
+            posterior mode.
+        initial_hessian: Initial Hessian of natural gradients.
+        hessian_decay: Decay of the averaged Hessian. Its memory is longer than these trainings, so Hessian and scales
+            stay near their initial values.
         batch_size: Images per step.
         epochs: Passes over the training set.
         warm_up: Length of the rise of the learning rate, in passes.
@@ -86,7 +89,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Training images of dtype uint8, shape (N, C, H, W), and those to report on; labels of both; other images."""
+    """Images for training, of dtype uint8, shape (N, C, H, W), and for the report; labels; unknown images."""
 
     x_train: Tensor
     y_train: Tensor
@@ -100,7 +103,7 @@ class Pictures:
 
 
 def in_colour(x: Tensor, height: int, width: int) -> Tensor:
-    """Grey images with values in [0, 1], shape (N, H, W), in three colours, another size, and of dtype uint8."""
+    """Grey images with values in [0, 1], shape (N, H, W), converted to three colours, another size and dtype uint8."""
     resized = F.interpolate(x[:, None].float(), (height, width), mode="bilinear", align_corners=False)
     return (resized * 255).round().byte().expand(-1, 3, -1, -1).contiguous()
 
@@ -111,8 +114,9 @@ def load(folder: Path | None, *, num_train: int | None, validation: int, unknown
     Args:
         folder: The folder.
         num_train: Number of training images that are kept, chosen at random; None keeps all.
-        validation: Number of training images that are reported on in place of the test images; 0 for none.
-        unknown: Folder with FashionMNIST, whose first test images are those of no known class; None is none.
+        validation: Number of training images to report on instead of the test images; 0 uses the test images.
+        unknown: Folder with FashionMNIST, whose first test images are the images of unknown classes; None uses no such
+            images.
     """
     if folder is not None and (folder / "train.npz").is_file():
         (x_train, y_train), (x_test, y_test) = (
@@ -135,7 +139,7 @@ def load(folder: Path | None, *, num_train: int | None, validation: int, unknown
 
 
 def crops(x: Tensor) -> Tensor:
-    """Each image, flipped or not, shifted by up to four pixels in each direction; what comes in is black.
+    """Images, each flipped or not, and shifted by up to four pixels in each direction; new pixels are black.
 
     Args:
         x: Images, shape (N, C, H, W).
@@ -156,7 +160,7 @@ def pixels(x: Tensor) -> Tensor:
 
 
 class Augmented(Dataset):
-    """Batches by the indices of their images, augmented anew each time."""
+    """Batches of images by index, with new random augmentations at each call."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self._x, self._y = x, y
@@ -169,7 +173,7 @@ class Augmented(Dataset):
 
 
 def augmented(images: Pictures, batch_size: int, seed: int) -> DataLoader:
-    """A loader of augmented batches, each time of other images, one of `PARTS` of all."""
+    """A loader of augmented batches. Each pass over it uses other images, one of `PARTS` parts of all images."""
     data = Augmented(images.x_train, images.y_train)
     num_images = max(len(data) // PARTS, 1)
     order = RandomSampler(data, num_samples=num_images, generator=torch.Generator().manual_seed(seed))
@@ -177,7 +181,7 @@ def augmented(images: Pictures, batch_size: int, seed: int) -> DataLoader:
 
 
 def network(images: Pictures, width: int, seed: int) -> nn.Sequential:
-    """ResNet-20 on standardised pixels; the same seed gives the same start."""
+    """ResNet-20 on standardised pixels; the same seed gives the same initial weights."""
     x = pixels(images.x_train[:10_000])
     shape = (-1, 1, 1)
     scale = x.std((0, 2, 3)).view(shape)
@@ -189,12 +193,13 @@ def network(images: Pictures, width: int, seed: int) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Problem:
-    """A model and its guide, and what its inputs are.
+    """A model, its guide, and the way from images to inputs of the model.
 
     Args:
         model: The model.
         guide: Its guide.
-        body: The frozen network below a last layer, whose outputs are the model's inputs; None if images are.
+        body: The frozen layers before the last one, whose outputs are the model's inputs; None if the inputs are
+            images.
     """
 
     model: pb.BayesianModel
@@ -237,7 +242,7 @@ def build(setting: Setting, images: Pictures, net: nn.Sequential) -> Problem:
 
 
 class Meter:
-    """CPU time of a fit, which other programs on the machine disturb less than wall time; kept in checkpoints."""
+    """CPU time of a fit, which other programs affect less than they affect wall time; checkpoints save it."""
 
     def __init__(self, echo: Callable[[History], None]) -> None:
         self._echo = echo
@@ -264,13 +269,13 @@ def train(
     checkpoint: Path,
     echo: Callable[[History], None],
 ) -> tuple[pb.Posterior, dict[str, float]]:
-    """Fit; goes on from the checkpoint if there is one. Returns the posterior, times, memory, and the last terms."""
+    """Fit, or continue from the checkpoint, if any. Returns the posterior; times, memory and last ELBO terms."""
     if setting.method == "laplace":
         return _train_laplace(problem, images)
     adam = functools.partial(torch.optim.Adam, fused=True)
     optimizer: Any = functools.partial(adam, lr=setting.lr)
     if setting.has_momentum:
-        lr = setting.lr / len(images.x_train)  # the loss of a fit is that of all images together
+        lr = setting.lr / len(images.x_train)  # the loss of `fit_svi` is a sum over all images
         optimizer = functools.partial(torch.optim.SGD, lr=lr, momentum=MOMENTUM, fused=True)
     if setting.method == "natural":
         others = functools.partial(adam, lr=2e-3)
@@ -281,7 +286,7 @@ def train(
     parts = 1 if setting.starts_from_point else PARTS
 
     def rate(part: int) -> float:
-        """The fraction of the learning rate in the middle of a part of a pass."""
+        """The learning rate in the middle of a part, as a fraction of `lr`."""
         done = (part + 0.5) / parts
         rise = min(1.0, done / setting.warm_up) if setting.warm_up else 1.0
         fall = (1 + math.cos(math.pi * done / setting.epochs)) / 2
@@ -294,13 +299,13 @@ def train(
         callbacks.append(pb.SWAG(problem.guide, rank=SWAG_RANK, start=int(SWAG_START * setting.epochs * parts)))
     device = problem.model.device.type
     before = _memory.start(device)
-    if setting.starts_from_point:  # not augmented, so that the body needs to run only once
+    if setting.starts_from_point:  # without augmentation, so that the frozen layers run only once
         data: Any = problem.inputs(images.x_train), images.y_train.to(problem.model.device)
         estimator = pb.LocalReparameterization()
         options = {"batch_size": setting.batch_size, "elbo": TraceMeanField_ELBO(), "estimator": estimator}
     else:
         data = augmented(images, setting.batch_size, seed)
-    with warnings.catch_warnings():  # what a fit takes for the data set is one part of it
+    with warnings.catch_warnings():  # the loader gives only a part of the data set
         warnings.filterwarnings("ignore", message="`num_data` is .* but an epoch has")
         posterior = pb.fit_svi(
             problem.model,

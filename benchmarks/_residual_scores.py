@@ -22,22 +22,22 @@ CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 STRENGTHS = (1, 3, 5)
 NUM_CORRUPTED = 500
-"""Images that are corrupted, in each way and strength, evenly spaced in the file."""
+"""Number of images that are corrupted, evenly spaced in the file."""
 
 NUM_REFRESHING = 2000
-"""Training images, augmented, from which statistics of batch normalisation are computed."""
+"""Number of augmented training images from which statistics of batch normalisation are computed."""
 
 NUM_COMPARED = 1000
-"""Images on which statistics of batch normalisation are compared, evenly spaced in the file."""
+"""Number of images on which statistics of batch normalisation are compared, evenly spaced in the file."""
 
 
 def evaluate(
     posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, *, num_samples: int, seed: int
 ) -> dict[str, Any]:
-    """All scores of an ensemble of draws; a point has one draw.
+    """All scores of an ensemble of draws; a point estimate has one draw.
 
-    Draws of SWAG get statistics of batch normalisation of their own, as in its article, and so do refreshed ones; all
-    others use those of the fit.
+    Draws of SWAG (as in its article) and of refreshed posteriors have their own statistics of batch normalisation; all
+    others use the statistics of the fit.
     """
     draws = 1 if setting.is_point else num_samples
     found: dict[str, Any] = {"num_samples": draws}
@@ -54,7 +54,7 @@ def evaluate(
     if images.unknown is not None:
         unknown = predict(images.unknown)
         found["auroc_entropy"] = metrics.ood_scores(known.total, unknown.total).auroc
-        if draws > 1:  # one network agrees with itself everywhere
+        if draws > 1:  # a single network has no disagreement to score
             found["auroc_mutual_information"] = metrics.ood_scores(known.epistemic, unknown.epistemic).auroc
     found["corrupted"] = under_corruption(predict, images)
     return found
@@ -63,7 +63,7 @@ def evaluate(
 def under_corruption(
     predict: Callable[[Tensor], ClassificationPrediction], images: Pictures
 ) -> dict[str, list[dict[str, float]]]:
-    """Quality on some test images, corrupted in each way, at each strength."""
+    """Quality on some test images, for each kind and strength of corruption."""
     rows = spread(len(images.x_test), NUM_CORRUPTED)
     clean, y = images.x_test[rows].float() / 255, images.y_test[rows]
 
@@ -74,7 +74,7 @@ def under_corruption(
 
 
 def spread(num_rows: int, count: int) -> Tensor:
-    """Numbers of evenly spaced rows, at most all: the first ones may be of one class."""
+    """Indices of at most `count` evenly spaced rows; the first rows of a file may all be of one class."""
     return torch.arange(min(count, num_rows)) * num_rows // min(count, num_rows)
 
 
@@ -99,7 +99,7 @@ def _predict(
 def refreshed(
     posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, num_samples: int, seed: int
 ) -> pb.StoredPosterior:
-    """Draws, each with statistics of batch normalisation of its own."""
+    """Draws, each with its own statistics of batch normalisation."""
     x = _seen(setting, images, seed).to(problem.model.device)
     each = pb.RefreshedPosterior(problem.model, posterior, x, batch_size=setting.batch_size)
     return pb.StoredPosterior.of(each, num_samples, seed=seed)
@@ -121,7 +121,7 @@ def _seen(setting: Setting, images: Pictures, seed: int) -> Tensor:
 def statistics(
     posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, num_samples: int, seed: int
 ) -> dict[str, dict[str, float]]:
-    """Scores with statistics of the fit, at the mean weights, averaged over draws, and of each draw."""
+    """Scores with statistics of the fit, of the mean weights, averaged over draws, and of each draw."""
     rows = spread(len(images.x_test), NUM_COMPARED)
     x, y = images.x_test[rows], images.y_test[rows]
     model = problem.model

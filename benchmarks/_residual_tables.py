@@ -14,7 +14,7 @@ AUROC = ("auroc_entropy", "auroc_mutual_information")
 
 
 def show(records: Sequence[Record]) -> str:
-    """A row for each method, means over the seeds with standard errors: scores; under corruption; batch norm."""
+    """Means over the seeds with standard errors, by method: scores, corrupted images, batch norm."""
     groups = {record["task"]["method"]: [] for record in records}
     for record in records:
         groups[record["task"]["method"]].append(record)

@@ -1,4 +1,4 @@
-"""Results as lines of JSON, to which runs that were interrupted add, and the cells of their tables."""
+"""Results as lines of JSON, to which a resumed run adds, and cells of tables."""
 
 import json
 import math
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def read_rows(file: Path) -> list[Row]:
-    """The rows of a file; none if it is not there."""
+    """The rows of a file; none if it does not exist."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
@@ -50,7 +50,7 @@ def with_error(mean: float, error: float | None, digits: int) -> str:
 
 
 def cell_of(values: Sequence[float], digits: int) -> str:
-    """The mean of values with its standard error, or one value alone; empty without values."""
+    """The mean of values with its standard error, or a single value; empty without values."""
     return with_error(*mean_and_error(values), digits) if values else ""
 
 

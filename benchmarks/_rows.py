@@ -38,8 +38,8 @@ class Options:
 
     Args:
         threads: Number of threads of torch, for all rows except that of NUTS.
-        quick: A run of a minute, whose figures mean little.
-        full: Predict with all 1000 draws where the memory is measured.
+        quick: Whether to run for only about a minute, with rough figures.
+        full: Whether to measure the memory of predictions with 1000 draws.
     """
 
     threads: int = 2

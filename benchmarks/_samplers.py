@@ -41,7 +41,7 @@ class Sampler(ABC):
 
 
 class Ours(Sampler):
-    """`fit_nuts`; what its first run compiles serves the others."""
+    """`fit_nuts`; its first run compiles, and the others use the compiled code."""
 
     def __init__(self, num_chains: int, *, compile: bool) -> None:
         self.name = f"fit_nuts{', compiled' * compile}, {num_chains} chain{'s' * (num_chains > 1)}"
@@ -62,7 +62,7 @@ class Ours(Sampler):
         if self._compile:
             self.compile_seconds = self.compile_seconds or sampler.making
         seconds = posterior.statistics.seconds - sampler.making  # without the time of the diagnostics
-        return Result(_problem.functions(posterior.samples), sampler.num_steps, seconds)
+        return Result(_problem.functions(posterior.chains), sampler.num_steps, seconds)
 
 
 class CountingNUTS(mcmc.Sampler):
@@ -70,7 +70,7 @@ class CountingNUTS(mcmc.Sampler):
 
     Attributes:
         num_steps: Leapfrog steps of all chains so far.
-        making: Seconds that the kernel took to make, compilation included.
+        making: Seconds in which the kernel was made, compilation included.
     """
 
     def __init__(self, max_tree_depth: int) -> None:
@@ -85,7 +85,7 @@ class CountingNUTS(mcmc.Sampler):
 
 
 class CountingKernel(Kernel):
-    """Another kernel, whose steps are counted."""
+    """Wraps a kernel, and counts its steps."""
 
     def __init__(self, kernel: Kernel, counter: CountingNUTS) -> None:
         super().__init__(kernel.value_and_grad, kernel.inverse_mass)
@@ -103,7 +103,7 @@ class CountingKernel(Kernel):
 
 
 class Pyro(Sampler):
-    """Pyro's own `MCMC(NUTS(model))` on the very same model."""
+    """Pyro's own `MCMC(NUTS(model))` on the same model."""
 
     name = "Pyro, 1 chain"
 
@@ -126,7 +126,7 @@ class Pyro(Sampler):
 
 
 class NumPyro(Sampler):
-    """NumPyro's NUTS; the first run, which compiles, is made twice."""
+    """NumPyro's NUTS; the first run compiles, and is therefore repeated."""
 
     def __init__(self, num_chains: int, chain_method: str = "sequential") -> None:
         self.name = f"NumPyro, {num_chains} chain{'s' * (num_chains > 1)}, {chain_method}"
@@ -162,7 +162,7 @@ class NumPyro(Sampler):
         begin = time.perf_counter()
         mcmc.run(jax.random.PRNGKey(seed), *self._data, extra_fields=("num_steps",))
         num_steps = int(mcmc.get_extra_fields()["num_steps"].sum())
-        num_steps = num_steps * (mcmc.num_warmup + mcmc.num_samples) // mcmc.num_samples  # warm-up's are not reported
+        num_steps = num_steps * (mcmc.num_warmup + mcmc.num_samples) // mcmc.num_samples  # with the warm-up
         samples = {k: torch.tensor(jax.device_get(v)) for k, v in mcmc.get_samples(group_by_chain=True).items()}
         return Result(_problem.functions(samples), num_steps, time.perf_counter() - begin)
 

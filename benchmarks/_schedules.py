@@ -5,7 +5,7 @@ from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler,
 
 
 def cosine(optimizer: Optimizer, *, num_epochs: int, is_warm: bool) -> LRScheduler:
-    """The rate on a cosine, after an epoch at a tenth of it if warm: first scales are not yet those of the data."""
+    """A cosine, after an epoch at a tenth of the rate if `is_warm`, in which the scales adapt to the data."""
     if not is_warm:
         return CosineAnnealingLR(optimizer, T_max=num_epochs)
     warm = ConstantLR(optimizer, factor=0.1, total_iters=1)

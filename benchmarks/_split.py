@@ -28,26 +28,27 @@ Numbers = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Setting:
-    """How a network is taught the tasks.
+    """How a network learns the tasks.
 
     Args:
-        is_bayesian: Means and standard deviations; else a point by maximum likelihood.
-        remembers: The posterior of one task is the prior of the next; else the prior stays N(0, 1).
-        is_joint: All tasks at once.
-        is_natural: Natural gradients; else Adam.
-        is_local: Local reparameterisation; else draws of the weights for all rows of a step.
+        is_bayesian: Whether to learn means and standard deviations; otherwise a point estimate by maximum likelihood.
+        remembers: Whether the posterior of a task is the prior of the next task; otherwise the prior stays N(0, 1).
+        is_joint: Whether to learn all tasks at once.
+        is_natural: Whether to use natural gradients; otherwise Adam.
+        is_local: Whether to use local reparameterisation; otherwise all rows of a step share draws of the weights.
         num_draws: Number of these draws.
         lr: Learning rate.
-        is_decayed: The rate on a cosine, anew for each task; else constant.
-        hessian_decay: Of natural gradients.
-        initial_hessian: Likewise; the new task's first precisions are the prior's plus this times the number of images.
-        num_warmup: Likewise; first steps of each task over which the rate rises.
-        first_scale: First standard deviation of weights.
+        is_decayed: Whether the rate falls along a cosine, anew for each task; otherwise it is constant.
+        hessian_decay: Decay of the Hessian of natural gradients.
+        initial_hessian: Initial Hessian of natural gradients: a new task starts with the precisions of the prior plus
+            this number times the number of images.
+        num_warmup: Number of first steps of each task over which the rate of natural gradients rises.
+        first_scale: Initial standard deviation of the weights.
         epochs: Passes over the images of a task.
-        batch_size: Images in a step; None is all.
-        first_epochs: Epochs of maximum likelihood before the first task, at whose end its means start.
-        coreset: Number of images of each task that are kept back, chosen at random. Before a prediction for a task,
-            the posterior goes on to learn from the images kept of this task.
+        batch_size: Number of images in a step; None uses all.
+        first_epochs: Number of epochs of maximum likelihood before the first task, whose means start at the result.
+        coreset: Number of images of each task that are kept for later, chosen at random. Before a prediction for a
+            task, a copy of the posterior also learns from the images that were kept of this task.
     """
 
     is_bayesian: bool = True
@@ -93,7 +94,7 @@ class MultiHead(nn.Module):
 
 
 def load(root: Path | None, validation: int) -> Images:
-    """MNIST; with validation, the last training images in the place of the test images."""
+    """MNIST; with validation, the last training images replace the test images."""
     images = load_images("mnist", root=root)
     if not validation:
         return images
@@ -111,9 +112,9 @@ class Learner:
     """A network that learns one task after the other, or all at once.
 
     Args:
-        setting: How.
+        setting: How the tasks are learned.
         images: Training and test images of ten classes.
-        seed: Seed of start, coresets, order and draws.
+        seed: Seed of the initial weights, coresets, order of images and draws.
     """
 
     def __init__(self, setting: Setting, images: Images, seed: int) -> None:
@@ -133,7 +134,7 @@ class Learner:
         """Time of training so far."""
 
     def accuracies(self, num_samples: int) -> Iterator[list[float]]:
-        """Test accuracies of all tasks so far, after each task; a joint learner gives those of all tasks once."""
+        """Test accuracies of all tasks so far, after each task; after joint learning, those of all tasks once."""
         if self._setting.is_joint:
             self._learn_jointly()
             yield [self.accuracy(task, num_samples) for task in range(NUM_TASKS)]
@@ -143,7 +144,7 @@ class Learner:
             yield [self.accuracy(known, num_samples) for known in range(task + 1)]
 
     def learn(self, task: int) -> None:
-        """Learn from the images of a task, starting with what is known."""
+        """Learn from the images of a task, starting at the present posterior."""
         setting, rows = self._setting, self._train[task]
         prior: pb.Prior = pb.NormalPrior(1.0)
         if task == 0 and setting.first_epochs:
@@ -161,7 +162,7 @@ class Learner:
         self._fit(model, self._guide(model), ((x, which), y), epochs=self._setting.epochs, seed=0)
 
     def as_prior(self) -> pb.Prior:
-        """The posterior of all tasks so far; the output layer of a new one has N(0, 1)."""
+        """The posterior of all tasks so far, as a prior; for the output layer of a new task the prior is N(0, 1)."""
         model = self._model(1, pb.NormalPrior(1.0), range(NUM_TASKS))
         posterior = pb.GuidePosterior(self._guide(model)).as_prior()
         known = {name.removeprefix("loc.") for name in self._numbers if name.startswith("loc.")}
@@ -227,7 +228,7 @@ class Learner:
         )
 
     def accuracy(self, task: int, num_samples: int) -> float:
-        """Share of a task's test images that are recognised."""
+        """Share of a task's test images that are classified correctly."""
         x, y = self._test[task]
         if self._setting.is_joint:
             model = self._model(1, pb.NormalPrior(1.0), range(NUM_TASKS))
@@ -242,7 +243,7 @@ class Learner:
         return metrics.accuracy(pb.predict(model, guide, inputs, num_samples=num_samples, seed=self._seed).probs, y)
 
     def _refreshed(self, task: int) -> tuple[pb.BayesianModel, nn.Module]:
-        """The posterior after the images of this task that were kept back; what the learner knows does not change."""
+        """The posterior after learning from the images that were kept of a task; the learner itself does not change."""
         rows = self._kept[task]
         model = self._model(len(rows[0]), self.as_prior(), range(task, task + 1))
         guide = self._guide(model)

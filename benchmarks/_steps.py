@@ -32,14 +32,15 @@ PRIOR_SCALE = 1.0
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings that all contenders share.
+    """Settings of all contenders.
 
     Args:
-        sizes: Layers of the ReLU network; for the convolutional one, the channels.
-        is_conv: Two convolutions and a linear layer on images of 28 x 28, instead of linear layers.
+        sizes: Sizes of the layers of the ReLU network; for a convolutional network, numbers of channels.
+        is_conv: Whether the network has two convolutions and a linear layer, for images of 28 x 28, instead of linear
+            layers.
         batch_size: Rows of a step.
         num_steps: Steps of a burst, and batches of the data.
-        num_data: Size of the data set in the ELBO; None is that of the data at hand.
+        num_data: Size of the data set in the ELBO; None uses the number of rows.
         device: Where to compute.
     """
 
@@ -117,7 +118,7 @@ class ResidualSetting(Setting):
 
 
 class Loop(ABC):
-    """Steps in a training loop of one's own."""
+    """Steps in a hand-written training loop."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -125,7 +126,7 @@ class Loop(ABC):
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor) -> Tensor | float:
-        """One step; returns the loss. A tensor is read after all steps, as in `fit_svi`: no step waits for it."""
+        """One step; returns the loss. As in `fit_svi`, a tensor is read only after all steps, so no step waits."""
 
     def burst(self) -> float:
         x, y = self.setting.data
@@ -155,11 +156,11 @@ class Differentiable(Loop):
 
 
 class HandWritten(Differentiable):
-    """Mean-field SVI of a ReLU network in plain torch: what the library must not be slower than.
+    """Mean-field SVI of a ReLU network in plain torch. The library must not be slower.
 
     Args:
         setting: The setting.
-        closed_form: Whether the KL is in closed form, or that of the weights drawn.
+        closed_form: Whether to use the KL in closed form; otherwise it is estimated from the drawn weights.
     """
 
     def __init__(self, setting: Setting, *, closed_form: bool = False) -> None:
@@ -180,7 +181,7 @@ class HandWritten(Differentiable):
                 ratio = (loc.square() + scale.square()) / (2 * PRIOR_SCALE**2)
                 terms.append((ratio - scale.log()).sum() + loc.numel() * (math.log(PRIOR_SCALE) - 0.5))
             else:
-                log_q = -0.5 * noise.square() - scale.log()  # both less log(2 pi) / 2
+                log_q = -0.5 * noise.square() - scale.log()  # log_q and log_p both omit log(2 pi) / 2
                 log_p = -weight.square() / (2 * PRIOR_SCALE**2) - math.log(PRIOR_SCALE)
                 terms.append((log_q - log_p).sum())
             weights.append(weight)
@@ -247,21 +248,21 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def mean_field(model: pb.BayesianModel) -> pb.MeanFieldGuide:
-    """The guide of all rows that name no other."""
+    """The guide of all rows that do not name another guide."""
     return pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=INITIAL_SCALE))
 
 
 class FitSVI:
-    """`fit_svi` as a user calls it: the seconds of the second epoch, over its steps.
+    """`fit_svi` as a user calls it; the time is that of the second epoch, divided by its number of steps.
 
     Args:
         setting: The setting; a `num_data` other than that of the data needs batches.
         prior: Prior of all weights.
         elbo: Class of the ELBO.
         estimator: Gradient estimator.
-        make_guide: From the model to its guide.
-        optimizer: From parameters to their optimizer; None is that of the setting.
-        in_batches: Give `fit_svi` a list of batches instead of the two tensors.
+        make_guide: Function from the model to its guide.
+        optimizer: Function from parameters to an optimizer; None uses the default of all contenders.
+        in_batches: Whether `fit_svi` gets a list of batches instead of the two tensors.
         execution: How steps are computed; None records them on a GPU.
     """
 
@@ -304,13 +305,13 @@ class FitSVI:
 
     def burst(self, **options: object) -> float:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="`num_data` is")  # it is meant to differ from the rows at hand
+            warnings.filterwarnings("ignore", message="`num_data` is")  # it differs from the number of rows on purpose
             posterior = self._fit(**options)
         return posterior.history.epochs[-1].seconds / self.setting.num_steps
 
 
 def natural(setting: Setting) -> FitSVI:
-    """Natural-gradient inference; parameters without a distribution have the optimizer of all other rows."""
+    """Natural-gradient inference; parameters without a distribution have the same optimizer as in all other rows."""
 
     def guide(model: pb.BayesianModel) -> pb.MeanFieldGuide:
         init = pb.NetworkInit(scale=INITIAL_SCALE)
@@ -325,7 +326,7 @@ def natural(setting: Setting) -> FitSVI:
 
 
 class OwnLoop:
-    """The same steps in a loop of one's own around `svi_step`, over the same batches as `FitSVI(in_batches=True)`.
+    """The same steps in a hand-written loop around `svi_step`, over the same batches as `FitSVI(in_batches=True)`.
 
     Args:
         setting: The setting.
@@ -343,7 +344,7 @@ class OwnLoop:
             for _ in range(2):
                 start = time.perf_counter()
                 elbos = [step(x, y).elbo for x, y in self._batches]
-                torch.stack(elbos).tolist()  # where a GPU is waited for
+                torch.stack(elbos).tolist()  # waits for a GPU
                 seconds = time.perf_counter() - start
         return seconds / self.setting.num_steps
 

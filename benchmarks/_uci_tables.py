@@ -38,7 +38,7 @@ PUBLISHED = {
         "yacht": {"rmse": (1.32, None), "log_likelihood": (-1.62, None)},
     },
 }
-"""Means and standard errors of others. MC dropout: tuned, one hidden layer of 50, from the files of each split in
+"""Published means and standard errors. MC dropout: tuned, one hidden layer of 50, from the files of each split in
 https://github.com/yaringal/DropoutUncertaintyExps; mean field: one hidden layer of 50, by SVI in Pyro, whose standard
 errors are not known."""
 
@@ -54,7 +54,7 @@ MEDIANS = {
 
 
 def report(rows: Iterable[Row], searched: Iterable[Row], methods: Sequence[Method]) -> str:
-    """All tables, with what was chosen and what it took."""
+    """All tables, with the chosen settings and the time."""
     rows, searched = list(rows), list(searched)
     parts = [f"{title}:\n\n{table(rows, metric, methods)}" for metric, title in TITLES.items()]
     parts += [f"{title}:\n\n{medians(rows, metric, methods)}" for metric, title in MEDIANS.items()]
@@ -71,10 +71,10 @@ def report(rows: Iterable[Row], searched: Iterable[Row], methods: Sequence[Metho
 
 
 def table(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
-    """Means over the splits with their standard errors, and the number of splits where it is not 20.
+    """Means over the splits with their standard errors, and the number of splits if it is not 20.
 
-    The best is bold if it is ahead of each of the others by more than the standard error of the differences, and its
-    chains, if it has any, agree on each split. A star marks chains that do not.
+    The best method is bold if it is better than each other method by more than the standard error of the differences,
+    and if its chains, if any, agree on every split. A star marks methods whose chains disagree.
     """
     values = {key: {row["split"]: row[metric] for row in some} for key, some in by_cell(rows).items()}
     starred = disagreeing(rows)
@@ -92,7 +92,7 @@ def table(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
 
 
 def leader(values: Mapping[tuple[object, object], Mapping[object, float]], name: str, metric: str) -> object:
-    """The best method of a data set, None unless it leads each of the others on the splits that both ran."""
+    """The best method of a data set; None unless it leads every other method on the splits that both ran."""
     if metric not in ("rmse", "log_likelihood"):
         return None
     sign = -1 if metric == "rmse" else 1
@@ -142,7 +142,7 @@ def chain_table(rows: Sequence[Row], methods: Sequence[Method]) -> str:
 
 
 def setting_lines(rows: Sequence[Row], methods: Sequence[Method]) -> str:
-    """What was chosen, where there was a choice."""
+    """The chosen settings of all methods that have several."""
     cells = by_cell(rows)
     lines = []
     for method in methods:
@@ -154,7 +154,7 @@ def setting_lines(rows: Sequence[Row], methods: Sequence[Method]) -> str:
 
 
 def in_words(setting: Setting, grid: Sequence[Setting]) -> str:
-    """The numbers that differ in the grid."""
+    """The numbers of a setting that vary in the grid."""
     values = asdict(setting)
     varied = [name for name in values if len({asdict(one)[name] for one in grid}) > 1]
     return ", ".join(f"{name.replace('_', ' ')} {values[name]:g}" for name in varied)

@@ -1,4 +1,4 @@
-"""What the networks of `uci` are measured against: scikit-learn's regressors, and BNNRegressor with its defaults."""
+"""Methods beside the networks of `uci`: scikit-learn's regressors, and BNNRegressor with its defaults."""
 
 import math
 import warnings
@@ -17,7 +17,7 @@ from pyro_bnn import BNNRegressor
 from ._regression import LEVEL, Budget, Method, Problem, Score, Setting
 
 MOST_ROWS = 1500
-"""A Gaussian process takes time that grows with the cube of the rows: of more rows so many are drawn."""
+"""Largest number of rows for a Gaussian process, chosen at random, since its time grows with their cube."""
 
 
 class Gaussian(Method):
@@ -25,12 +25,12 @@ class Gaussian(Method):
 
     @abstractmethod
     def predict(self, problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-        """Means and standard deviations at the test inputs, shape (M,) each, and the scale of the noise."""
+        """Means and standard deviations at the test inputs, shape (M,) each, and the noise scale."""
 
     def evaluate(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Score:
         """See :meth:`Method.evaluate`."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # of hyperparameters at a bound
+            warnings.simplefilter("ignore", ConvergenceWarning)  # if a hyperparameter reaches a bound
             mean, scale, noise = self.predict(problem, seed)
         y = problem.y_test.numpy().ravel()
         half = norm.ppf((1 + LEVEL) / 2) * scale
@@ -43,7 +43,7 @@ class Gaussian(Method):
 
 
 class GaussianProcess(Gaussian):
-    """A length scale for each input, and a noise level, all by marginal likelihood."""
+    """A length scale for each input and a noise level, chosen by marginal likelihood."""
 
     name = "Gaussian process"
 
@@ -71,11 +71,11 @@ class Ridge(Gaussian):
 
 
 class Defaults(Method):
-    """BNNRegressor with its defaults, but for the method.
+    """BNNRegressor with its defaults, except for the method.
 
     Args:
-        name: Row of the tables.
-        method: `method` of the estimator.
+        name: Name of the method in the tables.
+        method: Argument `method` of the estimator.
     """
 
     def __init__(self, name: str, method: str) -> None:

@@ -1,8 +1,8 @@
 """CIFAR-10 with ResNet-20, trained for a few epochs by several methods: `python -m benchmarks.cifar`.
 
-A point by SGD with momentum, or by Adam; the mode of the posterior; all weights Bayesian by natural gradients; SWAG;
-the last layer of the mode made Bayesian, by SVI and by Laplace's method; and with several seeds an ensemble of their
-points. A run that was interrupted goes on where it was, and the tables are in the folder after every network.
+The methods are maximum likelihood by SGD with momentum or by Adam; the mode of the posterior; natural gradients for all
+weights; SWAG; SVI and Laplace's method for the last layer of the mode; and an ensemble of several seeds. An interrupted
+run can be resumed, and the tables are written after every network.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from ._residual import Pictures, Problem, Setting
 from ._results import write_json
 
 BELOW = {"last-layer": "map", "laplace": "map", "natural-refreshed": "natural"}
-"""The network on which a last layer stands, or whose batch normalisation is refreshed."""
+"""The network that gives the layers below a random last layer, or whose batch normalisation is refreshed."""
 
 SETTINGS: dict[str, Setting] = {
     "sgd": Setting("point", lr=0.1, has_momentum=True, kl_weight=0.0),
@@ -42,16 +42,16 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True)
 class Task:
-    """One network to be trained and measured.
+    """One network to train and measure.
 
     Args:
         method: A name in `SETTINGS`.
-        seed: Seed of start, order, augmentation and draws.
-        num_train: Number of training images; None is all.
-        validation: Number of training images to report on, in place of the test images; 0 is the test set.
+        seed: Seed of the initial weights, order of images, augmentation and draws.
+        num_train: Number of training images; None uses all.
+        validation: Number of training images to report on instead of the test images; 0 uses the test images.
         width: Channels of the first stage.
         setting: How it is trained.
-        point: How the network was trained on which it stands; None if it is trained itself.
+        point: How the network below was trained; None if there is none.
     """
 
     method: str
@@ -68,7 +68,7 @@ class Task:
 
     @property
     def below(self) -> "Task":
-        """The task whose network this one stands on."""
+        """The task of the network from which this task starts."""
         assert self.point is not None
         return replace(self, method=BELOW[self.method], setting=self.point, point=None)
 
@@ -77,12 +77,12 @@ Network = tuple[Problem, pb.Posterior]
 
 
 class Runs:
-    """The networks in a folder; what an earlier run did is not repeated.
+    """The networks in a folder; finished work of earlier runs is not repeated.
 
     Args:
         out: The folder.
         data: Function that loads the images.
-        num_samples: Draws of an ensemble.
+        num_samples: Number of draws of an ensemble.
         device: Where to compute.
         echo: Function that prints.
     """
@@ -101,7 +101,7 @@ class Runs:
         """Train, measure and record one network.
 
         Raises:
-            ValueError: If the folder holds another network of that name.
+            ValueError: If the folder holds another network with the same name.
         """
         record, is_done = self._found(task.name, asdict(task))
         if not is_done:
@@ -127,7 +127,7 @@ class Runs:
         return record
 
     def _found(self, name: str, task: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """What is recorded of a network, and whether that is all."""
+        """The record of a network, and whether it is complete."""
         path = self._out / f"{name}.json"
         record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"task": task}
         if record["task"] != task:
@@ -193,23 +193,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--data", type=Path, help="folder with cifar-10-batches-py, or with train.npz and test.npz of packed images"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for results; what is there is not done again")
+    parser.add_argument("--out", type=Path, required=True, help="folder for results; finished work is not repeated")
     parser.add_argument("--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="METHOD")
     parser.add_argument(
-        "--change", nargs="+", default=[], metavar="NAME=NUMBER", help="settings in place of a method's own"
+        "--change", nargs="+", default=[], metavar="NAME=NUMBER", help="replaces settings of the methods"
     )
-    parser.add_argument("--epochs", type=int, help="of all but the last layers, instead of their own number")
-    parser.add_argument("--ensemble", choices=list(SETTINGS), metavar="METHOD", help="also mix its points of all seeds")
-    parser.add_argument("--unknown", type=Path, help="folder with FashionMNIST, for images of no known class")
+    parser.add_argument("--epochs", type=int, help="number of epochs, except for last layers; default: that of each")
+    parser.add_argument("--ensemble", choices=list(SETTINGS), metavar="METHOD", help="also mix networks of all seeds")
+    parser.add_argument("--unknown", type=Path, help="folder with FashionMNIST, for images of unknown classes")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="SEED")
-    parser.add_argument("--samples", type=int, default=16, help="draws of an ensemble")
-    parser.add_argument("--train", type=int, help="use only so many training images, chosen at random")
+    parser.add_argument("--samples", type=int, default=16, help="number of draws of an ensemble")
+    parser.add_argument("--train", type=int, help="number of training images, chosen at random")
     parser.add_argument(
-        "--validation", type=int, default=0, help="set so many training images aside and report on them"
+        "--validation", type=int, default=0, help="number of training images to set aside and report on"
     )
     parser.add_argument("--width", type=int, default=16, help="channels of the first stage")
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads of torch")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
     given.out.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Split MNIST, one task after the other, beside Nguyen et al. (2018): `python -m benchmarks.continual`. See README.md.
 
-Each method and seed leaves one line in FOLDER/results.jsonl; what is there already is not run again. The tables are
-also written to FOLDER/tables.md.
+Each method and seed adds one line to FOLDER/results.jsonl; existing lines are not computed again. The tables are also
+written to FOLDER/tables.md.
 """
 
 import argparse
@@ -31,10 +31,10 @@ SETTINGS: dict[str, Setting] = {
     "vcl-published": replace(PROGRAM, is_local=False, num_draws=10),
     "vcl-published-local": PROGRAM,
 }
-"""*forgetful* is *vcl* with the prior N(0, 1) for each task. *vcl-published* has the numbers of the article's program,
-https://github.com/nvcuong/variational-continual-learning, ddm/: batches of all images, 120 steps in all, the first
-task's means at a maximum of the likelihood, ten draws of all weights a step. *vcl-published-local* has one draw of each
-unit and image in the place of these ten."""
+"""*forgetful* is *vcl* with the prior N(0, 1) for each task. *vcl-published* has the settings of the article's program,
+https://github.com/nvcuong/variational-continual-learning, ddm/: batches of all images, 120 steps, the first task's
+means start at maximum likelihood, ten draws of all weights in each step. *vcl-published-local* replaces these ten draws
+by one draw for each unit and image."""
 
 PUBLISHED = {
     "EWC": 63.1,
@@ -47,7 +47,7 @@ PUBLISHED = {
 
 
 def run(setting: Setting, seed: int, *, root: Path | None, validation: int, num_samples: int) -> Row:
-    """Teach a network all tasks, and test it after each."""
+    """Train a network on all tasks, and test it after each."""
     learner = Learner(setting, load(root, validation), seed)
     accuracies = list(learner.accuracies(num_samples))
     threads = f"{torch.get_num_threads()} thread(s) on {os.cpu_count()} cores"
@@ -92,7 +92,7 @@ def _cell(values: Sequence[float | None]) -> str:
 
 
 def read(file: Path, **wanted: object) -> list[Row]:
-    """The rows that were made with these options and today's settings."""
+    """The rows that were made with these options and the present settings."""
     return [row for row in read_rows(file) if all(row[name] == value for name, value in wanted.items())]
 
 
@@ -104,10 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="NAME", help=", ".join(SETTINGS)
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
-    parser.add_argument("--epochs", type=int, help="of all methods, instead of each one's own number")
-    parser.add_argument("--samples", type=int, default=100, help="draws of a prediction")
+    parser.add_argument("--epochs", type=int, help="number of epochs of all methods; default: that of each")
+    parser.add_argument("--samples", type=int, default=100, help="number of draws of a prediction")
     parser.add_argument(
-        "--validation", type=int, default=0, help="set so many training images aside and report on them"
+        "--validation", type=int, default=0, help="number of training images to set aside and report on"
     )
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -1,8 +1,8 @@
 """Coverage and width of 90 % intervals on six UCI data sets: `python -m benchmarks.coverage`. See README.md.
 
-A fifth of the training rows of each split calibrates the intervals of a network that was fitted to the others. MAPIE
-corrects the same network on the same rows. Each split leaves a line for each kind of interval in FOLDER/coverage.jsonl;
-what is there is not run again.
+A fifth of the training rows of each split calibrates the intervals of a network that was fitted to the other rows.
+MAPIE calibrates the same network with the same rows. Each split adds a line for each kind of interval to
+FOLDER/coverage.jsonl; existing lines are not computed again.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MAPIE = "MAPIE, absolute"
 
 
 def measured(low: Tensor, high: Tensor, y: Tensor, sd: Tensor) -> Row:
-    """Coverage, in all and in the thirds of the rows with the smallest, middle and largest predicted deviations.
+    """Width, and coverage of all rows and of the thirds with the smallest, middle and largest predicted deviations.
 
     The width is divided by the standard deviation of the targets.
     """
@@ -79,10 +79,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder that contains uci/NAME; default $PYRO_BNN_DATA")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--datasets", nargs="+", choices=UCI_SETS, default=UCI_SETS, metavar="NAME")
-    parser.add_argument("--splits", type=int, default=20, help="the first so many")
-    parser.add_argument("--method", default="svi", help="of BNNRegressor; default: %(default)s")
+    parser.add_argument("--splits", type=int, default=20, help="number of splits, from the first")
+    parser.add_argument("--method", default="svi", help="method of BNNRegressor; default: %(default)s")
     options = parser.parse_args()
-    warnings.simplefilter("ignore", ConvergenceWarning)  # intervals are corrected whatever the fit
+    warnings.simplefilter("ignore", ConvergenceWarning)  # calibration works for any fit
     torch.set_num_threads(1)
     file = options.out / "coverage.jsonl"
     options.out.mkdir(parents=True, exist_ok=True)

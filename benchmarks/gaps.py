@@ -1,7 +1,7 @@
 """Regression where no training row is near: `python -m benchmarks.gaps`. See README.md.
 
 For each input there is one split. Its test rows are those in the middle third of that input's distinct values, its
-training rows the others. Each fit leaves one line in FOLDER/gaps.jsonl; what is there already is not run again.
+training rows the others. Each fit adds one line to FOLDER/gaps.jsonl; existing lines are not computed again.
 """
 
 import argparse
@@ -32,13 +32,13 @@ METHODS: dict[str, Method] = {
 
 
 def gap(values: np.ndarray) -> np.ndarray:
-    """Whether each row is in the middle third of the distinct values, of which there may be few."""
+    """For each row, whether its value is in the middle third of the distinct values."""
     low, high = np.quantile(np.unique(values), [1 / 3, 2 / 3])
     return (values > low) & (values <= high)
 
 
 def gaps_of(data: Regression) -> Iterator[tuple[int, Regression]]:
-    """The splits of all rows, each with the number of its input; inputs of two values have no middle."""
+    """The splits of all rows, each with the index of its input; inputs with two values have no split."""
     x, y = torch.cat([data.x_train, data.x_test]), torch.cat([data.y_train, data.y_test])
     for column in range(x.shape[1]):
         is_test = torch.from_numpy(gap(x[:, column].numpy()))
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--datasets", nargs="+", choices=UCI_SETS, default=SETS, metavar="NAME")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS], metavar="NAME")
-    parser.add_argument("--inputs", type=int, help="the first so many of each data set")
+    parser.add_argument("--inputs", type=int, help="number of inputs of each data set, from the first")
     options = parser.parse_args()
     torch.set_num_threads(1)
     file = options.out / "gaps.jsonl"

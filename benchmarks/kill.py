@@ -1,4 +1,4 @@
-"""Kill training processes at random moments, resume them, and compare with a run that was left alone.
+"""Kill training processes at random moments, resume them, and compare with an uninterrupted run.
 
 ``python -m benchmarks.kill`` does so twenty times and prints a line for each. The comparison is exact: history,
 parameters, buffers and statistics must agree in every bit.
@@ -25,14 +25,14 @@ CASES = ("pruned", "loader", "direct", "pyro", "estimator", "cosine")
 
 
 def fit(case: str, path: Path) -> str:
-    """Fit, or go on if there is a checkpoint; returns the digest of everything that was learned and recorded."""
+    """Fit, or resume if there is a checkpoint; returns a digest of everything that was learned and recorded."""
     import pyro_bnn as pb  # a killed process should spend its life in the fit, not in imports of the parent
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
     x, num_epochs = torch.randn(300, 8), 12
     y = x[:, :2].sin() + 0.1 * torch.randn(300, 2)
-    middle = nn.Identity() if case == "estimator" else nn.BatchNorm1d(32)  # which would mix an estimator's rows
+    middle = nn.Identity() if case == "estimator" else nn.BatchNorm1d(32)  # it mixes rows, so no estimator supports it
     net = nn.Sequential(nn.Linear(8, 32), middle, nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=300)
     guide = pb.auto_guide(AutoNormal, model) if case == "pyro" else pb.MeanFieldGuide(model)
@@ -73,7 +73,7 @@ def killed_and_resumed(case: str, folder: Path, *, seed: int, num_kills: int) ->
     """Kill a fit at random moments between its first step and its end, and resume it each time.
 
     Returns:
-        Number of kills that hit a running fit, and whether its result is that of an uninterrupted run.
+        Number of kills that hit a running fit, and whether the final result is that of an uninterrupted run.
     """
     whole, _ = start(case, folder / "whole").communicate()
     path, moments, kills = folder / "killed", random.Random(seed), 0
@@ -95,7 +95,7 @@ def killed_and_resumed(case: str, folder: Path, *, seed: int, num_kills: int) ->
 def main() -> None:
     """Run the program."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", nargs="?", help="a single fit, to be killed")
+    parser.add_argument("case", nargs="?", help="run this single fit, which can be killed")
     parser.add_argument("path", nargs="?", type=Path)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first run, which is its seed")

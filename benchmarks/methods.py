@@ -1,9 +1,9 @@
 """Ten methods on FashionMNIST, cost beside quality: `python -m benchmarks.methods`.
 
-First each method's settings are chosen: a few are fitted to 50,000 training images, and that of the smallest NLL on the
-other 10,000 is taken. Then all training images are fitted, and the test images measured. Each cell leaves one line in
-FOLDER/results.jsonl (those of the search in FOLDER/search.jsonl) when it is done, and is not run again. Tables and
-picture are written anew after each cell.
+First the settings of each method are chosen: a few are fitted to 50,000 training images, and the one with the smallest
+NLL on the other 10,000 is used. Then each method is fitted to all training images and measured on the test images. Each
+fit adds one line to FOLDER/results.jsonl, or in the search to FOLDER/search.jsonl, and is not repeated later. Tables
+and picture are written after each line of results.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class Table:
 
     Args:
         network: The network.
-        load: Function from "on validation images?" to the images.
+        load: Function that loads the images; its argument says whether to report on validation images.
         out: The folder.
         echo: Function that prints.
     """
@@ -41,12 +41,12 @@ class Table:
         self._pictures: dict[bool, Pictures] = {}
 
     def rows(self, file: str) -> list[Row]:
-        """What is there, of the same network and budget."""
+        """The existing rows of a file with the same network and budget."""
         network = asdict(self._network)
         return [row for row in read_rows(self._out / file) if row["network"] == network]
 
     def search(self, method: type[Method]) -> Method:
-        """The setting with the smallest NLL on the validation images; what was tried before is not tried again."""
+        """The setting with the smallest NLL on the validation images; earlier fits of the search are not repeated."""
         settings = method.grid(self._network, PointSetting() if method is Deterministic else self._point())
         if len(settings) == 1:
             return settings[0]
@@ -98,7 +98,7 @@ class Table:
 
     def write(self) -> str:
         """Write tables and picture; returns the tables."""
-        latest = {(row["method"], row["seed"]): row for row in self.rows("results.jsonl")}  # of another choice before
+        latest = {(row["method"], row["seed"]): row for row in self.rows("results.jsonl")}  # without earlier choices
         rows = sorted(latest.values(), key=lambda row: row["seed"])
         text = _methods_tables.report(rows, self.rows("search.jsonl"))
         (self._out / "tables.md").write_text(text)
@@ -117,12 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--network", choices=list(NETWORKS), default="mlp")
     parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="METHOD", help=", ".join(names))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
-    parser.add_argument("--search", action="store_true", help="choose settings on validation images, and no more")
-    parser.add_argument("--epochs", type=int, help="instead of the network's own number")
-    parser.add_argument("--draws", type=int, help="draws of a prediction, likewise")
-    parser.add_argument("--units", type=int, help="of each hidden layer of the MLP, likewise")
-    parser.add_argument("--train", type=int, help="use only so many training images, chosen at random")
-    parser.add_argument("--test", type=int, help="use only the first so many images to report on")
+    parser.add_argument("--search", action="store_true", help="only choose settings on validation images")
+    parser.add_argument("--epochs", type=int, help="number of epochs; default: that of the network")
+    parser.add_argument("--draws", type=int, help="number of draws of a prediction; default: that of the network")
+    parser.add_argument("--units", type=int, help="number of units of each hidden layer of the MLP")
+    parser.add_argument("--train", type=int, help="number of training images, chosen at random")
+    parser.add_argument("--test", type=int, help="number of images to report on, from the first")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)

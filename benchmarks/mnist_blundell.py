@@ -1,9 +1,9 @@
 """MNIST with two hidden layers, beside Blundell et al. (2015): `python -m benchmarks.mnist_blundell`.
 
 Six networks: plain and with dropout, both by maximum likelihood; Bayesian with a Gaussian prior, with a scale mixture,
-and by our own recipe, with Adam and with natural gradients. Every number of a row is of one posterior: error,
-calibration, detection of FashionMNIST, and what is left of it when most weights are removed. A run that was interrupted
-goes on with the network that it was at.
+and by our own recipe, with Adam and with natural gradients. All numbers of a row are of one posterior: error,
+calibration, detection of FashionMNIST, and errors when most weights are removed. An interrupted run can be resumed;
+finished networks are not repeated.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from . import _blundell
 from ._blundell import Setting
 from ._results import write_json
 
-# Our own. Heuristic, chosen at 400 units on 10,000 training images set aside: a slab no wider than the weights, a cold
-# posterior, and pixels left out at random while training. See docs/results.
+# Our own settings. Heuristic, chosen for 400 units on 10,000 training images set aside: a wide component no wider
+# than the weights, a cold posterior, and dropout of pixels. See docs/results.
 RECIPE = Setting(prior="mixture:0.5,0.1,0.0025", kl_weight="0.05", input_dropout=0.2, batch_size=256, epochs=70)
 
 NATURAL = replace(
@@ -60,13 +60,13 @@ PUBLISHED_PRUNED_ERROR = {0.0: 1.24, 0.5: 1.24, 0.75: 1.24, 0.95: 1.29, 0.98: 1.
 
 @dataclass(frozen=True)
 class Task:
-    """One network to be trained and measured.
+    """One network to train and measure.
 
     Args:
         method: A name in `SETTINGS`.
         units: Number of units of each hidden layer.
-        seed: Seed of start, batch order and draws.
-        validation: Number of training images to report on, in place of the test images; 0 is the test set.
+        seed: Seed of the initial weights, the order of batches and the draws.
+        validation: Number of training images to report on instead of the test images; 0 uses the test images.
         setting: How it is trained.
     """
 
@@ -90,10 +90,10 @@ def run(
     device: str,
     echo: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train, measure and record one network; parts that an earlier run did are not repeated.
+    """Train, measure and record one network; finished parts of earlier runs are not repeated.
 
     Raises:
-        ValueError: If the folder holds another network of that name.
+        ValueError: If the folder holds another network with the same name.
     """
     path = out / f"{task.name}.json"
     record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"task": asdict(task)}
@@ -138,7 +138,7 @@ def _machine(device: str) -> str:
 
 
 def show(records: Sequence[dict[str, Any]]) -> str:
-    """Markdown: one table of the networks, and one of each posterior when pruned."""
+    """Tables in Markdown: one of all networks, and one for each pruned posterior."""
     lines = [
         (
             "| network | published error | mean weights | ensemble | NLL | ECE | AUROC entropy | AUROC mutual inf. "
@@ -207,7 +207,7 @@ def changed(setting: Setting, changes: Sequence[str]) -> Setting:
         changes: Texts NAME=VALUE.
 
     Raises:
-        ValueError: If a text names no setting, or the value is of another kind.
+        ValueError: If a text does not name a setting, or the value has the wrong type.
     """
     for change in changes:
         name, _, value = change.partition("=")
@@ -221,19 +221,19 @@ def changed(setting: Setting, changes: Sequence[str]) -> Setting:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with MNIST/raw and FashionMNIST/raw")
-    parser.add_argument("--out", type=Path, required=True, help="folder for results; what is there is not done again")
+    parser.add_argument("--out", type=Path, required=True, help="folder for results; finished work is not repeated")
     parser.add_argument("--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="METHOD")
     parser.add_argument("--units", nargs="+", type=int, default=[400, 1200])
-    parser.add_argument("--epochs", type=int, help="of all methods, instead of each one's own number")
+    parser.add_argument("--epochs", type=int, help="number of epochs of all methods; default: that of each")
     parser.add_argument(
         "--change",
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="of all methods, other settings than their own, such as lr=0.01 kl_weight=0.1",
+        help="replaces settings of all methods, such as lr=0.01 kl_weight=0.1",
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--samples", type=int, default=100, help="draws of an ensemble")
+    parser.add_argument("--samples", type=int, default=100, help="number of draws of an ensemble")
     parser.add_argument(
         "--validation",
         type=int,
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "the test sets: the way to choose a recipe",
     )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=2, help="of torch")
+    parser.add_argument("--threads", type=int, default=2, help="number of threads of torch")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
     given.out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Chains from modes on a table of numbers: `python -m benchmarks.modes airfoil.csv`.
 
 One fifth of the rows are test rows, `train_test_split(test_size=0.2, random_state=0)`; inputs and target are
-standardised by the others. The network has four hidden layers of 16 ReLU units, a mean and a log variance; the prior is
-N(0, 1).
+standardised by the training rows. The network has four hidden layers of 16 ReLU units, a mean and a log variance; the
+prior is N(0, 1).
 """
 
 import argparse
@@ -27,7 +27,8 @@ HIDDEN = (16, 16, 16, 16)
 def scores(table: Path, seed: int, num_chains: int, num_warmup: int, num_samples: int) -> dict[str, float]:
     """RMSE, NLL and CPU seconds of one run, in units of the standardised target.
 
-    `nll` is that of the Gaussian with the prediction's mean and variance, `mixture` that of the prediction itself.
+    `nll` is the NLL of the Gaussian with the prediction's mean and variance, `mixture` the NLL of the prediction
+    itself.
     """
     frame = pd.read_csv(table)
     parts = train_test_split(frame.iloc[:, :-1], frame.iloc[:, -1:], test_size=0.2, random_state=0)

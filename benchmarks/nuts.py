@@ -22,7 +22,7 @@ def moments(result: Result) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def largest_z_score(a: list[Result], b: list[Result]) -> float:
-    """Largest z-score of the differences between two samplers, each with all of its repeats."""
+    """Largest z-score of the differences between two samplers, over all repeats of each."""
     means, variances = zip(*(_pooled(results) for results in (a, b)), strict=True)
     return float(((means[0] - means[1]) / (variances[0] + variances[1]).sqrt()).abs().max())
 
@@ -73,15 +73,15 @@ def samplers(only: str) -> list[Sampler]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a run of minutes whose figures mean little")
-    parser.add_argument("--repeats", type=int, default=3, help="interleaved, each with its own seed; Pyro gets one")
-    parser.add_argument("--draws", type=int, default=500, help="of each chain, after as many warm-up draws")
+    parser.add_argument("--quick", action="store_true", help="run for a few minutes; the figures are rough")
+    parser.add_argument("--repeats", type=int, default=3, help="interleaved repeats with own seeds; Pyro gets one")
+    parser.add_argument("--draws", type=int, default=500, help="draws of each chain, after as many warm-up draws")
     parser.add_argument("--only", default="", metavar="TEXT", help="samplers whose name contains this")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
-    warnings.simplefilter("ignore", ConvergenceWarning)  # of short runs; the table has their ESS
+    warnings.simplefilter("ignore", ConvergenceWarning)  # runs are short on purpose; the table has their ESS
     draws, repeats = (50, 1) if arguments.quick else (arguments.draws, arguments.repeats)
     chosen = samplers(arguments.only)
     if not chosen:

@@ -2,8 +2,9 @@
 
 A round is one call of each job. After each round the process is measured: resident memory, open file descriptors,
 threads, live tensors, Pyro's parameter store and its stack of handlers. The first third of the rounds is warm-up.
-Memory is flat if the line through the rest rises by less than 2 % of it in all, or by less than 3 standard errors; a
-count is flat if it ends no higher than it was at some time in the warm-up. The exit code is 1 if anything grows.
+Memory is flat if the line through the later rounds rises by less than 2 % of the memory, or by less than 3 standard
+errors. A count is flat if its last value is at most its largest value during warm-up. The exit code is 1 if anything
+grows.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyro_bnn as pb
 
 Job = Callable[[Path], object]
-"""A piece of work; it may write files into the folder, which is empty before and is removed afterwards."""
+"""A piece of work. It may write files into the folder, which is empty at first and is removed at the end."""
 
 LEAST_ROUNDS = 6
 LARGEST_SHARE = 0.02
@@ -86,7 +87,7 @@ def fit_from_a_loader(folder: Path) -> None:
 
 
 def resume(folder: Path) -> None:
-    """A fit that writes a checkpoint at every step, and one that goes on from it."""
+    """A fit that writes a checkpoint at every step, and a fit that resumes from it."""
     rows, path = data(), folder / "checkpoint"
     own = model()
     fit(own, pb.MeanFieldGuide(own), rows, checkpoint=pb.Checkpoint(path, minutes=0), num_epochs=2, seed=1)
@@ -151,7 +152,7 @@ JOBS: dict[str, Job] = {
 
 
 def measure() -> dict[str, int]:
-    """The process as it is now, after the garbage is collected."""
+    """The present measurements of the process, after garbage collection."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
@@ -176,15 +177,15 @@ def slope(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Trend:
-    """How something has changed over the rounds.
+    """How a measurement changed over the rounds.
 
     Args:
-        name: What it is.
-        first: Its value in the first round after the warm-up.
-        last: Its value in the last round.
+        name: Name of the measurement.
+        first: Value in the first round after the warm-up.
+        last: Value in the last round.
         per_round: Slope of the line through the rounds after the warm-up.
-        standard_error: Its standard error.
-        is_flat: Whether it does not grow.
+        standard_error: Standard error of the slope.
+        is_flat: Whether the measurement does not grow.
     """
 
     name: str
@@ -200,7 +201,7 @@ class Trend:
 
 
 def trend(name: str, values: Sequence[float]) -> Trend:
-    """The trend of a count, or of memory if its name says so."""
+    """The trend of a measurement: memory if its name says so, otherwise a count."""
     warmup, rest = values[: len(values) // 3], values[len(values) // 3 :]
     per_round, error = slope(rest)
     is_flat = rest[-1] <= max(warmup)
@@ -211,7 +212,7 @@ def trend(name: str, values: Sequence[float]) -> Trend:
 
 
 def soak(jobs: Mapping[str, Job], *, seconds: float) -> list[Trend]:
-    """Do all jobs again and again, for some time and at least six rounds; print a line per minute."""
+    """Repeat all jobs for some time, and for at least six rounds; print a line per minute."""
     begin, said, rounds = time.monotonic(), 0.0, []
     while len(rounds) < LEAST_ROUNDS or time.monotonic() - begin < seconds:
         for job in jobs.values():
@@ -231,12 +232,12 @@ def main() -> None:
     """Run the program."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--quick", action="store_true", help="some seconds, without the compiler; the verdict is rough")
-    parser.add_argument("--only", action="append", choices=JOBS, help="this job alone; may be repeated")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the trends here, too")
+    parser.add_argument("--quick", action="store_true", help="run for seconds without a compiler; a rough verdict")
+    parser.add_argument("--only", action="append", choices=JOBS, help="run only this job; may be repeated")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the trends to this file")
     arguments = parser.parse_args()
     if not Path("/proc/self/statm").exists():
-        parser.error("this reads /proc, which is only on Linux.")
+        parser.error("the benchmark reads /proc, which exists only on Linux.")
     torch.set_num_threads(1)
     names = arguments.only or [name for name in JOBS if not (arguments.quick and name == "compiled")]
     with warnings.catch_warnings():

@@ -1,8 +1,8 @@
 """The estimators' defaults on tables beside scikit-learn's estimators: `python -m benchmarks.tables`. See README.md.
 
-`classes`: five data sets, stratified splits with a fifth of the rows as test rows. `airfoil` and `bikesharing`: the
-protocol of Sommer et al. (2025): one split (`random_state=0`), several seeds, in units of the standardised target.
-Each fit leaves one line in FOLDER/tables.jsonl; what is there already is not run again.
+Classes: five data sets, stratified splits with a fifth of the rows as test rows. `airfoil` and `bikesharing`: the
+protocol of Sommer et al. (2025), with one split (`random_state=0`), several seeds, and scores in units of the
+standardised target. Each fit adds one line to FOLDER/tables.jsonl; existing lines are not computed again.
 """
 
 import argparse
@@ -79,7 +79,7 @@ Gaussians = tuple[np.ndarray, np.ndarray]
 
 
 def by_xgboost(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int) -> Gaussians:
-    """Means alone; one standard deviation, that of the errors on a tenth of the rows, which also end the training."""
+    """Means, and one standard deviation: that of the errors on a tenth of the rows, which also end training."""
     import xgboost
 
     x, x_held, y, y_held = train_test_split(x, y, test_size=0.1, random_state=seed)
@@ -114,7 +114,7 @@ def by_ngboost(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int) -> G
 
 
 def by_bde(members: int, warmup: int, samples: int) -> Callable[..., Gaussians]:
-    """The package of the published table, with its network and numbers of members and steps."""
+    """The package of the published table, with its network and its numbers of members and steps."""
 
     def fit(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int) -> Gaussians:
         import bde
@@ -144,7 +144,7 @@ RIVALS: dict[str, Callable[..., Gaussians]] = {
     "sklearn-contrib-bde, 4 x 6,000": by_bde(4, 5000, 1000),
     "sklearn-contrib-bde, 10 x 51,000": by_bde(10, 50_000, 1000),
 }
-"""Regression by other packages, untuned; they must be installed, and are not run unless named."""
+"""Regression by other packages, without tuning. They must be installed, and run only if they are named."""
 
 USUAL = (*CLASSIFIERS, "BNNRegressor()")
 MOST_SEEDS = 5
@@ -162,7 +162,7 @@ def by_default(
 
 
 def regressed(name: str, method: str, seed: int, folder: Path, limit: float | None) -> dict[str, Any]:
-    """Scores in the published protocol; `nll` is that of the Gaussian with the mixture's moments."""
+    """Scores in the published protocol; `nll` is the NLL of the Gaussian with the mixture's moments."""
     frame = pd.read_csv(folder / "tables" / f"{name}.csv").drop(columns=IGNORED.get(name, []))
     train, test = train_test_split(frame.to_numpy(), test_size=0.2, random_state=0)
     scaler = StandardScaler().fit(train)
@@ -200,13 +200,13 @@ def main() -> None:
         "--data",
         type=Path,
         default=os.environ.get("PYRO_BNN_DATA", "data"),
-        help="holds tables/; default $PYRO_BNN_DATA",
+        help="folder that contains tables/; default $PYRO_BNN_DATA",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--datasets", nargs="+", default=[*CLASS_SETS, "airfoil", "bikesharing"], metavar="NAME")
     parser.add_argument("--methods", nargs="+", default=USUAL, choices=[*USUAL, *RIVALS], metavar="NAME")
-    parser.add_argument("--runs", type=int, default=10, help="splits of classes; the others have at most five")
-    parser.add_argument("--time-limit", type=float, help="of airfoil and bikesharing, in seconds")
+    parser.add_argument("--runs", type=int, default=10, help="splits for classes; the others have at most five")
+    parser.add_argument("--time-limit", type=float, help="time limit for airfoil and bikesharing, in seconds")
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)  # the row has the status
     folder, file = options.data, options.out / "tables.jsonl"

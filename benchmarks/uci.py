@@ -1,7 +1,7 @@
 """Regression on six UCI data sets and their published splits: `python -m benchmarks.uci`. See README.md.
 
-Each data set, split and method leaves one line in FOLDER/results.jsonl, and each setting that was tried on validation
-rows one in FOLDER/search.jsonl; what is there already is not run again. After each line FOLDER/tables.md is written.
+Each data set, split and method adds one line to FOLDER/results.jsonl, and each setting that is tried on validation rows
+adds one to FOLDER/search.jsonl; existing lines are not computed again. FOLDER/tables.md is written after each line.
 """
 
 import argparse
@@ -24,17 +24,17 @@ from ._yardsticks import YARDSTICKS
 METHODS: tuple[Method, ...] = (*NETWORK_METHODS, *YARDSTICKS)
 
 SMALL = 2000
-"""With more training rows settings are searched on validation rows of the first split alone, to save time."""
+"""With more training rows, settings are searched on validation rows of the first split only, to save time."""
 
 
 class Lines:
-    """A file of rows as lines of JSON, which several programs may add to: those that are wanted, and new ones.
+    """A file of rows as lines of JSON, to which several programs may add. Only rows with this seed and budget are used.
 
     Args:
         file: The file.
-        key: Names of the values that tell its rows apart.
+        key: Names of the values that identify a row.
         seed: Seed that the rows must have.
-        budget: Budget that they must have, but for the sizes of NUTS, which are set for each data set.
+        budget: Budget that the rows must have, except for the sizes of NUTS, which depend on the data set.
     """
 
     def __init__(self, file: Path, key: Sequence[str], *, seed: int, budget: Budget) -> None:
@@ -45,7 +45,7 @@ class Lines:
         return json.dumps([row[name] for name in self._key])
 
     def _present(self) -> dict[str, Row]:
-        """The rows by key, read again if the file has grown."""
+        """The rows by key. The file is read again if its size has changed."""
         size = self._file.stat().st_size if self._file.exists() else 0
         if size != self._size:
             self._size = size
@@ -60,23 +60,23 @@ class Lines:
         return iter(self._present().values())
 
     def get(self, **key: object) -> Row | None:
-        """The row of a key, None if it is not there."""
+        """The row with a key; None if there is none."""
         return self._present().get(self._of(key))
 
     def add(self, row: Row) -> Row:
-        """Write a row to the end of the file, with the seed and the budget where it has none."""
+        """Add a row to the file, with the seed and the budget if the row has none."""
         row = self._same | row
         add_row(self._file, row)
         return row
 
 
 class Table:
-    """All cells of the tables, and the files they are in.
+    """All cells of the tables, and their files.
 
     Args:
         out: Folder of the files.
-        data: Folder of the data; None is that of the environment.
-        budget: Sizes.
+        data: Folder of the data; None uses the environment variable.
+        budget: Sizes of all fits.
         seed: Seed of everything.
     """
 
@@ -88,7 +88,7 @@ class Table:
         self.searched = Lines(out / "search.jsonl", ("dataset", "method", "split", "setting"), **same)
 
     def run(self, name: str, method: Method, split: int) -> Row | None:
-        """Fill in a cell; returns None if it was there already, or has too many rows for the method."""
+        """Fill in a cell. Returns None if the cell exists, or if the data have too many rows for the method."""
         key: Row = {"dataset": name, "method": method.name, "split": split}
         if self.results.get(**key) is not None:
             return None
@@ -139,12 +139,12 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", choices=UCI_SETS, default=NAMES, metavar="NAME")
     parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--without", nargs="+", choices=names, default=(), metavar="NAME", help="all but these")
-    parser.add_argument("--splits", type=int, default=20, help="the first so many")
+    parser.add_argument("--splits", type=int, default=20, help="number of splits, from the first")
     parser.add_argument("--seed", type=int, default=0)
     for name in ("steps", "draws", "depth", "chains"):
         default = getattr(defaults, name)
         text = "default: by data set" if default is None else "default: %(default)s"
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"of {Budget.__name__}; {text}")
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"see {Budget.__name__}; {text}")
     parser.add_argument("--no-compile", action="store_true", help="sample without a C compiler")
     options = parser.parse_args()
     torch.set_num_threads(1)

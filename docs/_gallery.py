@@ -9,7 +9,9 @@ from sphinx_gallery.scrapers import figure_rst
 HAS_IMAGES = (Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST").is_dir()
 
 
-def saved_pictures(block: tuple, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
+def saved_pictures(
+    block: tuple, block_vars: dict[str, Any], gallery_conf: dict[str, Any]
+) -> str:
     """Move the pictures that a script saved beside itself into the gallery; the scripts draw without pyplot.
 
     Args:
@@ -21,7 +23,9 @@ def saved_pictures(block: tuple, block_vars: dict[str, Any], gallery_conf: dict[
         reStructuredText that shows the pictures.
     """
     folder, moved = Path(block_vars["src_file"]).parent, []
-    for picture in sorted(folder.rglob("*.png"), key=lambda path: path.stat().st_mtime):
+    for picture in sorted(
+        folder.rglob("*.png"), key=lambda path: path.stat().st_mtime
+    ):
         target = Path(next(block_vars["image_path_iterator"]))
         picture.replace(target)
         moved.append(str(target))

@@ -12,9 +12,20 @@ from pathlib import Path
 import pyro_bnn
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery`
-PUBLIC = ("calibration", "distributions", "interop", "kl", "metrics", "optim", "plotting", "pruning", "scale_maps")
+PUBLIC = (
+    "calibration",
+    "distributions",
+    "interop",
+    "kl",
+    "metrics",
+    "optim",
+    "plotting",
+    "pruning",
+    "scale_maps",
+)
+# autodoc imports modules by their public names
 for name in (*PUBLIC, "uncertainty"):
-    sys.modules[f"pyro_bnn.{name}"] = getattr(pyro_bnn, name)  # autodoc imports modules by their public names
+    sys.modules[f"pyro_bnn.{name}"] = getattr(pyro_bnn, name)
 
 project = "pyro-bnn"
 author = "the pyro-bnn authors"

@@ -5,9 +5,10 @@ Variational continual learning: the posterior of one task is the prior of the ne
 
 Each task shuffles the pixels of digits in its own way. With `--dataset mnist` the tasks are split MNIST: to distinguish
 0 from 1, then 2 from 3, and so on to 9, with an output layer for each. A network learns the tasks one after the other,
-and sees the images of each task only once. Two methods are compared: a point estimate whose training continues, and a
-posterior that becomes the prior of the next task (Nguyen et al., 2018, https://arxiv.org/abs/1710.10628). The script
-prints the test accuracy of all tasks after the last one, and writes `continual_learning.png`.
+and never sees the images of an earlier task again. Two methods are compared: a point estimate whose training
+continues, and a posterior that becomes the prior of the next task (Nguyen et al., 2018,
+https://arxiv.org/abs/1710.10628). The script prints the test accuracy of all tasks after the last one, and writes
+`continual_learning.png`.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import pyro_bnn as pb
 from pyro_bnn import data, metrics, plotting
 
 NUM_TASKS = 5
-METHODS = ("a point, trained on", "posterior as prior")
+METHODS = ("point, trained further", "posterior as prior")
 
 
 @dataclass(frozen=True)

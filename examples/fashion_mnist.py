@@ -5,8 +5,8 @@ Ensembles, votes, calibration, and detection of unknown images.
 
 The script trains 784-400-400-10 by SVI. It predicts the test images with single draws of the weights, with the mean
 weights and with an ensemble, and measures how well MNIST digits are detected as unknown. It writes `losses.png`,
-`votes_known.png`, `votes_unknown.png` and `scores.png`. With `--dataset digits` (no download) scikit-learn's 7, 8 and 9
-are the unknown images.
+`votes_known.png`, `votes_unknown.png` and `scores.png`. With `--dataset digits` (no download) the images are
+scikit-learn's digits, of which 7, 8 and 9 are unknown.
 The command `pyro-bnn train fashion-mnist` does the same with more options.
 """
 
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder that contains FashionMNIST/raw and MNIST/raw")
     parser.add_argument("--download", action="store_true", help="fetch missing data into that folder")
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--kl-weight", type=float, default=0.3, help="KL weight: the ELBO at 1, a cold posterior below")
+    parser.add_argument("--kl-weight", type=float, default=0.3, help="1 gives the ELBO, less a cold posterior")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the pictures")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

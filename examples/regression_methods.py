@@ -28,7 +28,7 @@ INSIDE = GRID.flatten().abs() <= 0.5
 
 PRIOR, MAP_PRIOR = pb.NormalPrior(1.0), pb.NormalPrior(2.0)  # a point estimate fits better with a wide prior
 MIXTURE = pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.05)
-WEIGHT_DECAY, DROPOUT, BATCH_SIZE = 1e-3, 0.01, 8  # the settings of the study that this one follows
+WEIGHT_DECAY, DROPOUT, BATCH_SIZE = 1e-3, 0.01, 8  # the settings of the study that this example follows
 INIT = pb.NetworkInit(scale=0.03)
 
 Options = argparse.Namespace
@@ -43,7 +43,7 @@ def two_heads(options: Options, prior: pb.Prior = PRIOR, member: int = 0, dropou
 
 
 def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam with small steps for the full-rank guide's matrix: a row determines one deviation."""
+    """Adam with smaller steps for the full-rank guide's matrix: a whole row determines the deviation of one weight."""
     groups = [[p for p in parameters if (p.dim() == 2 and p.shape[0] > 100) == is_large] for is_large in (False, True)]
     return torch.optim.Adam([{"params": groups[0]}, {"params": groups[1], "lr": 1e-3}], lr=0.03)
 
@@ -144,7 +144,7 @@ def main() -> None:
         ax.label_outer()
         ax.get_legend().remove()
     print('"none": a single network has no epistemic part; it cannot know where it has no data.')
-    print("epistemic sd at least a fifth larger outside the data for:", ", ".join(growing))
+    print("epistemic sd at least a fifth larger outside the data than inside, for:", ", ".join(growing))
     ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     plotting.save(axes[0, 0], options.out / "regression_methods.png")
 

@@ -5,8 +5,8 @@ Pyro's own SVI, `svi_step` in your own loop, and a call of `fit_svi`.
 
 The script fits scikit-learn's digits in each way, from the same start and with the same random numbers. The first way
 is a plain Pyro script that imports only a model and a guide; the other two compute steps directly, without effect
-handlers. The script prints the result of each, which is the same, and its time. It predicts with Pyro's own
-`Predictive`.
+handlers. The script prints the result, which is the same for all three, and the time of each. It predicts with Pyro's
+own `Predictive`.
 """
 
 import argparse

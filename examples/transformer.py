@@ -1,7 +1,7 @@
 """A transformer that reads documentation
 =======================================
 
-A transformer says from which library a docstring is.
+A transformer tells from which library a docstring comes.
 
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and

@@ -1,14 +1,14 @@
 """An accelerator that every machine has: torch's `meta` device, with the values of its tensors kept beside them.
 
 A tensor on `meta` has shape, type, device and storage, but no values. :class:`Accelerator` is a dispatch mode that
-keeps the values of each storage in another one on the CPU, and computes every operation there. So whole programs run
+keeps the values of each storage in a second one on the CPU, and computes every operation there. So whole programs run
 on a device that is not the CPU, and give the numbers that they give on the CPU:
 
 - an operation that mixes devices raises an error, also where the kernels of `meta` would let it pass;
 - a read of a value, for which a program waits for a GPU, is answered and counted, and so is a copy to the device;
-- a fused optimizer of torch runs as it is.
+- a fused optimizer of torch runs unchanged.
 
-It cannot show what a GPU computes, how fast it is, or what its kernels refuse: tests marked `gpu` are for that.
+The mode cannot show what a GPU computes, how fast it is, or what its kernels refuse. Tests marked `gpu` show this.
 """
 
 import functools
@@ -189,7 +189,7 @@ class Accelerator(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """What torch does without a dispatch: tensors from numbers, lists from tensors, and questions about memory."""
+    """Functions that torch runs without a dispatch: tensors from numbers, lists from tensors, and queries of memory."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ def _device_of(kwargs: Mapping[str, Any]) -> torch.device | None:
 
 @functools.cache
 def _needs_no_values(func: Any) -> bool:
-    """Whether an operation only makes a view of an argument, or turns one into a view."""
+    """Whether an operation only makes a view of an argument, or turns an argument into a view."""
     aliases = [returned.alias_info for returned in func._schema.returns]
     is_view = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
     return is_view or torch.Tag.inplace_view in func.tags or func.overloadpacket is aten.set_
@@ -254,7 +254,7 @@ def _reads(func: Any, args: tuple) -> bool:
 
 
 def _place() -> str:
-    """The innermost line of the package on the stack, or if there is none that of a test."""
+    """The innermost line of the package on the stack; without one, the innermost line of a test."""
     frame: Any = sys._getframe(1)
     of_test = "elsewhere"
     while frame is not None:

@@ -1,4 +1,4 @@
-"""An architecture with data, its model, and by hand what the model must compute."""
+"""An architecture with data and its model, and the numbers that the model must compute, computed by hand."""
 
 import copy
 
@@ -16,7 +16,7 @@ PRIOR_SCALE = 0.5
 
 
 class Case:
-    """A caller's network and data for it; everything by hand runs on networks made anew."""
+    """A caller's network and its data; computations by hand use new copies of the network."""
 
     def __init__(self, architecture: Architecture, *, dtype: torch.dtype = torch.float64) -> None:
         self.architecture = architecture

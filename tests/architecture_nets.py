@@ -1,4 +1,4 @@
-"""Networks of three outputs and few weights, built in the ways in which people build theirs, and six rows of inputs."""
+"""Networks of three outputs and few weights, built in the ways in which users build networks; six rows of inputs."""
 
 import warnings
 
@@ -66,12 +66,12 @@ def head(width):
 
 
 def before_head(layer, width):
-    """A layer, and a linear one on all that comes out of it."""
+    """A layer, and a linear layer on all of its outputs."""
     return nn.Sequential(layer, nn.Tanh(), nn.Flatten(), head(width))
 
 
 def around(layer):
-    """A layer between two linear ones."""
+    """A layer between two linear layers."""
     return nn.Sequential(nn.Linear(4, 4), layer, nn.Tanh(), head(4))
 
 
@@ -111,7 +111,7 @@ def encoder_layer(dropout=0.0):
 
 
 def pooled(layer):
-    """A layer for sentences, and a linear one on the mean over words; further inputs go to the layer."""
+    """A layer for sentences, and a linear layer on the mean over words; further inputs go to the first layer."""
     return Using(lambda net, *x: net.head(net.layer(*x).mean(1)), layer=layer, head=head(4))
 
 
@@ -147,7 +147,7 @@ def resnet18():
 
 
 def half_a_resnet18():
-    """Without the wide stages, whose ten million weights take a while, even to be made."""
+    """A ResNet-18 without the wide stages, whose ten million weights take long even to initialise."""
     with torch.device("meta"):
         net = resnet18()
     net.layer3, net.layer4, net.fc = nn.Identity(), nn.Identity(), head(128)
@@ -215,7 +215,7 @@ def parameter_dict():
 
 
 def asking_for_parameters():
-    """Makes its first state as in many tutorials."""
+    """Makes its initial state as in many tutorials."""
 
     def run(net, x):
         state = next(net.parameters()).new_zeros(1, len(x), 3)
@@ -225,7 +225,7 @@ def asking_for_parameters():
 
 
 def keeping_its_output():
-    """Keeps what it computed, to be looked at later."""
+    """Keeps a tensor that it computed, for later use."""
 
     def run(net, x):
         net.kept = [net.layer(x)]

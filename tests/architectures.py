@@ -1,4 +1,4 @@
-"""Architectures that people have, in one table: every test of networks runs over all of them."""
+"""Architectures that users have, in one table: every test of networks runs over all of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Networks of a body and a random head: of all kinds that make it hard to tell what must run in every draw."""
+"""Networks of a body and a random head, for which it is hard to tell which modules must run in every draw."""
 
 import torch
 from torch import nn
@@ -79,7 +79,7 @@ class Dictionary(nn.Module):
 
 
 class Own(dict):
-    """A container that nobody can look into."""
+    """A container whose items the library cannot find."""
 
 
 class Opaque(nn.Module):

@@ -145,7 +145,7 @@ def small_model(*, prior=None, likelihood="categorical", num_data=20, net=None, 
 def pairs(first, second, *, daily):
     """All pairs from two tables as parameters of a test; those without a `daily` member are left to the nightly run.
 
-    What two members have in common with others is tested with these; a pair adds little, and there are many.
+    Most behaviour of two members is tested with each alone; a pair adds little, and there are many pairs.
     """
     return [
         pytest.param(one, other, marks=() if {one, other} & daily else pytest.mark.nightly)

@@ -1,4 +1,4 @@
-"""What the tests of samplers share: short fits, and means of chains judged in standard errors."""
+"""Code shared by the tests of samplers: short fits, and means of chains judged in standard errors."""
 
 import math
 import warnings
@@ -39,7 +39,7 @@ def effective(values):
 
 
 def z_scores(values, expected):
-    """Of chain means, shape (K, S, M), with standard errors from effective sample sizes; needs enough of those."""
+    """z-scores of chain means, shape (K, S, M), by effective sample sizes, which must be large enough."""
     ess = effective(values)
     assert ess.min() > 200
     return (values.mean((0, 1)) - expected) / (values.flatten(0, 1).std(0) / ess.sqrt())

@@ -63,7 +63,7 @@ def clean_slate(request):
 
 @pytest.fixture(params=["direct", "pyro"])
 def path(request, monkeypatch):
-    """How gradients of our own models and guides are computed: directly, or by Pyro as those of any others."""
+    """How gradients of our own models and guides are computed: directly, or by Pyro as for all other models."""
     if request.param == "pyro":
         forbid_direct(monkeypatch)
     return request.param

@@ -1,4 +1,4 @@
-"""Fits by either path, and the priors, models and optimizers that such tests share."""
+"""Fits on both paths, and the priors, models and optimizers that tests of fits share."""
 
 import functools
 
@@ -33,7 +33,7 @@ def fit(model, guide, x, y, **kwargs):
 
 
 def whole(likelihood="categorical", **kwargs):
-    """A model whose data set is the six rows at hand."""
+    """A model whose data set has six rows."""
     return small_model(likelihood=likelihood, num_data=6, **kwargs)
 
 
@@ -97,7 +97,7 @@ def scattered(model, **kwargs):
 
 
 def problem(prior="normal", likelihood="gaussian-fixed", make_guide=scattered, **kwargs):
-    """What makes a model, its guide and their data."""
+    """A function that makes a model, its guide and their data."""
 
     def make():
         model, x, y = small_model(prior=MORE_PRIORS[prior], likelihood=likelihood, num_data=6, **kwargs)
@@ -124,7 +124,7 @@ def six_rows():
 
 
 def fit_both(monkeypatch, make, **options):
-    """Histories and parameters of the same fit by either path."""
+    """Histories and parameters of the same fit on both paths."""
     found = []
     for path, recorded in PATHS.items():
         torch.manual_seed(3)

@@ -1,4 +1,4 @@
-"""Folders as commands make them, most without their computing."""
+"""Folders that commands write, most of them made without the computation."""
 
 from pyro_bnn.app import runs
 from pyro_bnn.app.folders import creating
@@ -34,7 +34,7 @@ NEW = {"config.json": "new", "result.json": "new", "thesis.txt": "thesis"}
 
 
 def make_good(out):
-    """An earlier run, with a stranger's file in it."""
+    """An earlier run, and in its folder a file of another program."""
     make(out, "old", names=("config.json", "result.json", "old.json"))
     (out / "thesis.txt").write_text("thesis")
     return out

@@ -1,4 +1,4 @@
-"""Fits of networks of a frozen body and a random head, with what the body gives computed once or in each step."""
+"""Fits of networks of a frozen body and a random head; the features of the body are computed once or in each step."""
 
 import torch
 from torch import nn
@@ -58,7 +58,7 @@ def assert_close(first, second):
 
 
 def both(monkeypatch, make, *args, **options):
-    """A fit with features that are kept, and one without."""
+    """A fit with stored features, and a fit without."""
     ours = fitted(make, *args, **options)
     with monkeypatch.context() as patch:
         patch.setattr(_features, "MOST_BYTES", -1)

@@ -20,7 +20,7 @@ SAMPLERS = {"NUTS": pb.NUTS(4), "HMC": pb.HMC(4)}
 
 
 def started(function: Callable[..., object], *args: object) -> BaseProcess:
-    """A process that runs a function; all of them are copies of one that has imported the package."""
+    """A process that runs a function. All such processes are copies of one that has imported the package."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"{__package__}.kill_chains"])
     process = context.Process(target=_in_process, args=(function, *args), daemon=True)
@@ -35,7 +35,7 @@ def _in_process(function: Callable[..., object], *args: object) -> None:
 
 
 def sample(sampler: str, path: Path | None, compile: bool = False) -> pb.MCMCPosterior:
-    """Two chains of a regression; with a file, from where it was when a process before died, if one did."""
+    """Two chains of a regression; with a file, they continue where an earlier process was killed."""
     problem = Problem()
     return quietly(
         pb.fit_mcmc,
@@ -53,12 +53,12 @@ def sample(sampler: str, path: Path | None, compile: bool = False) -> pb.MCMCPos
 
 
 def killed(sampler: str, path: Path, num_kills: int, seed: int, compile: bool = False) -> int:
-    """Run until the chains are complete, and kill processes while they make them.
+    """Run until the chains are complete, and kill processes while they draw.
 
     Each is killed at a random moment: after a random number of writings of the file and a random time.
 
     Returns:
-        Number of processes that were killed at work.
+        Number of processes that were killed while drawing.
     """
     numbers, done = random.Random(seed), 0
     while done < num_kills:
@@ -76,7 +76,7 @@ def killed(sampler: str, path: Path, num_kills: int, seed: int, compile: bool = 
 
 
 def writings(path: Path) -> Iterator[bool]:
-    """Whether the file is another one than at the last look."""
+    """Whether the file has been replaced since the last call."""
     last = None
     while True:
         now = path.stat().st_ino if path.exists() else None
@@ -87,7 +87,7 @@ def writings(path: Path) -> Iterator[bool]:
 def equal(one: pb.MCMCPosterior, other: pb.MCMCPosterior) -> bool:
     """Whether draws, statistics, steps and masses are bit for bit the same."""
     names = ("log_density", "energy", "accept", "diverging", "num_steps", "step_size", "inverse_mass")
-    pairs = [(one.samples[name], other.samples[name]) for name in one.samples]
+    pairs = [(one.chains[name], other.chains[name]) for name in one.chains]
     pairs += [(getattr(one.statistics, name), getattr(other.statistics, name)) for name in names]
     return all(torch.equal(a, b) for a, b in pairs)
 

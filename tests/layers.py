@@ -1,4 +1,4 @@
-"""Layers with random parameters, their outputs under an estimator, and the law that these must have."""
+"""Layers with random parameters, their outputs under an estimator, and the distribution that the outputs must have."""
 
 import torch
 from pyro import poutine
@@ -44,7 +44,7 @@ def output(model, guide, x):
 
 
 def outputs(estimator, model, guide, x, num_calls):
-    """Network outputs of independent calls, (S, N, ...); without an estimator those of sampled weights."""
+    """Network outputs of independent calls, (S, N, ...); without an estimator, outputs of sampled weights."""
     with torch.no_grad():
         if estimator is None:
             return torch.stack([output(model, guide, x) for _ in range(num_calls)])

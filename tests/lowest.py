@@ -83,7 +83,7 @@ def lower_bounds(project: dict) -> list[str]:
 
 
 def lowest_python(project: dict) -> str:
-    """The lowest Python that is allowed if it can be run; else the one that runs this, with a note."""
+    """The lowest Python that is allowed if it can be run; else the Python that runs this script, with a note."""
     name = "python" + project["requires-python"].removeprefix(">=")
     path = shutil.which(name)
     if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:

@@ -1,4 +1,4 @@
-"""One posterior of each kind that a file may hold."""
+"""One posterior of each kind that a file may contain."""
 
 import functools
 import warnings
@@ -88,7 +88,7 @@ def nuts(model, x, y):
 
 
 def chains(samples, **statistics):
-    """Chains of any draws, with no statistics but these."""
+    """Chains of given draws, with given statistics only."""
     names = ("log_density", "energy", "accept", "diverging", "num_steps", "step_size", "inverse_mass", "seconds")
     reported = ChainStatistics(**{**dict.fromkeys(names), **statistics})
     return pb.MCMCPosterior(samples, reported, pb.Status(True, "by hand"), sampler="NUTS")

@@ -1,4 +1,4 @@
-"""Guides to prune, and what was removed of them."""
+"""Guides to prune, and the weights that were removed from them."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What processes run together, and what one process does in their place."""
+"""Functions that several processes run together, and the same computations in one process."""
 
 import functools
 import os
@@ -67,7 +67,7 @@ def one_step(rank, path, share):
 
 
 def with_checkpoint(rank, folder, stop_after):
-    """A fit that a signal to one process ends in all of them, and one that goes on from its checkpoint."""
+    """A fit that a signal to one process stops in all processes, and a fit that continues from its checkpoint."""
     path, count = Path(folder) / "fit", [0]
 
     def stops(history):
@@ -151,7 +151,7 @@ def chains(rank):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)
         posterior = pb.fit_sgmcmc(model, rows(), sampler=pb.SGHMC(lr=1e-3), **options)
-    return dict(posterior.samples)
+    return dict(posterior.chains)
 
 
 class Share(IterableDataset):
@@ -182,7 +182,7 @@ def without_length(rank, *shares):
 
 
 def odd_tensors(rank):
-    """Tensors of types and layouts that the library of the processes does not know, those of process 0 and sums."""
+    """Tensors of types and layouts that the communication library does not support: those of process 0, and sums."""
     generator = torch.Generator().manual_seed(rank)
     tensors = [
         torch.tensor(rank + 1, dtype=torch.int16),
@@ -197,7 +197,7 @@ def odd_tensors(rank):
 
 
 def separate(rank):
-    """Fits that have nothing to do with each other."""
+    """Fits that are independent of each other."""
     return fit(rank, "direct", 2, batch_size=7, execution=pb.Execution(distributed=False))
 
 

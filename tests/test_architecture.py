@@ -1,4 +1,4 @@
-"""The structure: imports point strictly down, rooms keep their private files to themselves, nothing runs in a circle.
+"""The structure: imports point strictly down, no room imports private files of another, and no imports are circular.
 
 Ruff sees to names with an underscore of other objects (`SLF001` in `pyproject.toml`), and to who may import matplotlib
 or change the filters of warnings (`TID251`).
@@ -85,7 +85,7 @@ def upward(path, source=None):
 
 
 def reached_into(path, source=None):
-    """Private files of other folders that a file imports; the ground floor is everybody's."""
+    """Private files of other folders that a file imports; those of the ground floor are allowed."""
     folder = path.relative_to(PACKAGE).parts[:-1]
     for module in imports_of(path, source):
         for end, part in enumerate(module):
@@ -94,7 +94,7 @@ def reached_into(path, source=None):
 
 
 def wrong_ways(path, source=None):
-    """Ways to infer that a file of another way imports."""
+    """Inference methods that a file of another method imports."""
     this = module_of(path)
     if this[0] == "inference" and this[1:2] and this[1] in WAYS:
         others = {module[1] for module in imports_of(path, source) if module[0] == "inference" and len(module) > 1}
@@ -103,7 +103,7 @@ def wrong_ways(path, source=None):
 
 
 def first_circle(*, late):
-    """Modules that import each other in a circle, if there are any."""
+    """Modules whose imports are circular, if there are any."""
     graph = {module_of(path): {*imports_of(path, late=late)} for path in FILES}
     # A folder's `__init__` is imported before its files are, and counts as none of their imports.
     graph = {m: {t for t in targets if t and t != m and t != m[: len(t)]} for m, targets in graph.items()}

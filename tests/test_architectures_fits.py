@@ -54,7 +54,7 @@ def undone(before, after):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_of_natural_gradients_is_the_formula_with_the_gradient_of_the_callers_network(name):
-    """From what the step did to precisions and means follow the gradient and the draw: the gradient must be there."""
+    """The changes of precisions and means determine the gradient and the draw: the gradient must be the true one."""
     case = Case(ARCHITECTURES[name])
     model = case.repeatable()
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=SCALE), scale_map=pb.scale_maps.Precision())

@@ -1,4 +1,4 @@
-"""With every architecture one can predict, save and load, and prune."""
+"""Posteriors of every architecture can predict, be saved and loaded, and be pruned."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What cannot work is refused in a sentence with a remedy, and not fitted without a word."""
+"""Networks that cannot work are refused with a remedy, instead of being fitted wrongly."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def complex_weights():
 
 
 def listed(container):
-    """Reaches its parameters through a container of Python's."""
+    """Uses its parameters through a Python container."""
     layer = head(4)
     return Using(lambda net, x: nn.functional.linear(x, *net.all), layer=layer, all=container(layer.parameters()))
 
@@ -41,7 +41,7 @@ def with_two_outputs():
 
 
 class Holder:
-    """A class of the caller's own."""
+    """A class of the user."""
 
 
 def keeping_in_an_object():
@@ -75,7 +75,7 @@ def test_networks_that_would_not_see_drawn_weights_are_refused(name):
 
 
 def test_a_list_of_modules_is_no_list_of_parameters():
-    """Drawn weights reach it, since its modules are the network's own."""
+    """The modules in the list get drawn weights, since they are also registered in the network."""
     layers = nn.Linear(4, 4), head(4)
     net = Using(lambda net, x: net.order[1](net.order[0](x)), first=layers[0], last=layers[1], order=list(layers))
     model, x = model_of(net), vectors()
@@ -96,7 +96,7 @@ def test_a_direction_without_length_is_told_and_not_predicted_with():
 
 
 def test_networks_that_keep_their_output_are_copied_again_and_again():
-    """By each fit: the second one finds tensors of the first."""
+    """Each fit makes a copy; the second fit finds tensors that the first one left."""
 
     def run(net, x):
         net.kept = {"all": [net.head(x)], "pair": (net.head(x), None)}

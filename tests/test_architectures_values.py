@@ -36,7 +36,7 @@ def test_the_likelihood_and_its_gradient_are_those_of_the_callers_network(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_in_eval_mode_without_gradients_too(name):
-    """There attention takes its fused operations."""
+    """In eval mode, attention uses fused operations."""
     case = Case(ARCHITECTURES[name])
     model = case.model(is_training=False)
     values, others = case.drawn(model), case.drawn(model)

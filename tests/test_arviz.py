@@ -88,7 +88,7 @@ def test_all_draws_of_chains_keep_their_chains_and_statistics():
     model, x, _ = small_model()
     posterior = chains_of(model)
     data = posterior.to_arviz(model=model, x=x)
-    np.testing.assert_array_equal(data.posterior["net.0.bias"], posterior.samples["net.0.bias"])
+    np.testing.assert_array_equal(data.posterior["net.0.bias"], posterior.chains["net.0.bias"])
     assert data.posterior_predictive["obs"].shape == (4, 10, 6)
     assert data.sample_stats["diverging"].shape == (4, 10)
     joined = pb.EnsemblePosterior([posterior, posterior]).to_arviz()

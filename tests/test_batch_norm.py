@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation that belong to draws, and draws that bring a network's own parameters along."""
+"""Statistics of batch normalisation for each draw, and draws with values of the network's learned parameters."""
 
 import pytest
 import torch
@@ -122,7 +122,7 @@ def test_the_model_is_left_as_it_was():
 
 
 def test_frozen_layers_below_do_not_stop_the_refresh():
-    """What comes before the first random parameter runs once in a prediction, but not the layers with statistics."""
+    """Layers before the first random parameter run once in a prediction, except layers with statistics."""
     model, guide, x = problem(where="net.3.*")
     for parameter in model.network[0].parameters():
         parameter.requires_grad_(False)
@@ -219,7 +219,7 @@ def test_what_draws_carry_is_no_latent_variable():
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(20, [20, 20, 20]), (35, [30, 30]), (50, [60]), (7, [7, 6, 7] * 3)])
 def test_batches_have_nearly_the_size_that_is_asked_for(batch_size, sizes):
-    """So many batches as come nearest to it: 60 rows are two batches of 30 for 35, and one for 50."""
+    """The number of batches is rounded: 60 rows are two batches of 30 if 35 is asked for, and one if 50 is."""
     model, guide, x = problem()
     seen = []
     with model.network[0].register_forward_hook(lambda layer, args, output: seen.append(len(output))):

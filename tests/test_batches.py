@@ -1,4 +1,4 @@
-"""Batches as people have them: each kind becomes pairs of tensors in the right order, or is refused in a sentence."""
+"""Batches of all kinds: each kind becomes pairs of tensors in the right order, or is refused with a message."""
 
 import itertools
 
@@ -35,7 +35,7 @@ class Stream(IterableDataset):
 
 
 class Loader:
-    """A loader that says that it has one length and has another, or none."""
+    """A loader whose stated length is wrong or missing."""
 
     def __init__(self, items, length=None):
         self.items, self.length = items, length

@@ -1,4 +1,4 @@
-"""What is no data, and what is no batch, is refused in a sentence with the remedy."""
+"""Objects that are not data or not batches are refused with a remedy."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The benchmarks run, print what they promise, and compare like with like."""
+"""The benchmarks run, print what they promise, and compare methods under the same conditions."""
 
 import importlib.util
 import json
@@ -100,7 +100,7 @@ def test_ratios_are_taken_within_rounds_and_the_first_is_left_out():
 
 
 def test_the_step_written_by_hand_computes_the_elbo_of_pyro():
-    """For the same weights; and the closed form is the KL that the guide and the prior have."""
+    """The weights are the same, and the closed form is the KL of guide and prior."""
     hand = HandWritten(SMALL)
     with torch.no_grad():
         for rho in hand.rho:
@@ -293,7 +293,7 @@ def test_blundells_baselines_learn_digits(blundell, tmp_path, method):
 
 
 def test_a_guide_is_built_with_little_more_memory_than_it_holds():
-    """In a process of its own; a guide built from a list of all first values, as a twin, takes twice as much."""
+    """In a process of its own; a guide built from a list of all initial values, as a twin, takes twice as much."""
     found = _measure.in_new_process("_construction:build_also_from_a_list", threads=1)
     held = found["guide"]["held"]
     assert 0.9 * held < found["guide"]["bytes"] < 1.2 * held

@@ -51,7 +51,7 @@ class Simulation:
         )
 
     def log_likelihood(self, values):
-        """That of each replication's data, shape (..., R): it makes the test see whether draws heed the data."""
+        """Log-likelihood of each replication's data, shape (..., R). Its rank shows whether draws use the data."""
         scale = values[SCALE] if self.latent_noise else torch.full((R,), NOISE)
         return dist.Normal(self.x @ values[WEIGHT].mT, scale.unsqueeze(-2)).log_prob(self.y).sum(-2)
 
@@ -62,7 +62,7 @@ class Simulation:
         return named | {"log-likelihood": self.log_likelihood(values)}
 
     def p_values(self, draws):
-        """Of the chi-square test that a quantity's ranks among NUM_DRAWS draws are uniform, by name."""
+        """p-values by name, of chi-square tests that a quantity's ranks among NUM_DRAWS draws are uniform."""
         assert len(draws[WEIGHT]) == NUM_DRAWS
         drawn = self.quantities(draws)
         return {name: p_value((drawn[name] < truth).sum(0)) for name, truth in self.quantities(self.truth).items()}
@@ -81,7 +81,7 @@ def p_value(ranks):
 
 
 class ExactGuide(PyroModule):
-    """The posterior of every replication in closed form, for the noise scale that it believes in."""
+    """The posterior of every replication in closed form, for a given noise scale, right or wrong."""
 
     def __init__(self, simulation, noise=NOISE):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Networks that are changed after the model was built, and rules and numbers of data that cannot be."""
+"""Networks that change after the model was built, and impossible rules and numbers of data points."""
 
 import functools
 

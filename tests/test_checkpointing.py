@@ -1,4 +1,4 @@
-"""Long computations write their state now and then, and end in order when a signal asks them to."""
+"""Long computations write their state at intervals, and stop cleanly after a signal."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Estimators that choose: held-out rows decide between networks and noise, and the time sets the lengths."""
+"""Choice of a design: held-out rows choose network and noise, and the time limit determines the lengths of chains."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_what_held_out_rows_say_of_a_model_is_what_new_rows_say():
 
 
 def test_copies_of_fitted_rows_do_not_choose():
-    """Held-out rows that a model can remember say nothing of new ones."""
+    """If held-out rows are copies of fitted rows, their score says nothing about new rows."""
     x = torch.arange(50.0)[:, None].repeat(2, 1)
     for fitted, held_out in choosing._choose._folds(x, 0):
         assert not {*x[fitted, 0].tolist()} & {*x[held_out, 0].tolist()}
@@ -99,7 +99,7 @@ def test_two_rows_are_too_few_to_hold_any_out():
 
 
 def test_grades_get_the_same_noise_everywhere():
-    """With noise of its own for each row the density of equal targets has no bound."""
+    """With separate noise for each row, the density of equal targets is unbounded."""
     x, y = wave(60)
     assert "heteroscedastic" not in pb.BNNRegressor(**TWO).fit(x, np.round(y)).status_
     assert pb.BNNRegressor(**TWO, likelihood="heteroscedastic").fit(x, np.round(y)).posterior_.num_chains == 8

@@ -107,7 +107,7 @@ def test_an_ensemble_is_the_mean_of_its_points(benchmark):
 
 
 def test_a_last_layer_stands_on_the_network_that_was_trained(benchmark):
-    """With next to no noise, it is that network: the same scores, and nothing of the body changes."""
+    """With almost no noise, the predictions are those of that network, and the body does not change."""
     benchmark("--epochs", 2, "--methods", "map")
     images = _residual.load(benchmark.out.parent, num_train=None, validation=0)
     last, point = cifar.SETTINGS["last-layer"], cifar.SETTINGS["map"]
@@ -139,7 +139,7 @@ def test_a_last_layer_stands_on_the_network_that_was_trained(benchmark):
 
 
 def test_an_interrupted_run_goes_on_in_the_middle(benchmark, monkeypatch, tmp_path):
-    """The second epoch is interrupted; what is printed afterwards is what it would have been, but for the times."""
+    """The second epoch is interrupted. Later output is as without the interruption, except for times."""
     whole = benchmark("--epochs", 3, "--methods", "adam", "--out", tmp_path / "whole")
     seconds = 0
 

@@ -51,7 +51,7 @@ def test_train_then_evaluate_on_digits(pyro_bnn, tmp_path):
 
     code, out, err = pyro_bnn("evaluate", run, "--num-samples", 20)
     assert (code, err) == (0, "")
-    for row in ("component 0", "component 9", "mean weights", "ensemble of 10", "ensemble of 20", "mutual information"):
+    for row in ("one draw (mean of 10)", "mean weights", "ensemble of 10", "ensemble of 20", "mutual information"):
         assert row in out
     metrics = json.loads((run / "metrics.json").read_text())
     accuracy = {row["name"]: row["accuracy"] for row in metrics["rows"]}
@@ -221,6 +221,8 @@ def test_the_demo_shows_what_it_promises(pyro_bnn, tmp_path):
     regression = json.loads((out / "regression.json").read_text())
     assert regression["epistemic_scale_outside"] > 3 * regression["epistemic_scale_inside"]
     assert abs(regression["aleatoric_scale_inside"] - 2.0) < 0.7
+    assert regression["truth_in_band"] > 0.9
+    assert "7, 8 and 9 were never shown" in text
     assert "Pictures in" in text
 
 
@@ -270,7 +272,7 @@ def test_the_tutorials_recipes_are_the_tutorials():
 
 
 def test_an_epoch_of_sgd_adds_up_to_the_gradient_of_the_loss_of_all_data(tmp_path):
-    """Its learning rate is for a batch's summed NLL and its share of the KL, in however many batches the data come."""
+    """The learning rate multiplies the gradient of a batch's summed NLL and its share of the KL, for any batch size."""
     config = replace(recipes.RECIPES["digits", "tutorial"], hidden=(6,), epochs=1, lr=1e-9, init="network:1e-12")
     images, _ = load_data(config, root=None)
     x, y = images.x_train[:900].double(), images.y_train[:900]

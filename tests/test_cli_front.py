@@ -1,4 +1,4 @@
-"""The front of the command line: help, completion, JSON, formats and colours, and how soon each is there."""
+"""The user interface of the commands: help, completion, JSON, formats and colours, and how fast each appears."""
 
 # ruff: noqa: F811  # tests take the imported fixture as a parameter
 
@@ -20,6 +20,7 @@ from pyro_bnn.app import recipes
 from pyro_bnn.app.cli import compare, demo, evaluate, predict, prune, report, train, weights
 from pyro_bnn.app.cli import program as program_module
 from pyro_bnn.app.cli.program import COMMANDS, program
+from pyro_bnn.app.cli.train import BRIEF
 from pyro_bnn.app.config import RunConfig
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -123,7 +124,7 @@ except BaseException:
 
 @pytest.mark.parametrize("late", [True, False], ids=["in the commands", "told directly"])
 def test_ctrl_c_while_a_library_loads_ends_in_a_sentence(tmp_path, late):
-    """The second one is the twin: a library that is imported otherwise makes a traceback of Ctrl-C."""
+    """The second command is the twin: outside of `loading`, Ctrl-C during an import ends in a traceback."""
     (tmp_path / "torch.py").write_text(SWALLOWS)
     code = "from pyro_bnn.app.cli import main; main()" if late else "import torch"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(pb.__file__).parent.parent)])}
@@ -182,7 +183,7 @@ SETTINGS = [field.name for field in fields(RunConfig) if field.name not in ("dat
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_help_of_train_shows_the_settings_of_the_default_recipe(pyro_bnn, wide, setting):
-    printed = pyro_bnn("train", "--help")[1]
+    printed = pyro_bnn("train", "--help-all")[1]
     option = re.search(rf"│ --{setting.replace('_', '-')} .*?(?=│\n│ --|╰)", printed, re.DOTALL).group()
     expected = IN_WORDS.get(setting) or recipes.default(setting)
     assert f"[default: ({expected})]" in option
@@ -196,6 +197,12 @@ def test_the_shown_settings_are_read_from_the_recipes(monkeypatch):
     assert recipes.default("hold_out") == "none, for mnist 1,2, for digits 7,8,9"
 
 
+def test_the_help_of_train_shows_a_dozen_options_and_help_all_the_others(pyro_bnn, wide):
+    brief, whole = (re.findall(r"│ (--[a-z-]+)", pyro_bnn("train", option)[1]) for option in ("--help", "--help-all"))
+    assert set(brief) == {f"--{name.replace('_', '-')}" for name in (*BRIEF, "help", "help_all")}
+    assert {f"--{name.replace('_', '-')}" for name in SETTINGS} | set(brief) <= set(whole)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_each_help_has_examples(pyro_bnn, wide, name):
     printed = pyro_bnn(name, "-h")[1]
@@ -205,7 +212,7 @@ def test_each_help_has_examples(pyro_bnn, wide, name):
 
 
 class ReachedError(Exception):
-    """The command line was read, and the work would begin."""
+    """Raised in place of the work, after the command line was read."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

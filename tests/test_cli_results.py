@@ -1,4 +1,4 @@
-"""What commands give: JSON for programs, pictures in several formats, and colours for people."""
+"""Output of commands: JSON for programs, pictures in several formats, and colours for people."""
 
 # ruff: noqa: F811  # tests take the imported fixture as a parameter
 
@@ -48,7 +48,7 @@ KEYS = {
 
 
 def result(pyro_bnn, name, *arguments):
-    """The JSON document of a command, with what it said to people."""
+    """The JSON document of a command, and its text for people."""
     code, out, err = pyro_bnn(name, *arguments, *SHORT.get(name, ()), "--json")
     assert code == 0, err
 

@@ -111,7 +111,7 @@ class Lines(pb.Posterior):
 
 
 def test_the_error_of_the_agreement_is_what_repetitions_show():
-    """It moves in jumps, where a jackknife claims two to three times too much."""
+    """The agreement changes in jumps, so a jackknife would give errors that are two to three times too large."""
     likelihood = pb.CategoricalLikelihood()
     model = pb.BayesianModel(nn.Linear(2, 3, bias=False), prior=pb.NormalPrior(), likelihood=likelihood, num_data=3)
     x, mean = torch.randn(150, 2), torch.randn(3, 2)

@@ -1,4 +1,4 @@
-"""Settings are checked whole when they are read, and all that is wrong with them is said in one sentence."""
+"""All settings are checked when they are read, and one message lists all faults."""
 
 import json
 import re

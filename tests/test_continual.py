@@ -1,4 +1,4 @@
-"""The benchmark of split MNIST, on scikit-learn's digits: what is learned is handed on, and nothing is run twice."""
+"""The benchmark of split MNIST, on scikit-learn's digits: tasks start from the task before, and nothing runs twice."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Inputs and targets as people have them: each becomes the right tensor, or is refused in a sentence."""
+"""Inputs and targets of all types: each becomes the right tensor, or is refused with a message."""
 
 import decimal
 import warnings
@@ -35,7 +35,7 @@ KINDS = st.sampled_from(["f2", "f4", "f8", "g", "i1", "i2", "i4", "i8", "u1", "u
 )
 @settings(max_examples=200, deadline=None)
 def test_every_array_of_numbers_keeps_its_numbers(kind, order, shape, flips, writable, data):
-    """Whatever their bytes, their order in memory and their flags are."""
+    """Arrays of any byte order, memory layout and flags."""
     values = data.draw(arrays.arrays(np.int8, shape, elements=st.integers(0, 1 if kind == "?" else 100)))
     array = values.astype(np.dtype(kind).newbyteorder(order))
     for axis in flips:
@@ -150,7 +150,7 @@ def masked():
 
 
 def without_warnings(make):
-    """The function, without torch's warnings that such tensors are new, or old."""
+    """The function, without torch's warnings that such tensors are experimental or deprecated."""
 
     def quiet():
         with warnings.catch_warnings():

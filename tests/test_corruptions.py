@@ -1,4 +1,4 @@
-"""Corruptions of images: their size by strength, and what they keep."""
+"""Corruptions of images: their size by strength, and what they leave unchanged."""
 
 import itertools
 

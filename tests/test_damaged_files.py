@@ -1,4 +1,4 @@
-"""Files of runs and data that were damaged, edited or mixed up are named, and never taken for good ones."""
+"""Files of runs and data that were damaged, edited or mixed up are named, and never accepted."""
 
 import gzip
 import hashlib

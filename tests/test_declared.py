@@ -1,4 +1,4 @@
-"""Networks of Pyro's modules, which declare random weights of their own by `PyroSample`."""
+"""Networks of Pyro's modules, which declare random weights by `PyroSample`."""
 
 import functools
 import warnings
@@ -20,7 +20,7 @@ ADAM = functools.partial(torch.optim.Adam, lr=0.05)
 
 
 class Slope(PyroModule):
-    """A line whose weight is declared, as in the issue: y = 3 x."""
+    """A line with a declared weight: y = 3 x."""
 
     def __init__(self, *, prior=None):
         super().__init__()
@@ -260,7 +260,7 @@ def test_members_of_an_ensemble_start_from_different_points():
 
 
 def test_a_prior_that_was_used_before_is_taken():
-    """Before, a RecursionError: torch's transforms then hold their inverses, and these hold them."""
+    """Before, a RecursionError: torch's transforms then refer to their inverses, and these refer to the transforms."""
     prior = dist.LogNormal(0.0, 0.5)
     prior.log_prob(torch.tensor(1.0))
     net = Gain()
@@ -323,7 +323,7 @@ def test_a_statement_of_the_network_needs_a_guide_that_draws_it():
 
 
 class Constrained(PyroModule):
-    """Has a parameter of Pyro's, with a constraint."""
+    """Has a Pyro parameter with a constraint."""
 
     def __init__(self):
         super().__init__()

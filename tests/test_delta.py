@@ -1,4 +1,4 @@
-"""A point as a guide: the same fit by either path, and by Pyro's own `AutoDelta`."""
+"""A point as a guide: the same fit on both paths, and by Pyro's own `AutoDelta`."""
 
 import functools
 
@@ -40,7 +40,7 @@ def pyros_own(model, ours):
 
 @pytest.mark.parametrize("likelihood", ["gaussian-latent", "gaussian-latent-vector"])
 def test_the_fit_is_that_of_pyros_own_guide(likelihood):
-    """With a noise scale that is latent, whose mode depends on the space it is looked for in."""
+    """With a latent noise scale, whose mode depends on the parametrisation in which it is searched."""
     medians = []
     for kind in (pb.DeltaGuide, lambda model: pyros_own(model, pb.DeltaGuide(model))):
         torch.manual_seed(0)

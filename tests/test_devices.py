@@ -1,7 +1,7 @@
 """Everything that computes does so on the device of the model, and waits for it no more often than it must.
 
-The device is torch's `meta` with values kept beside it; see `accelerator.py`. Numbers are compared with those of the
-same computation on the CPU. A wait is a read of a value or a copy to the device. Tests marked `gpu` need a real one.
+The device is torch's `meta` with values kept beside it; see `accelerator.py`. Results are compared with those of
+the same computation on the CPU. A wait is a read of a value or a copy to the device. Tests marked `gpu` need a GPU.
 """
 
 import functools
@@ -133,7 +133,7 @@ def test_steps_of_any_guide_wait_only_where_pyro_does(guide):
 
 @pytest.mark.parametrize("prior", [*HIERARCHICAL_PRIORS, *LEARNED_PRIORS])
 def test_priors_that_only_pyro_can_fit_wait_only_where_pyro_does(prior):
-    """Limits for the most sites: each costs Pyro some ten reads."""
+    """The limits are for the largest number of sites; each site costs Pyro about ten reads."""
     model = {**HIERARCHICAL_PRIORS, **LEARNED_PRIORS}[prior]
     check_steps(TraceMeanField_ELBO, prior=model, num_reads=100)
 

@@ -24,7 +24,7 @@ LINEAR = {"categorical": 3, "bernoulli": 2, "heteroscedastic": 4, "mixture-densi
 
 
 def both(compute, **kwargs):
-    """The same computation on the CPU and on the device, whose counts it returns: the results must agree."""
+    """Run the same computation on the CPU and on the device, and compare the results; returns the device's counts."""
     expected = compute(*problem("cpu", **kwargs))
     with Accelerator() as accelerator:
         arguments = problem(DEVICE, **kwargs)
@@ -158,7 +158,7 @@ def test_draws_with_any_likelihood(likelihood):
 @pytest.mark.daily("normal", "mixture", "hierarchical", "learned")
 @pytest.mark.parametrize("prior", PRIORS)
 def test_draws_with_any_prior_copy_nothing_to_the_device(prior):
-    """Some numbers are when the sampler starts. The density is evaluated more than a hundred times."""
+    """Some numbers are copied when the sampler starts, but none in the evaluations of the density, over a hundred."""
     counts = sampled(pb.HMC(max_steps=2), prior=PRIORS[prior])
     assert counts.num_transfers <= (30 if prior in HIERARCHICAL_PRIORS else 4)
 
@@ -191,7 +191,7 @@ def test_chains_read_twice_for_each_draw_in_addition():
 
 
 def test_laplace():
-    """Its search for the mode is torch's L-BFGS, which reads numbers in each iteration; the rest is counted here."""
+    """The search for the mode by torch's L-BFGS reads numbers in each iteration; all other reads are counted here."""
 
     def compute(model, guide, x, y):
         posterior = pb.fit_laplace(model, (x, y), seed=0)

@@ -1,4 +1,4 @@
-"""A bad posterior is told by its weights: still at the prior, or without a width; and a good one is left alone."""
+"""A bad posterior is recognised by its weights, at the prior or collapsed; a good posterior causes no warning."""
 
 import functools
 import math

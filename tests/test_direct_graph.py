@@ -1,4 +1,4 @@
-"""Steps on a GPU that are not waited for, and steps that are recorded and replayed."""
+"""Steps on a GPU for which the program does not wait, and steps that are recorded and replayed."""
 
 import functools
 import math
@@ -23,7 +23,7 @@ DECAYING = pb.optim.scheduled(FUSED, functools.partial(torch.optim.lr_scheduler.
 
 
 def without_waiting(monkeypatch):
-    """What fits do on a GPU with a fused optimizer."""
+    """Make fits behave as on a GPU with a fused optimizer."""
     init = GradientStep.__init__
 
     def patched(self, *args):
@@ -46,7 +46,7 @@ def test_steps_that_are_not_waited_for_give_the_same_fit(monkeypatch):
 
 
 def test_after_a_step_that_is_not_finite_none_has_an_effect(monkeypatch, path):
-    """Batch 3 of 6 is bad; what follows is fine, and must not move the parameters."""
+    """Batch 3 of 6 is bad. The later batches are fine, but must not change the parameters."""
 
     class Fragile(nn.Linear):
         bad = None
@@ -82,7 +82,7 @@ def test_after_a_step_that_is_not_finite_none_has_an_effect(monkeypatch, path):
 @pytest.mark.parametrize("weight", [1.0, lambda epoch, batch, num: 1.0 + batch / num], ids=["constant", "by-batch"])
 @pytest.mark.parametrize("optimizer", [FUSED, DECAYING], ids=["", "decay"])
 def test_steps_that_are_replayed_give_the_same_fit(monkeypatch, weight, optimizer):
-    """With the GPU's part, recording a function and replaying it, played by the function itself."""
+    """Calls of a function stand in for its recording and replay on a GPU."""
     found, num_recorded = [], []
     for recorded in (False, True):
         torch.manual_seed(0)

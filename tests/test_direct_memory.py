@@ -1,4 +1,4 @@
-"""During a fit parameters lie in long vectors; before, after, and to a callback they look as always."""
+"""During a fit, parameters share long vectors; before, after and in callbacks they look as usual."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The direct path of a fit is Pyro's own, without its machinery: same draws, same ELBO, same gradients."""
+"""The direct path of a fit gives Pyro's draws, ELBO and gradients, without effect handlers."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""The direct path is taken where it is right, and the history says so; everywhere else Pyro's."""
+"""Fits take the direct path where it is right, and Pyro's path elsewhere; the history says which."""
 
 import dataclasses
 import functools
@@ -48,7 +48,7 @@ class SubclassedGuide(PlainGuide):
 
 
 class Sampling(nn.Linear):
-    """A network with a site of its own."""
+    """A network that has a Pyro site."""
 
     def forward(self, x):
         pyro.factor("penalty", -self.weight.square().sum())
@@ -87,7 +87,7 @@ class LearnedPrior(pb.Prior):
 
 
 class Odd(nn.Linear):
-    """A network that takes no copy."""
+    """A network that cannot be copied."""
 
     def __deepcopy__(self, memo):
         if "weight" in self._buffers:  # it is the model's

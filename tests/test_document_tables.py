@@ -1,4 +1,4 @@
-"""Calls in the tables of the documents: the name is there and takes these arguments; what can be run is run."""
+"""Calls in the tables of the documents: the name exists and takes these arguments; runnable calls are run."""
 
 import ast
 import collections
@@ -24,7 +24,7 @@ OTHERS = {"AutoIAFNormal", "Trace_ELBO", "detach", "next", "step"}
 
 
 def cells(page):
-    """The cells of a page's tables; in those that compare libraries, only the columns of this one."""
+    """The cells of a page's tables; of tables that compare libraries, only the columns of this library."""
     head, own = None, None
     for line in page.read_text().splitlines():
         if not line.startswith("|"):
@@ -39,7 +39,7 @@ def cells(page):
 
 
 def calls(text):
-    """Calls in the code of a cell, however deep; a code that is no expression has none."""
+    """Calls in the code of a cell, at any depth; code that is not an expression has none."""
     for code in re.findall(r"`([^`]+)`", text):
         try:
             tree = ast.parse(code.strip(), mode="eval")
@@ -100,7 +100,7 @@ SHORT = {
 
 @pytest.fixture
 def names(tmp_path):
-    """What the calls of the tables speak of."""
+    """The names that calls in the tables use."""
     x = torch.linspace(-1, 1, 8)[:, None]
     net = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
     model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(0.1), num_data=8)
@@ -117,7 +117,7 @@ def names(tmp_path):
 
 
 def runnable(call, names):
-    """Whether all that a call speaks of is known."""
+    """Whether all names in a call are known."""
     is_open = any(isinstance(node, ast.Constant) and node.value is ... for node in ast.walk(call))
     if is_open or ast.unparse(call.func).startswith("nn."):
         return False
@@ -126,7 +126,7 @@ def runnable(call, names):
 
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning", "ignore::pyro_bnn.PosteriorWarning")  # tiny fits
 def test_calls_in_tables_run(names):
-    """A call with `...` leaves arguments to the reader: those that it shows are bound, and it is not run."""
+    """A call with `...` leaves arguments to the reader: the shown arguments are bound, but the call is not run."""
     counts = collections.Counter()
     for page in PAGES:
         for call in (call for cell in cells(page) for call in calls(cell)):

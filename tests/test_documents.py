@@ -1,4 +1,4 @@
-"""What the documents say is run."""
+"""The code in the documents is run."""
 
 import importlib.util
 import os
@@ -41,11 +41,15 @@ EXAMPLES = {
     ),
     "continual_learning.py": (
         ["--epochs", "12"],
-        r"(?s)a point, trained on .* [23]\d\.\d%\nposterior as prior .* [5-9]\d\.\d%\n",
+        r"(?s)point, trained further .* [23]\d\.\d%\nposterior as prior .* [5-9]\d\.\d%\n",
     ),
     "transformer.py": (
         ["--texts", "200", "--epochs", "10"],
         r"point +[3-6]\d\.\d% +[12]\.\d+ +0\.(1[2-9]|[23]\d)\d .*\nposterior +[3-6]\d\.\d% +[01]\.\d+ +0\.(0\d|10)\d ",
+    ),
+    "adapters.py": (
+        ["--texts", "100", "--labelled", "20", "--pretraining", "1", "--epochs", "10", "--seeds", "2"],
+        r"(?s)AdamW +0\.\d+ ± .*mean field, natural +0\.\d+ ± .*AdamW and Laplace +0\.\d+ ± ",
     ),
     "svi_script.py": (
         ["--steps", "120"],
@@ -113,7 +117,7 @@ SHORTER = {
 
 
 def text_of(document):
-    """The document, with what makes it short."""
+    """The document, with settings that shorten its run."""
     text = (ROOT / document).read_text()
     for long, short in SHORTER.get(document, {}).items():
         assert long in text
@@ -147,9 +151,10 @@ PEERS = [page for page in PAGES if page.startswith("docs/coming_from/")]
 @pytest.mark.parametrize("page", sorted(set(PAGES) - {"docs/how_to/lightning.md"}))  # `test_lightning.py` runs it
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
 @pytest.mark.filterwarnings("ignore::pyro_bnn.PosteriorWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers
 @pytest.mark.uses_param_store  # by Pyro's own loops
 def test_snippets_of_a_page_run_one_after_the_other(page, monkeypatch, tmp_path):
-    """All but those of other libraries, which follow a line `<!-- needs: PACKAGE -->`."""
+    """All snippets run, except those of other libraries, which follow a line `<!-- needs: PACKAGE -->`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("matplotlib.pyplot.show", lambda: plt.close("all"))
     torch.set_default_dtype(torch.float32)
@@ -163,7 +168,7 @@ def test_snippets_of_a_page_run_one_after_the_other(page, monkeypatch, tmp_path)
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", PEERS)
 def test_code_before_and_after_runs(page, tmp_path):
-    """In a process of its own, since other libraries change globals. Theirs runs where they are installed."""
+    """Each runs in a new process, since other libraries change globals; their code runs if they are installed."""
     pattern = r"(?:<!-- needs: (\S+) -->\s*)?```python\n(.*?)```"
     found = re.findall(pattern, (ROOT / page).read_text(), re.DOTALL)
     here = [code for package, code in found if not package or importlib.util.find_spec(package)]
@@ -206,9 +211,10 @@ def test_examples_are_short(name):
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.uses_param_store
 def test_examples_run_and_show_their_effect(name, tmp_path, monkeypatch, capsys):
-    """In this process: a process of its own takes longer to import torch than most examples run."""
+    """Examples run in this process: a new one would take longer to import torch than most examples take."""
     arguments, expected = EXAMPLES[name]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))  # as Python itself does
     torch.set_default_dtype(torch.float32)
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit):

@@ -128,7 +128,7 @@ def test_a_fit_leaves_the_padding_row_at_its_prior(elbo):
 
 
 def test_a_tied_layer_uses_all_rows():
-    """The padding row is a constant to the embedding alone."""
+    """The padding row is a constant for the embedding only."""
     model = pb.BayesianModel(
         Padded(), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6
     ).double()

@@ -1,4 +1,4 @@
-"""Several posteriors as one, and one set of weights as many by dropout."""
+"""Several posteriors combined into one, and dropout as a posterior from one set of weights."""
 
 import functools
 import warnings
@@ -19,7 +19,7 @@ def posterior_of(model, name="network"):
 
 
 class Constant(pb.Posterior):
-    """Draws one value, and knows how many it was asked for."""
+    """Always draws one value, and counts the requested draws."""
 
     def __init__(self, value, status=None, shape=(2,)):
         self.value, self.shape, self.asked = value, shape, []

@@ -1,4 +1,4 @@
-"""An estimator's context leaves no trace, and refuses by name whatever it cannot serve."""
+"""An estimator's context leaves no trace, and errors name what it does not support."""
 
 import copy
 import pickle
@@ -168,7 +168,7 @@ def test_what_an_elbo_does_not_do_is_refused_in_the_context(estimator):
             Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1).loss(model, guide, x, y)
         with pytest.raises(ValueError, match="vectorise"):
             Predictive(model, guide=guide, num_samples=3, parallel=True)(x)
-        with pytest.raises(ValueError, match=r"`net\.0\.weight` is not the last draw of the guide.*leave its context"):
+        with pytest.raises(ValueError, match=r"`net\.0\.weight` is not the last draw of the guide.*end its"):
             model(x)
         guide(x)
         with pytest.raises(ValueError, match="is not the last draw of the guide"):

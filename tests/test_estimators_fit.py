@@ -22,7 +22,7 @@ from .tolerances import STANDARD_ERRORS, agrees_in_mean, assert_identical
 
 
 def losses_and_gradients(applied, model, guide, x, y, *, elbo, num_draws=500):
-    """Of independent single-draw objectives in a context, or without one: (S,) and (S, P)."""
+    """Losses (S,) and gradients (S, P) of independent single-draw objectives, in a context or without one."""
     losses, gradients = [], []
     for _ in range(num_draws):
         guide.zero_grad()
@@ -50,9 +50,9 @@ def test_the_elbo_and_its_gradient_are_those_of_sampled_weights(prior, elbo):
 @pytest.mark.daily("Trace_ELBO")
 @pytest.mark.parametrize("elbo", ELBOS)
 def test_in_one_context_either_elbo_is_right(elbo):
-    """The context need not be told which: it draws the weights that `Trace_ELBO` takes the densities of.
+    """The context works for both: it draws the weights whose densities `Trace_ELBO` needs.
 
-    Where none are drawn, which `fit_svi` knows when it may, `Trace_ELBO` would take the densities at the means.
+    Without these draws, which `fit_svi` omits if it can, `Trace_ELBO` would take the densities at the means.
     """
     model, x, y = small_model()
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))

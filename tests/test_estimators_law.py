@@ -22,7 +22,7 @@ from .tolerances import SINGLE, agrees_in_mean, assert_identical
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_outputs_have_the_mean_and_variance_of_sampled_weights(name, estimator):
-    """A row of the test is the average over the equal rows of one call, which need not be independent."""
+    """Each tested number is an average over the equal rows of one call, since these may depend on each other."""
     make, shape, where = LAYERS[name]
     net = make()
     model, guide = pair(net, where=where)
@@ -101,7 +101,7 @@ def test_flipout_is_exact_for_the_positions_of_a_convolution_together():
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_of_local_reparameterisation_are_those_of_its_formula(name):
-    """Of mean plus root of the variance times noise, by autograd, for the noise that was drawn."""
+    """Autograd of mean + root of the variance * noise gives the same gradients, for the noise that was drawn."""
     make, shape, where = LAYERS[name]
     net = make()
     model, guide = pair(net, where=where)
@@ -156,7 +156,7 @@ def test_a_weight_of_constrained_support_is_sampled_as_always():
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_single_precision_is_the_same_up_to_rounding(estimator):
-    """With scales next to nothing, so that the draws do not matter."""
+    """With tiny scales, so that the draws do not matter."""
     net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(8, 3))
     model, guide = pair(net)
     x = torch.randn(5, 1, 3, 3)
@@ -175,7 +175,7 @@ def test_single_precision_is_the_same_up_to_rounding(estimator):
 
 
 class Recorder(TorchDispatchMode):
-    """Shapes of what was multiplied and of what was drawn."""
+    """Records the shapes of multiplied and of drawn tensors."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bayesian linear regression: posterior and evidence in closed form, so that every number has a right answer."""
+"""Bayesian linear regression: posterior and evidence are known in closed form."""
 
 import functools
 import math
@@ -165,7 +165,7 @@ def test_prediction_from_the_exact_guide_has_the_exact_moments(problem):
 
 
 def fitted(problem, guide, **settings):
-    """Fitted with a learning rate that falls to nothing, so that the noise of the last steps averages out."""
+    """A fit with a learning rate that falls to 0, so that the noise of the last steps averages out."""
     settings = {"num_epochs": 1000, **settings}
     num_epochs = settings["num_epochs"]
     return pb.fit_svi(
@@ -249,7 +249,7 @@ def test_without_its_kl_the_delta_guide_finds_least_squares(problem):
 
 
 def test_maximum_likelihood_takes_the_same_steps_as_plain_torch(problem):
-    """To the last digit, whatever the prior: a KL weight of 0 leaves nothing of it."""
+    """To the last digit, for any prior: with a KL weight of 0, the prior has no effect."""
     model = pb.BayesianModel(
         nn.Linear(D, 1), prior=pb.NormalPrior(1e-3), likelihood=pb.GaussianLikelihood(NOISE), num_data=N
     )
@@ -269,7 +269,7 @@ def test_maximum_likelihood_takes_the_same_steps_as_plain_torch(problem):
 
 
 def test_the_mode_of_a_noise_scale_is_that_of_its_own_density_not_of_its_logarithms():
-    """No network to speak of: y ~ N(0, s^2), s ~ LogNormal(0, 1). With u = log s the two modes differ by a Jacobian."""
+    """The network returns 0: y ~ N(0, s^2), s ~ LogNormal(0, 1). With u = log s the two modes differ by a Jacobian."""
     y = torch.tensor([[0.5], [-1.5], [1.0], [2.0]])
     x = torch.zeros(4, 1)
     net = nn.Linear(1, 1, bias=False)  # of zeros: the output is 0 whatever the weight

@@ -1,4 +1,4 @@
-"""A package that is wanted but not there is named with the remedy; any other trouble is shown as what it is."""
+"""An error names a missing package and the remedy; any other import error is shown unchanged."""
 
 import re
 import sys

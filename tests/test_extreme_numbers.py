@@ -1,4 +1,4 @@
-"""Numbers that a dtype cannot hold, and arguments of a wrong kind, raise errors that say so."""
+"""Numbers that a dtype cannot represent, and arguments of a wrong type, raise errors that say so."""
 
 import functools
 
@@ -224,7 +224,7 @@ def test_weights_of_classes_beyond_floating_point_are_refused():
     ],
 )
 def test_whole_numbers_are_taken_like_fractions(options):
-    """Whole numbers above 2**63 too, which torch takes for no number."""
+    """Also whole numbers above 2**63, which torch does not accept as numbers."""
 
     def start(number):
         given = options(number)

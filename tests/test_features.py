@@ -46,7 +46,7 @@ def recurrent_head():
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Numbers of runs of the body in fits: while features are computed, and afterwards."""
+    """How often the body runs in a fit: while features are computed, and afterwards."""
     remember, found = _direct.DirectStep.remember, []
 
     def counted(self, *args, **options):
@@ -155,7 +155,7 @@ class Mixing(nn.Module):
 
 
 class Training(nn.Module):
-    """Batch normalisation that is in train mode whatever one says."""
+    """Batch normalisation that is always in train mode."""
 
     def __init__(self, size):
         super().__init__()
@@ -167,7 +167,7 @@ class Training(nn.Module):
 
 
 class Table(nn.Module):
-    """Gives something that belongs to no row."""
+    """Returns a tensor that has no rows."""
 
     def __init__(self):
         super().__init__()
@@ -205,7 +205,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_network_of_which_nothing_can_be_computed_once_is_fitted_as_it_is(name, monkeypatch):
-    """To the bit, so that neither random numbers nor running statistics show that it was tried."""
+    """Bit for bit: the attempt to compute features changes neither random numbers nor running statistics."""
     make, where = REFUSED[name]
     posterior, found = fitted(make, where)
     assert "frozen" not in posterior.status.message

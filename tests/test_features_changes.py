@@ -1,4 +1,4 @@
-"""A fit whose frozen layers or data change in between, or that is ended and goes on, has the right numbers."""
+"""A fit has the right numbers if its frozen layers or data change in between, or if it is interrupted and resumed."""
 
 from contextlib import contextmanager
 

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and a damaged one is never taken for a good one."""
+"""Files appear whole or not at all, and a damaged file is never accepted."""
 
 import errno
 import os

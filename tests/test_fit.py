@@ -1,4 +1,4 @@
-"""The short path: it fits without tuning, ends at a plateau, and says so."""
+"""The function `fit`: it fits without tuning, ends at a plateau, and says so."""
 
 import functools
 
@@ -161,7 +161,7 @@ def test_the_trend_of_a_straight_line_is_exact():
 
 
 def test_the_standard_error_of_the_trend_is_the_spread_of_its_rises():
-    """Of 1000 noises without a trend; the square of a rise has the mean of the squared standard errors."""
+    """For 1000 noise series without a trend, the mean square of the rise is the mean squared standard error."""
     trends = [trend_of(row) for row in torch.randn(1000, 200).tolist()]
     differences = torch.tensor([trend.rise**2 - trend.noise**2 for trend in trends])
     assert abs(differences.mean()) < STANDARD_ERRORS * differences.std() / 1000**0.5
@@ -191,7 +191,7 @@ def test_noise_ends_a_fit_after_all_learning_rates_and_a_trend_does_not():
 
 
 def test_a_fit_does_not_end_while_the_kl_weight_changes():
-    """Objectives with different weights of the KL are not comparable, so a flat record of them is no plateau."""
+    """Objectives with different KL weights are not comparable, so a flat record of such objectives is not a plateau."""
 
     def stages(weight_at):
         plateau, history = Plateau(), History(100)
@@ -219,7 +219,7 @@ def test_what_a_plateau_remembers_can_be_saved():
 @pytest.mark.daily("epochs1-True")
 @pytest.mark.parametrize(("epochs", "looks"), [((700, 900), False), ((50, 90), True)])
 def test_a_fit_can_go_on_from_a_checkpoint(tmp_path, epochs, looks):
-    """After a plateau, at which the learning rate was lowered; and after looks at validation rows."""
+    """The checkpoint is from after a plateau, which lowered the learning rate, and after scores on validation rows."""
     model, x, y, _, _ = line()
     file, options = tmp_path / "fit.pt", {"optimizer": functools.partial(torch.optim.Adam, lr=0.1), "seed": 0}
     options |= {"validation": (x[:5], y[:5])} if looks else {}

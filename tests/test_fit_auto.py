@@ -1,4 +1,4 @@
-"""`fit` by itself: chains from trained modes where they can be, else a variational fit that says why."""
+"""`fit` without a method: chains from trained modes if possible, else a variational fit whose status says why."""
 
 import functools
 import random
@@ -276,7 +276,7 @@ def test_a_time_limit_sets_the_length(monkeypatch):
 
 
 def test_the_speed_that_is_measured_is_that_of_draws():
-    """What comes before the first draw takes a thousand times as long as a draw of a small network."""
+    """The preparation before the first draw takes a thousand times as long as a draw of a small network."""
     slowness = choosing._choose._slowness(lambda _: curve(), wave(), 0)
     nominal = choosing.Budget(1.0).gradient(40, 19)
     assert 0 < slowness * nominal < 1e-3

@@ -1,4 +1,4 @@
-"""A family of guides of one's own takes the direct path by what it says of itself, and gives Pyro's numbers there."""
+"""A user's family of guides declares how it takes the direct path, and gives Pyro's numbers there."""
 
 import pyro
 import pyro.distributions as dist
@@ -15,7 +15,7 @@ from .tolerances import agrees_in_mean, assert_identical
 
 
 class CommonScaleGuide(FlatGuide):
-    """Independent Gaussians that have one standard deviation in common."""
+    """Independent Gaussians with a common standard deviation."""
 
     def __init__(self, model):
         super().__init__()

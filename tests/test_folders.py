@@ -1,4 +1,4 @@
-"""Folders that commands write: nothing is computed in vain, nothing is lost, and nobody else's files are touched."""
+"""Folders that commands write: no result is lost, and files of other programs do not change."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Files with a right checksum and any content: what does not fit is refused, and never a raw error."""
+"""Files with a right checksum and any content: wrong content is refused, and never causes a raw error."""
 
 import copy
 import functools

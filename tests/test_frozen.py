@@ -1,4 +1,4 @@
-"""A frozen part of a network is a fixed function: a fit changes nothing of it, and runs it in eval mode."""
+"""A frozen part of a network is a fixed function: a fit does not change it, and runs it in eval mode."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Laplace's method with Gauss-Newton matrices: the numbers of laplace-torch, and exact where exact ones are known."""
+"""Laplace's method with Gauss-Newton matrices: the numbers of laplace-torch, and exact numbers where known."""
 
 import warnings
 
@@ -196,7 +196,7 @@ def test_it_is_exact_for_conjugate_regression():
 
 @pytest.mark.parametrize("structure", ["full", "diagonal"])
 def test_the_distance_from_the_mode_is_a_number_of_standard_deviations(structure):
-    """That of a Gaussian whose precision is known, from both sides of its mean."""
+    """For a Gaussian with known precision, from both sides of its mean."""
     exact = Problem()
     for sign in (1, -1):
         move = sign * torch.tensor([[0.3, 0.1, 0.7]])

@@ -1,4 +1,4 @@
-"""Gauss-Newton matrices of layers that do more than their class says, beside Jacobians by brute force."""
+"""Gauss-Newton matrices of layers that do more than their class defines, compared with Jacobians by brute force."""
 
 import pytest
 import torch
@@ -12,14 +12,14 @@ NUM_DATA = 20
 
 
 class Scaled(nn.Linear):
-    """A forward pass of its own."""
+    """A subclass with its own forward pass."""
 
     def forward(self, x):
         return F.linear(x, 3 * self.weight, self.bias)
 
 
 class TiedAutoencoder(nn.Module):
-    """A weight that is used by its layer, and without it."""
+    """A weight that is used by its layer, and also directly."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The noise scale that the evidence chooses, beside Bayesian linear regression in closed form; weights of rows."""
+"""The noise scale that the evidence chooses, compared with Bayesian linear regression in closed form; row weights."""
 
 import functools
 

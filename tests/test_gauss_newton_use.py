@@ -1,4 +1,4 @@
-"""Laplace's method with Gauss-Newton matrices: what a fit leaves as it was, and what it refuses."""
+"""Laplace's method with Gauss-Newton matrices: what a fit does not change, and what it refuses."""
 
 import functools
 import sys
@@ -108,7 +108,7 @@ def test_other_data_and_points_are_refused_with_a_remedy():
 
 
 class WithoutLaplace:
-    """Finds modules as where laplace-torch is not installed."""
+    """Finds modules as if laplace-torch were not installed."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -157,7 +157,7 @@ def test_a_point_that_carries_another_body_is_refused():
     pinned = PinnedPosterior(model, pb.DeltaGuide(model))
     assert torch.isfinite(torch.tensor(pb.fit_gauss_newton(model, (x, y), init=pinned).log_evidence))
     for init in (pinned, pinned.median()):
-        with pytest.raises(ValueError, match=r"must have the network.s own values of \['net.0.weight', 'net.0.bias'\]"):
+        with pytest.raises(ValueError, match=r"must have the same values of \['net.0.weight', 'net.0.bias'\]"):
             pb.fit_gauss_newton(other, (x, y), init=init)
 
 

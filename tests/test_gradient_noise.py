@@ -34,7 +34,7 @@ def rows_of(found):
 
 @pytest.mark.parametrize("kl_weight", [1.0, 0.1])
 def test_signal_and_noise_of_one_weight_have_a_formula(path, kl_weight):
-    """The gradient in the mean is a - b + h SIGMA e: h = sum x^2 / TAU^2, and e standard normal."""
+    """The gradient in the mean is a - b + h SIGMA e, with h = sum x^2 / TAU^2 and e standard normal."""
     model, guide, x, y = one_weight()
     num_samples = 500
     found = pb.gradient_noise(

@@ -1,4 +1,4 @@
-"""A gradient that a network hides is found before a fit, and no honest network is accused."""
+"""Networks that hide a gradient are found before a fit, and no correct network is refused."""
 
 import copy
 
@@ -137,7 +137,7 @@ def deep(width, activation):
 
 
 def dead():
-    """Half of the units get no input that wakes them, and the others sit on their kink where x is 0."""
+    """Half of the units are always off, and the others are at their kink where x is 0."""
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     with torch.no_grad():
         net[0].bias.copy_(torch.tensor([-100.0] * 4 + [0.0] * 4))

@@ -1,4 +1,4 @@
-"""Priors with scales: exact answers, and where a guide starts."""
+"""Priors with scales: exact answers, and the initial values of guides."""
 
 import functools
 import math
@@ -53,7 +53,7 @@ def test_nuts_has_the_moments_of_scale_and_weight(scale_prior):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)  # so short a chain cannot be judged alone
         posterior = pb.fit_nuts(model, (x, y), num_samples=100, num_warmup=200, num_chains=60, seed=0)
-    u, w = (posterior.samples[name].reshape(60, 100) for name in ("prior.scale", "net.weight"))
+    u, w = (posterior.chains[name].reshape(60, 100) for name in ("prior.scale", "net.weight"))
     u = u.log()
     means = torch.stack([u, u**2, w, w**2], -1).mean(1)  # of independent chains
     exact = moments_by_quadrature(scale_prior, x, y)
@@ -179,7 +179,7 @@ def test_children_start_under_the_prior_that_their_parents_starts_give():
 
 @pytest.mark.parametrize("make", [pb.MeanFieldGuide, functools.partial(pb.auto_guide, AutoNormal), pb.DeltaGuide])
 def test_weights_outside_of_a_priors_support_start_at_its_median(make):
-    """Half of a network's first weights are negative, which no LogNormal is."""
+    """Half of a network's initial weights are negative, outside of the support of a LogNormal."""
 
     class Positive(pb.Prior):
         def elementwise(self, name, parameter, module):

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a table or with arrays is said in one sentence, and nothing is left behind."""
+"""Any fault of a table or of arrays is reported in one message, and no files are left behind."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ TABLES = {
     "no header": (text("1,2", "3,4", "5,6"), (), "its first line holds numbers; put a line of names above it"),
     "ragged": (text("a,price", "1,2", "3,4,5"), (), "Expected 2 fields in line 3, saw 3; correct that line, and quote"),
     "all lines longer": (text("a,price", "1,2,3", "4,5,6"), (), "Expected 2 fields in line 2, saw 3"),
-    "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, and the line of names 3; correct it"),
+    "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, but there are 3 names of columns; correct"),
     "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quotation mark is opened and never closed"),
     "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "is not a table: ',' expected after"),
     "not UTF-8": ("größe,price\n1,2\n".encode("latin-1"), (), "is not text in UTF-8 (byte 0xf6 cannot be read)"),
@@ -102,7 +102,7 @@ TABLES = {
 
 
 def refused(pyro_bnn, path, *options):  # noqa: F811
-    """The sentence that is said against training on a file."""
+    """The message with which training on a file is refused."""
     run = path.parent / "run"
     code, out, err = pyro_bnn("train", path, "--out", run, *QUICK, *options)
     assert code == 2

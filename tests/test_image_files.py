@@ -1,4 +1,4 @@
-"""CIFAR-10 as it was published, and images packed as JPEG or PNG files; both from tiny files made here."""
+"""CIFAR-10 in the published layout, and images packed as JPEG or PNG files; all tests use tiny files made here."""
 
 import hashlib
 import io
@@ -46,7 +46,7 @@ def write_cifar(root, monkeypatch):
 
 
 def test_cifar10_is_read_in_the_published_layout(tmp_path, monkeypatch):
-    """Of an image the file has 1024 red values, row after row, then the green and the blue ones."""
+    """For each image the file has 1024 red values, row after row, then the green and the blue values."""
     _, pixels, labels = write_cifar(tmp_path, monkeypatch)
     monkeypatch.setenv("PYRO_BNN_DATA", str(tmp_path))
     images = load_images("cifar10")

@@ -66,7 +66,7 @@ def inputs_of(kind, a, b):
 
 
 def problem(kind, scale=0.5):
-    """A model, its inputs and targets; all kinds are the same function of the same numbers."""
+    """A model, its inputs and targets; every kind of network computes the same function of the same numbers."""
     torch.manual_seed(3)
     likelihood = pb.GaussianLikelihood(scale)
     model = pb.BayesianModel(kind(), prior=pb.NormalPrior(0.7), likelihood=likelihood, num_data=12)
@@ -138,9 +138,21 @@ def test_chains_and_laplace(kind):
             chains = pb.fit_nuts(model, (x, y), num_samples=5, num_warmup=5, num_chains=2, max_tree_depth=3, seed=0)
         laplace = pb.fit_laplace(model, (x, y))
         prediction = pb.predict(model, chains, x, y=y)
-        return [*chains.samples.values(), laplace.log_evidence, *laplace.median().values(), prediction.mean]
+        return [*chains.chains.values(), laplace.log_evidence, *laplace.median().values(), prediction.mean]
 
     check_same(results(kind), results(Whole), rtol=1e-6, atol=1e-7)  # rounding grows along a trajectory
+
+
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kronecker"])
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_gauss_newton_matrices(kind, structure):
+    def results(kind):
+        model, x, y = problem(kind)
+        posterior = pb.fit_gauss_newton(model, (x, y), structure=structure, batch_size=5)
+        draws = posterior.sample(3, seed=0).values()
+        return [posterior.log_evidence, *draws, pb.predict(model, posterior, x, seed=0).mean]
+
+    check_same(results(kind), results(Whole))
 
 
 @pytest.mark.parametrize("kind", SEVERAL)

@@ -16,7 +16,7 @@ from .tolerances import assert_identical
 
 
 def assert_same_potential(model, x, y):
-    """Ours, our tracing one, and Pyro's own, at the same points."""
+    """The potentials of the library, of its tracing version and of Pyro agree at the same points."""
     fast = NetworkPotential(model, x, y)
     traced = TracePotential(model, (x, y))
     with torch.no_grad():
@@ -67,7 +67,7 @@ class Tied(nn.Module):
 
 
 class Doubled(nn.Sequential):
-    """Looks like a chain, and is none."""
+    """Looks like a chain of layers, but is none."""
 
     def forward(self, x):
         return 2 * super().forward(x)
@@ -120,7 +120,7 @@ def test_a_module_used_twice():
 
 
 def test_a_plain_pyro_model_is_checked_once_and_may_diverge_afterwards():
-    """A scale of 0, far out on a trajectory, is no error; a target outside of its support is."""
+    """A scale of 0, far out on a trajectory, is not an error, but a target outside of its support is one."""
     x, y = torch.randn(8, 3), torch.randn(8)
     potential = TracePotential(hierarchy, (x, y))
     z = potential.from_prior(2)

@@ -1,4 +1,4 @@
-"""Laplace's method: exact where the posterior is Gaussian, and plain where it cannot be used."""
+"""Laplace's method: exact where the posterior is Gaussian, and with clear errors where it cannot be used."""
 
 import functools
 import math
@@ -44,7 +44,7 @@ def test_laplace_says_when_it_did_not_reach_the_mode_or_has_none():
 
 
 def test_laplace_takes_the_hessian_as_it_is():
-    """y = a b with a, b ~ N(0, 1): at the mode the likelihood curves the wrong way along one axis, the sum does not."""
+    """y = a b with a, b ~ N(0, 1): at the mode the log-likelihood is convex along one axis, the log-joint concave."""
 
     class Product(nn.Module):
         def __init__(self):

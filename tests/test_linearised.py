@@ -1,4 +1,4 @@
-"""Predictions of the network that is linear in its weights: exact where that can be computed by hand."""
+"""Predictions of the network linearised in its weights, compared with exact ones by hand."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def slopes(model, center, x):
 
 
 class Stored(pb.Posterior):
-    """Draws that are known beforehand, and a center."""
+    """Given draws, and a given center."""
 
     status = pb.Status(True, "stored")
 
@@ -139,7 +139,7 @@ def test_a_whole_network_with_a_gauss_newton_matrix_is_linearised_unless_told_ot
 
 
 def stored_posterior(model, num_draws, seed):
-    """Draws around a center that is random as well."""
+    """Random draws around a random center."""
     generator = torch.Generator().manual_seed(seed)
 
     def shifted(values, *lead):
@@ -151,7 +151,7 @@ def stored_posterior(model, num_draws, seed):
 
 @pytest.mark.parametrize("num_samples", [4, 12])
 def test_an_ensemble_is_linearised_around_each_member_in_turn(num_samples):
-    """A mixture of Laplace approximations; one of the two members has two of its own."""
+    """A mixture of Laplace approximations; one of the two members is itself a mixture of two."""
     model, x, y = small_model(num_data=6)
     first, second, third = (stored_posterior(model, 6, seed) for seed in range(3))
     ensemble = pb.EnsemblePosterior([first, pb.EnsemblePosterior([second, third])])
@@ -202,7 +202,7 @@ def test_members_of_an_ensemble_that_carry_statistics_are_linearised_with_their_
 
 
 class Linear(Stored):
-    """Draws that are meant for the network that is linear around a center."""
+    """Draws for the network linearised around a center."""
 
     is_linearised = True
 

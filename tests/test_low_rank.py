@@ -1,4 +1,4 @@
-"""The low-rank guide: Pyro's distribution, the same fit by either path, closed forms that are right, a better bound."""
+"""The low-rank guide: Pyro's distribution, the same fit on both paths, correct closed forms, and a better bound."""
 
 import functools
 
@@ -110,7 +110,7 @@ def test_the_losses_are_those_of_pyros_own_loop_which_keeps_nothing_of_it(settin
 
 
 def draws_by_hand(model, guide, num_draws):
-    """Flat draws in unconstrained space, (S, P), by the posterior, and by calls of the guide."""
+    """Flat draws in unconstrained space, (S, P), from the posterior and from calls of the guide."""
     posterior = pb.GuidePosterior(guide).sample(num_draws)
     calls = [guide() for _ in range(num_draws)]
     for draws in (posterior, {site.name: torch.stack([call[site.name] for call in calls]) for site in guide.sites}):
@@ -153,7 +153,7 @@ def test_quantiles_are_those_of_the_draws():
 
 
 def steps_of(model, guide, x, y, *, num_steps, **options):
-    """KL and flat gradients of each of some steps that move nothing."""
+    """KL and flat gradients of several steps with a learning rate of 0."""
     torch.manual_seed(3)
     with pb.svi_step(model, guide, FROZEN, **options) as step:
         for _ in range(num_steps):
@@ -163,7 +163,7 @@ def steps_of(model, guide, x, y, *, num_steps, **options):
 
 
 def gradients_of(*arguments, **options):
-    """KL and flat gradients of one step that moves nothing."""
+    """KL and flat gradients of one step with a learning rate of 0."""
     (found,) = steps_of(*arguments, num_steps=1, **options)
     return found
 
@@ -201,7 +201,7 @@ def test_the_closed_form_is_that_of_torch_and_so_are_its_gradients(prior, scale_
     ],
 )
 def test_closed_and_drawn_divergences_have_the_same_expectation_and_gradients(prior, likelihood):
-    """Laplace priors have closed forms for the marginals; mixtures have none, and are drawn beside those that do."""
+    """Laplace priors have closed forms for the marginals; mixtures have none, so their divergences are drawn."""
     model, x, y = small_model(prior={**MORE_PRIORS, "mixed": MIXED}[prior], likelihood=likelihood, num_data=6)
     guide = low_rank(model)
     found = {}

@@ -1,4 +1,4 @@
-"""The run with the lowest versions takes them from `pyproject.toml`, and runs files that exist."""
+"""The run with the lowest versions reads these versions from `pyproject.toml`, and runs files that exist."""
 
 import pytest
 

@@ -28,7 +28,7 @@ def bowl(z):
 
 
 def eager_and_native(**state):
-    """Kernels in torch and in C at the same two points, which have the same direction and are given no noise."""
+    """Kernels in torch and in C at the same two points, with the same direction and without noise."""
     z = torch.randn(2, NUM_WEIGHTS, dtype=torch.float64)
     direction = nn.functional.normalize(torch.randn(2, NUM_WEIGHTS, dtype=torch.float64))
     eager, native = (pb.MCLMC(4).kernel(bowl, z, compile=compile) for compile in (False, True))
@@ -127,7 +127,7 @@ def relative_variance(energy_error, seed):
         seed=seed,
     )
     root = torch.linalg.cholesky(problem.precision.double())
-    white = (posterior.samples["net.weight"].flatten(2).double() - problem.mean.double()) @ root
+    white = (posterior.chains["net.weight"].flatten(2).double() - problem.mean.double()) @ root
     of_chains = white.square().mean((1, 2))
     return float(of_chains.mean()), float(of_chains.std() / 2)
 
@@ -234,7 +234,7 @@ def test_a_chain_that_does_not_move_has_not_explored_its_mode():
 
 
 def test_steps_that_were_not_taken_are_warned_of():
-    """Without a warm-up they are far too long for the modes, and no chain moves."""
+    """Without a warm-up, steps are far too long for the modes, and no chain moves."""
     model, x, y = curve()
     lengths = {"num_samples": 20, "num_warmup": 0, "num_chains": 2, "compile": True, "seed": 0}
     with pytest.warns(pb.ConvergenceWarning, match="have not explored their modes") as caught:
@@ -247,7 +247,7 @@ def test_steps_that_were_not_taken_are_warned_of():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_chain_that_stood_still_can_go_on(dtype):
-    """The spread of its draws is 0, and a direction that is forgotten over no length at all would be NaN."""
+    """Its draws have standard deviation 0; a length of 0 over which directions are forgotten would give NaN."""
     z = torch.zeros(1, NUM_WEIGHTS, dtype=dtype)
     sampler = pb.MCLMC(1)
     kernel, adaptation = sampler.kernel(bowl, z), sampler.adaptation(300, 0.8, z[0])

@@ -1,4 +1,4 @@
-"""MCMC: the right distribution, whatever the prior, the likelihood and the sampler; and what is refused."""
+"""MCMC: the right distribution for any prior, likelihood and sampler; and refused arguments."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ from .tolerances import STANDARD_ERRORS
 
 @dataclasses.dataclass(frozen=True)
 class Langevin(Sampler):
-    """A sampler of one's own: trajectories of a single step."""
+    """A user's sampler: trajectories of a single step."""
 
     def kernel(self, value_and_grad, z, *, compile=False):
         return LangevinKernel(value_and_grad, z)
@@ -70,7 +70,7 @@ def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):
     """Chains of a conjugate regression, and their weights, shape (K, S, P)."""
     lengths = {"num_samples": num_samples, "num_warmup": num_warmup}
     posterior = quietly(pb.fit_mcmc, problem.model, (problem.x, problem.y), sampler=sampler, seed=seed, **lengths)
-    return posterior, posterior.samples["net.weight"].flatten(2)
+    return posterior, posterior.chains["net.weight"].flatten(2)
 
 
 @pytest.mark.daily("HMC", "MCLMC")
@@ -135,7 +135,7 @@ def test_every_prior_can_be_sampled_from(prior):
     """The potential is compared with Pyro's in `test_joint.py`; here chains start, move and are kept."""
     model, x, y = small_model(prior=PRIORS[prior], likelihood="gaussian-latent", num_data=6)
     short = {"num_samples": 10, "num_warmup": 20, "num_chains": 2, "max_tree_depth": 3}
-    samples = quietly(pb.fit_nuts, model, (x, y), **short, seed=0).samples
+    samples = quietly(pb.fit_nuts, model, (x, y), **short, seed=0).chains
     assert set(samples) == set(model.latent_names)
     for values in samples.values():
         assert values.shape[:2] == (2, 10)
@@ -145,7 +145,7 @@ def test_every_prior_can_be_sampled_from(prior):
 
 @pytest.mark.nightly
 def test_nuts_beats_a_skewed_constrained_posterior():
-    """Noise scale alone: its density by quadrature; without the Jacobian of its logarithm it is another one."""
+    """The noise scale alone, by quadrature; without the Jacobian of its logarithm, the density would differ."""
     y = 1.7 * torch.randn(7, 1, generator=torch.Generator().manual_seed(3))
     model = pb.BayesianModel(
         nn.Linear(1, 1, bias=False),
@@ -154,7 +154,7 @@ def test_nuts_beats_a_skewed_constrained_posterior():
         num_data=7,
     )
     posterior = pb.fit_nuts(model, (torch.zeros(7, 1), y), num_samples=600, num_warmup=300, seed=0)
-    draws = posterior.samples["likelihood.scale"].unsqueeze(-1)
+    draws = posterior.chains["likelihood.scale"].unsqueeze(-1)
 
     def moments(power):
         def density(s):
@@ -167,7 +167,7 @@ def test_nuts_beats_a_skewed_constrained_posterior():
     assert (z_scores(powers, torch.tensor(moments(0))).abs() < STANDARD_ERRORS).all()
     assert not (z_scores(powers, torch.tensor(moments(-1))).abs() < STANDARD_ERRORS).all()
     prior = dist.Normal(0.0, 1.0)  # the weight does not matter, so that its posterior is its prior
-    assert_from(posterior.samples["net.weight"], prior.cdf)
+    assert_from(posterior.chains["net.weight"], prior.cdf)
 
 
 def test_a_mixture_prior_without_data_is_sampled_as_it_is():
@@ -177,14 +177,14 @@ def test_a_mixture_prior_without_data_is_sampled_as_it_is():
     )
     posterior = pb.fit_nuts(model, (torch.zeros(1, 1), torch.zeros(1, 1)), num_warmup=300, num_samples=1000, seed=1)
     mixture = pb.distributions.ScaleMixtureNormal(0.4, 1.5, 0.3)
-    assert_from(posterior.samples["net.weight"], mixture.cdf)
+    assert_from(posterior.chains["net.weight"], mixture.cdf)
     other = pb.distributions.ScaleMixtureNormal(0.4, 1.5, 1.0)
     with pytest.raises(AssertionError):
-        assert_from(posterior.samples["net.weight"], other.cdf)
+        assert_from(posterior.chains["net.weight"], other.cdf)
 
 
 def test_a_plain_pyro_model_with_a_hyperprior():
-    """All of its latent variables, constrained ones in their supports; its marginal by quadrature in two unknowns."""
+    """All latent variables, constrained ones in their supports; the marginal by quadrature in two unknowns."""
     y = torch.tensor([1.2, -0.4, 2.2])
 
     def model(x, y):
@@ -193,7 +193,7 @@ def test_a_plain_pyro_model_with_a_hyperprior():
         pyro.sample("obs", dist.Normal(weight, 1.0).to_event(1), obs=y)
 
     posterior = quietly(pb.fit_nuts, model, (y, y), num_samples=200, num_warmup=100, num_chains=2, seed=0)
-    spread = posterior.samples["spread"].unsqueeze(-1)
+    spread = posterior.chains["spread"].unsqueeze(-1)
 
     def density(s):  # y_i ~ N(0, s^2 + 1)
         return math.exp(-(s**2) / 2) * (s**2 + 1) ** -1.5 * math.exp(-float(y.square().sum()) / (2 * (s**2 + 1)))
@@ -227,10 +227,10 @@ def test_fit_nuts_is_fit_mcmc_with_nuts():
     data = problem.model, (problem.x, problem.y)
     short = quietly(pb.fit_nuts, *data, max_tree_depth=2, **settings)
     long = quietly(pb.fit_mcmc, *data, sampler=pb.NUTS(max_tree_depth=2), **settings)
-    assert torch.equal(short.samples["net.weight"], long.samples["net.weight"])
+    assert torch.equal(short.chains["net.weight"], long.chains["net.weight"])
     assert short.statistics.num_steps.max() == 3
     deeper = quietly(pb.fit_nuts, *data, max_tree_depth=4, **settings)
-    assert not torch.equal(short.samples["net.weight"], deeper.samples["net.weight"])
+    assert not torch.equal(short.chains["net.weight"], deeper.chains["net.weight"])
 
 
 def test_a_step_of_hmc_takes_up_to_its_longest_trajectory():
@@ -248,7 +248,7 @@ def test_chains_start_where_they_are_told():
             posterior = pb.fit_nuts(
                 problem.model, (problem.x, problem.y), num_samples=4, num_warmup=0, max_tree_depth=1, init=init, seed=0
             )
-        first = posterior.samples["net.weight"][:, 0]
+        first = posterior.chains["net.weight"][:, 0]
         distances = (first - problem.model.initial_value("net.weight")).flatten(1).norm(dim=1)
         assert (distances < 1.0).all()
     with pytest.raises(ValueError, match="`init` must be an Init"):

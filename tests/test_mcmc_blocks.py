@@ -1,4 +1,4 @@
-"""Potentials are written in C as a loop over blocks of rows, where each row is by itself: for any number of rows."""
+"""Potentials in C are loops over blocks of rows, if rows are independent: for any number of rows."""
 
 import itertools
 
@@ -73,13 +73,13 @@ def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
 
 @pytest.mark.parametrize("num_hidden", [3, 7, 23, 24])
 def test_any_number_of_units_is_summed_over_rows(num_hidden):
-    """Some at a time, and a rest; more of them than a block has rows in another way."""
+    """Several units at a time, and the remaining ones; if there are more units than rows in a block, in another way."""
     net = nn.Sequential(nn.Linear(4, num_hidden), nn.Tanh(), nn.Linear(num_hidden, 2))
     assert check(potential_of(3 * ROWS + REST, net=net))
 
 
 class Mixing(nn.Module):
-    """A network in whose hidden layer rows meet."""
+    """A network whose hidden layer mixes rows."""
 
     def __init__(self, mix):
         super().__init__()
@@ -119,7 +119,7 @@ def total(terms):
 
 
 def along_rows(z):
-    """Each row by itself: what is written in blocks."""
+    """A function of each row alone, which is written in blocks."""
     return total((X * z).tanh())
 
 
@@ -166,7 +166,7 @@ AFTER = {
 @pytest.mark.parametrize("name", AFTER)
 @pytest.mark.parametrize("num_rows", [2 * ROWS, 2 * ROWS + 1, 3 * ROWS - 1])
 def test_what_follows_the_rows_of_a_block_is_not_counted(name, num_rows):
-    """Zeros follow there, whose logarithm and whose inverse are infinite."""
+    """The rows are followed by zeros, whose logarithms and inverses are infinite."""
     x = 1 + torch.rand(num_rows, 4, dtype=torch.float64)
     assert is_in_blocks(lambda z: AFTER[name](x, z), torch.tensor([[0.3, 1.2, 0.8, 0.5]], dtype=torch.float64))
 
@@ -177,7 +177,7 @@ def test_as_many_weights_as_rows_are_not_mistaken_for_them():
 
 
 def test_the_longest_axis_is_cut():
-    """Of two that could be: rows of a shorter table would leave the longer one to memory."""
+    """Of two axes that could be cut: with the shorter one, the longer table would stay in memory."""
     shorter = X[: 3 * ROWS].clone()
 
     def value_and_grad(z):
@@ -208,7 +208,7 @@ def test_a_fit_of_many_rows_is_that_without_blocks(monkeypatch):
     options = {"num_samples": 4, "num_warmup": 3, "num_chains": 1, "seed": 0, "compile": True}
 
     def fitted():
-        return quietly(pb.fit_nuts, model, (x, x.sin()), **options).samples
+        return quietly(pb.fit_nuts, model, (x, x.sin()), **options).chains
 
     in_blocks = fitted()
     monkeypatch.setattr(_blocks, "FEWEST_ROWS", len(x) + 1)

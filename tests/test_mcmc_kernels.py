@@ -1,4 +1,4 @@
-"""Kernels leave a distribution as it is: draws from it stay draws from it."""
+"""Kernels leave their distribution invariant."""
 
 import math
 
@@ -49,7 +49,7 @@ def test_draws_from_a_skewed_distribution_stay_so(name):
 
 
 def test_a_preferred_direction_would_be_seen(monkeypatch):
-    """Right with probability 1/4: points are then too often in the middle of the trees that begin there."""
+    """The direction is right with probability 1/4, so that points are too often in the middle of their trees."""
 
     def prefers_left(chains, tree, subtree, setting, log_uniform):
         return turn(chains, tree, subtree, setting, log_uniform + math.log(2))

@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
 
 class Masked(nn.Module):
-    """Attention in which one place may look nowhere."""
+    """Attention with a mask that hides everything from one position."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The sampler in C: its potentials, its functions, its draws, and what happens when chains share several cores."""
+"""The sampler in C: its potentials, functions and draws, and chains that share several cores."""
 
 import itertools
 import os
@@ -173,7 +173,7 @@ def test_each_chain_is_the_eager_sampler_with_random_numbers_of_its_own(potentia
 
 
 def test_draws_do_not_depend_on_the_number_of_threads():
-    """Which chains report together does; each chain's draws are the same."""
+    """The number changes which chains report together, but not the draws of a chain."""
     one, several = (record(kernel_in_c(normal_potential, num_threads=count), 30) for count in (1, 3))
     other = record(kernel_in_c(normal_potential, seed=1), 30)
     for a, b, c in zip(one, several, other, strict=True):

@@ -1,4 +1,4 @@
-"""Chains as a posterior: predictions, files, ArviZ, diagnostics, and those of Pyro's own MCMC."""
+"""Chains as a posterior: predictions, files, ArviZ and diagnostics; and chains of Pyro's own MCMC."""
 
 import copy
 import warnings
@@ -38,7 +38,7 @@ def test_predict_takes_chains_like_any_posterior(fitted):
     prediction = pb.predict(model, posterior, x, y=y, num_samples=100)
     assert pb.metrics.accuracy(prediction.probs, y) > 0.8
     assert prediction.epistemic.mean() > 0.01
-    assert posterior.samples["net.0.weight"].dtype == torch.float32
+    assert posterior.chains["net.0.weight"].dtype == torch.float32
     means = [pb.predict_point(model, draw, x).probs for draw in posterior.draws(100)]
     torch.testing.assert_close(prediction.probs, torch.stack(means).mean(0))
 
@@ -51,7 +51,7 @@ def test_predict_takes_what_short_chains_have():
 
 def test_draws_are_spread_evenly_and_never_twice(fitted):
     *_, posterior = fitted
-    flat = posterior.samples["net.0.bias"].flatten(0, 1)
+    flat = posterior.chains["net.0.bias"].flatten(0, 1)
     drawn = posterior.sample(4)["net.0.bias"]
     assert torch.equal(drawn, flat[[12, 37, 62, 87]])
     assert torch.equal(posterior.sample(100)["net.0.bias"], flat)
@@ -87,7 +87,7 @@ def test_arviz_gets_everything(fitted):
 def test_the_log_density_is_that_of_the_draws(fitted):
     model, x, y, posterior = fitted
     potential = NetworkPotential(copy.deepcopy(model).double(), x.double(), y)
-    flat = {name: values.flatten(0, 1).double() for name, values in posterior.samples.items()}
+    flat = {name: values.flatten(0, 1).double() for name, values in posterior.chains.items()}
     log_density = -potential.value(potential.unconstrain(flat))
     torch.testing.assert_close(log_density, posterior.statistics.log_density.flatten(), rtol=1e-4, atol=1e-4)
 
@@ -120,7 +120,7 @@ def test_pyros_chains_are_a_posterior_like_any_other(pyros, tmp_path):
     model, x, y, mcmc = pyros
     posterior = quietly(pb.MCMCPosterior.from_pyro, mcmc, model=model, x=x, seconds=3.0)
     raw = mcmc.get_samples(group_by_chain=True)
-    assert set(posterior.samples) == set(raw) == set(model.site_names)
+    assert set(posterior.chains) == set(raw) == set(model.site_names)
     assert posterior.num_chains == 2
     assert posterior.num_stored == 50
     by_hand = [
@@ -163,7 +163,7 @@ def test_only_what_pyro_reports_is_in_the_statistics(pyros):
 
 
 def test_pyros_divergences_are_those_of_the_draws():
-    """Of a density that is zero from some place on, into which long steps lead."""
+    """The density is zero in a region into which long steps lead."""
 
     def model():
         w = pyro.sample("w", dist.Normal(0.0, 1.0))
@@ -180,7 +180,7 @@ def test_pyros_divergences_are_those_of_the_draws():
         rows = mcmc.diagnostics()["divergences"][f"chain {chain}"]
         assert diverging[chain].nonzero().flatten().tolist() == rows
         assert 0 < len(rows) < 40
-    draws = posterior.samples["w"]
+    draws = posterior.chains["w"]
     repeats = torch.cat([torch.zeros(2, 1, dtype=torch.bool), draws[:, 1:] == draws[:, :-1]], 1)
     assert repeats[:, 1:][diverging[:, 1:]].all()  # a trajectory that diverged was rejected
     assert posterior.diagnose().num_divergences == int(diverging.sum())
@@ -261,9 +261,9 @@ def test_diagnostics_are_those_of_arviz():
     x = torch.tensor([[-1.41], [0.37], [2.13]])
     report = posterior.diagnose(model, x)
     r_hat = arviz.rhat(posterior.to_arviz())
-    expected = [float(r_hat[name].max()) for name in posterior.samples]
+    expected = [float(r_hat[name].max()) for name in posterior.chains]
     assert report.latents.worst_r_hat == pytest.approx(max(expected), rel=1e-10)
-    lines = posterior.samples["net.weight"][..., 0] * x[:, 0] + posterior.samples["net.bias"]  # (2, 50, 3)
+    lines = posterior.chains["net.weight"][..., 0] * x[:, 0] + posterior.chains["net.bias"]  # (2, 50, 3)
     assert lines.flatten(0, 1).sort(0).values.diff(dim=0).min() > 0.009
     for row in range(3):
         alone = arviz.rhat(lines[..., row].numpy())

@@ -36,7 +36,7 @@ def terminate_at_work(file):
 
 
 def share_chains(rank, folder):
-    """What one of two processes does; it leaves all that it has seen in a file."""
+    """The program of one of two processes, which writes its results to a file."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     problem, seen = Problem(), {}
@@ -46,7 +46,7 @@ def share_chains(rank, folder):
             warnings.simplefilter("always")
             posterior = pb.fit_nuts(problem.model, (problem.x, problem.y), **{**CHAINS, **options})
         statistics = posterior.statistics
-        tensors = [*posterior.samples.values(), statistics.num_steps, statistics.step_size, statistics.inverse_mass]
+        tensors = [*posterior.chains.values(), statistics.num_steps, statistics.step_size, statistics.inverse_mass]
         seen[name] = tensors, posterior.status.message, len(caught)
 
     def refused(name, x, **options):

@@ -1,4 +1,4 @@
-"""NUTS and HMC without a compiler: what torch replays gives the draws of the functions that were recorded."""
+"""NUTS and HMC without a compiler: replayed recordings give the draws of the recorded functions."""
 
 import re
 
@@ -32,13 +32,13 @@ def fitted(model, x, y, **options):
 
 
 def assert_replayed(fit, *args, monkeypatch):
-    """A fit is replayed, and has the draws of one that is not."""
+    """A fit is replayed, and has the same draws as a fit that is not replayed."""
     found = fit(*args)
     assert found.path == f"replayed: {WHY}"
     without_records(monkeypatch)
     expected = fit(*args)
     assert expected.path == f"eager: {WHY}, and it is refused here"
-    assert_equal(found.samples, expected.samples)
+    assert_equal(found.chains, expected.chains)
 
 
 def walk(potential, *, num_draws=20, seed=1):
@@ -64,7 +64,7 @@ def branching(z):
 
 
 def leaving(z):
-    """Numbers that leave torch and come back are constants of a record."""
+    """Numbers that pass through Python become constants of a recording."""
     values = torch.from_numpy(z.detach().numpy().copy())
     return 0.5 * values.square().sum(-1), values
 
@@ -104,9 +104,9 @@ def test_a_users_own_pyro_model_is_recorded_too(monkeypatch):
 def test_long_chains_agree(num_chains, monkeypatch):
     data = small_model(num_data=6)
     options = {"num_chains": num_chains, "num_samples": 30, "num_warmup": 30}
-    found = fitted(*data, **options).samples
+    found = fitted(*data, **options).chains
     without_records(monkeypatch)
-    torch.testing.assert_close(found, fitted(*data, **options).samples)
+    torch.testing.assert_close(found, fitted(*data, **options).chains)
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
@@ -131,7 +131,7 @@ def test_a_potential_whose_record_is_wrong_elsewhere_is_called_at_each_step():
 
 
 def test_without_the_check_a_wrong_record_would_be_used(monkeypatch):
-    """The test before this one can fail."""
+    """The twin of the test before."""
     monkeypatch.setattr(torch, "allclose", lambda *args, **kwargs: True)
     path, found = walk(leaving)
     assert path == f"replayed: {WHY}"
@@ -155,9 +155,9 @@ def test_recording_draws_no_random_numbers():
 
 
 def test_data_and_prior_scales_of_each_fit_are_its_own():
-    """A record must not keep those of the fit before it."""
+    """A recording must not keep the data and prior scales of an earlier fit."""
     model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
-    first, second = fitted(model, x, y).samples, fitted(model, 2 * x, y).samples
+    first, second = fitted(model, x, y).chains, fitted(model, 2 * x, y).chains
     assert not all(torch.allclose(first[name], second[name]) for name in first)
 
 
@@ -200,7 +200,7 @@ def test_hmc_is_not_written_in_c_and_says_so():
 
 
 def test_a_recorded_potential_takes_points_of_any_memory_layout():
-    """As `Kernel.find_step` gives them: one point for all chains."""
+    """`Kernel.find_step` passes an expanded tensor: one point for all chains."""
     network = torch.nn.Linear(2, 3).double()
 
     def potential(z):

@@ -1,4 +1,4 @@
-"""A run of chains that is killed at any moment goes on as if nothing had happened."""
+"""A run of chains that is killed at any moment resumes bit for bit."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ class KilledError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Mortal(Sampler):
-    """Another sampler, whose kernels end the run at a draw of choice. It has the other's name in files."""
+    """A sampler that wraps another and kills the run at a given draw; files have the name of the wrapped sampler."""
 
     sampler: Sampler
     dies_at: list = dataclasses.field(default_factory=list, repr=False)
@@ -64,9 +64,9 @@ def problem_fit(sampler, problem=None, **options):
 
 def assert_same(one, other):
     """Two posteriors are bit for bit equal, but for the time that they took."""
-    assert one.samples.keys() == other.samples.keys()
-    for name, value in one.samples.items():
-        assert torch.equal(value, other.samples[name])
+    assert one.chains.keys() == other.chains.keys()
+    for name, value in one.chains.items():
+        assert torch.equal(value, other.chains[name])
     for field in dataclasses.fields(one.statistics):
         if field.name != "seconds":
             pair = getattr(one.statistics, field.name), getattr(other.statistics, field.name)
@@ -74,7 +74,7 @@ def assert_same(one, other):
 
 
 def interrupted(fit, path, dies_at, **options):
-    """The posterior of a run that dies after so many draws of a life, and is gone on with."""
+    """The posterior of a run that is killed repeatedly, after given numbers of draws, and resumed each time."""
     checkpoint, resume = pb.Checkpoint(path, minutes=0), None
     for count in dies_at:
         with pytest.raises(KilledError):
@@ -88,13 +88,13 @@ DEATHS = {"NUTS": [0, 7, 45, 29, 1, 1, 3], "HMC": [0, 7, 43, 1, 3], "MCLMC": [0,
 
 
 def num_drawn(path):
-    """How far each chain is, in a file."""
+    """Number of draws of each chain in a file."""
     return [chain["num_drawn"] for chain in read_state(path, "checkpoint of chains")["chains"]]
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_resumed_chains_are_to_the_bit_those_of_an_uninterrupted_run(name, tmp_path):
-    """They die before the first draw, in warm-up, when one of them or all have ended it, and while they sample."""
+    """Chains are killed before the first draw, in warm-up, when one or all chains have ended it, and while sampling."""
     sampler, seen = SAMPLERS[name], []
 
     def fit(deaths, resume=None, **options):
@@ -108,7 +108,7 @@ def test_resumed_chains_are_to_the_bit_those_of_an_uninterrupted_run(name, tmp_p
     assert any(min(counts) == WARMUP for counts in seen[2:])
     assert any(min(counts) > WARMUP for counts in seen[2:])
     assert (name != "NUTS") == all(len(set(counts)) <= 1 for counts in seen)
-    assert not torch.equal(problem_fit(Mortal(sampler), seed=5).samples["net.weight"], whole.samples["net.weight"])
+    assert not torch.equal(problem_fit(Mortal(sampler), seed=5).chains["net.weight"], whole.chains["net.weight"])
 
 
 def test_resumed_chains_in_c_are_bit_for_bit_those_of_an_uninterrupted_run(tmp_path):
@@ -161,7 +161,7 @@ def test_a_finished_run_goes_on_to_more_draws(tmp_path):
     short = problem_fit(SAMPLERS["NUTS"], num_samples=8, checkpoint=path)
     longer = [problem_fit(SAMPLERS["NUTS"], num_samples=20, resume=path) for _ in range(2)]
     assert_same(*longer)
-    weights, first = longer[0].samples["net.weight"], short.samples["net.weight"]
+    weights, first = longer[0].chains["net.weight"], short.chains["net.weight"]
     assert torch.equal(weights[:, :8], first)
     assert weights.flatten(2).unique(dim=1).shape[1] > 15  # they move on
     for name in ("step_size", "inverse_mass"):
@@ -260,7 +260,7 @@ def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path):
 
 
 class Plain(Sampler):
-    """A sampler of one's own that cannot say where its chains are."""
+    """A user's sampler that cannot return the state of its chains."""
 
     def kernel(self, value_and_grad, z, *, compile=False):
         return PlainKernel(pb.NUTS().kernel(value_and_grad, z))
@@ -285,7 +285,7 @@ def test_a_sampler_without_a_state_is_refused_before_its_first_draw(tmp_path):
 
 
 def test_threads_do_not_change_each_others_chains():
-    """Runs of a model, of another, and of a Pyro model side by side; the generators stay as they were."""
+    """Runs of two models and of a Pyro model in parallel; torch's generators do not change."""
     problems, x = [Problem(), Problem()], torch.randn(5, 3)
     short = {"num_warmup": 20, "num_samples": 4}
 

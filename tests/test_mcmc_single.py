@@ -1,4 +1,4 @@
-"""The samplers in C in single precision, beside torch and double precision."""
+"""The samplers in C in single precision, compared with torch and with double precision."""
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def test_draws_have_the_moments_of_the_exact_posterior(sampler):
         seed=0,
     )
     assert run.path == "C"
-    weights = run.samples["net.weight"]
+    weights = run.chains["net.weight"]
     size = run.diagnose().latents.worst_ess
     assert size > 400
     scale = problem.precision.inverse().diagonal().sqrt()

@@ -97,7 +97,7 @@ def a_subtree(points, constants, initial_energy):
 
 
 class Merger:
-    """Trees of four points and subtrees of three others, with what they are made of."""
+    """Trees of four points and subtrees of three others, with their points."""
 
     def __init__(self):
         self.constants, inside, self.outside = random_constants(), random_points(4), random_points(3)
@@ -252,7 +252,7 @@ def textbook_trajectory(z, r, step, inverse_mass, count):
 
 
 class Growth:
-    """Subtrees as they grow to the largest size, in both directions, beside the textbook's trajectory."""
+    """Subtrees that grow to the largest size, in both directions, compared with the textbook's trajectory."""
 
     def __init__(self):
         self.constants = random_constants()

@@ -1,4 +1,4 @@
-"""Missing values, dates, texts of many values, identifiers, ordered time: tables as they are."""
+"""Real-world tables: missing values, dates, texts of many values, identifiers, rows ordered in time."""
 
 import numpy as np
 import pandas as pd
@@ -129,7 +129,7 @@ def test_the_time_of_day_is_an_input_where_it_changes(tmp_path):
 
 
 def test_new_dates_are_read_as_in_training(tmp_path):
-    """The third of April is not told from the fourth of March; the training rows tell which it is."""
+    """03/04 may be in March or April; the training rows decide which."""
     days = pd.date_range("2024-01-01", periods=40, freq="5D")
     path = table_of(tmp_path, day=days.strftime("%d/%m/%Y"))
     config = config_of(path)

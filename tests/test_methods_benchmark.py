@@ -17,7 +17,7 @@ SEARCHED = ("deterministic", "natural")
 
 
 def write_images(root, name):
-    """Images of two classes, dark above or below; those of MNIST are noise."""
+    """Images of two classes, dark in the upper or lower half; the images in place of MNIST are noise."""
     raw = root / name / "raw"
     raw.mkdir(parents=True)
     generator = np.random.default_rng(0)

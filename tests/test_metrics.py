@@ -228,7 +228,7 @@ def test_ood_scores_of_gaussians_are_known():
 
 
 def test_ood_scores_of_a_small_table():
-    """Of six pairs the unknown scores higher in five; at 95 % found, one of three known is flagged."""
+    """The unknown score is higher in five of six pairs; if 95 % are to be found, one of three known is flagged."""
     scores = metrics.ood_scores(torch.tensor([0.1, 0.2, 0.6]), torch.tensor([0.5, 0.9]))
     assert scores.auroc == pytest.approx(5 / 6)
     assert scores.fpr95 == pytest.approx(1 / 3)
@@ -236,7 +236,7 @@ def test_ood_scores_of_a_small_table():
 
 
 def test_standard_error_of_the_auroc_is_its_scatter():
-    """Over repeated samples, the estimated variance averages to that of the estimates."""
+    """Over repeated samples, the mean of the estimated variances is the variance of the AUROCs."""
     num_repeats, num_known, num_unknown = 300, 100, 15
     found = [metrics.ood_scores(torch.randn(num_known), 1 + torch.randn(num_unknown)) for _ in range(num_repeats)]
     values = torch.tensor([scores.auroc for scores in found])
@@ -298,7 +298,7 @@ def test_bad_input_is_named(call, message):
 
 
 def test_the_calibration_error_by_chance_has_the_bins_of_the_calibration_error():
-    """Each bin contains its upper end: a confidence of 0.75 is in another of four bins than one of 0.8."""
+    """Each of the four bins contains its upper end: confidences of 0.75 and 0.8 are in different bins."""
     confidence = torch.tensor([0.75, 0.8] * 20)
     probs = torch.stack([confidence, 1 - confidence], -1)
     generator = torch.Generator().manual_seed(3)

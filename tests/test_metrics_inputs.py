@@ -1,4 +1,4 @@
-"""Every score by every wrong argument: one sentence that names the argument, and never a number."""
+"""Every score with every wrong argument: an error that names the argument, and never a number."""
 
 import inspect
 import math

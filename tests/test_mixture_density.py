@@ -22,7 +22,7 @@ from .tolerances import SMALLEST_P_VALUE, STANDARD_ERRORS, agrees_in_mean, asser
 
 
 def stock(output, num_components, min_scale=1e-6):
-    """The same distribution, of torch's own parts."""
+    """The same distribution, built from torch's classes."""
     logits, loc, rho = output.reshape(*output.shape[:-1], 3, -1, num_components).unbind(-3)
     scale = min_scale + nn.functional.softplus(rho)
     return MixtureSameFamily(dist.Categorical(logits=logits), dist.Normal(loc, scale))
@@ -109,7 +109,7 @@ def test_extreme_outputs_have_finite_densities_and_gradients(logits, loc, rho, y
 
 
 def test_a_naive_density_underflows_there():
-    """The must-fail twin: with exponentials of log scales and a sum of densities nothing is left."""
+    """The must-fail twin: with exponentials of log scales and a sum of densities, the result is 0."""
     y, loc, scale = torch.tensor(100.0), torch.zeros(3), torch.tensor([1.0, 0.1, 1e-3])
     naive = dist.Normal(loc.float(), scale.float()).log_prob(y.float()).exp().mean().log()
     assert naive == -math.inf
@@ -262,7 +262,7 @@ def test_draws_agree_with_the_cdf():
 
 
 def test_rows_of_one_draw_share_their_weights():
-    """With next to no noise, draws are functions: two equal rows get equal values."""
+    """With almost no noise, draws are functions: two equal rows get equal values."""
     likelihood = pb.MixtureDensityLikelihood(1)
     net = nn.Linear(1, 3)
     net.bias.data[2] = -100.0

@@ -1,4 +1,4 @@
-"""Likelihoods by name: each can be made, fitted with the number of outputs that it asks for, and is in the error."""
+"""Likelihoods by name: each can be made, can be fitted with its number of outputs, and is in the error message."""
 
 import pytest
 import torch

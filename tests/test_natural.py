@@ -83,7 +83,7 @@ PRIORS = {
 
 
 def wide_net():
-    """Its second layer has so many weights that their gradient is a tensor of its own."""
+    """A network whose second layer has so many weights that their gradient is a separate tensor."""
     return nn.Sequential(nn.Linear(4, 300), nn.Tanh(), nn.Linear(300, 256), nn.Tanh(), nn.Linear(256, 3))
 
 
@@ -139,7 +139,7 @@ def test_a_step_with_a_mistake_is_another(change):
 
 
 class OfTokens(nn.Module):
-    """Long tables, of which one is never used, before a linear layer."""
+    """Long embeddings, one of them never used, before a linear layer."""
 
     def __init__(self, sparse):
         super().__init__()
@@ -203,7 +203,7 @@ def test_a_step_is_that_of_the_released_package(b2):
 
 
 def mean_changes(model, guide, batches, num_steps=1200, kl_weight=1.0, num_draws=1):
-    """Standardised changes of means and of precisions in steps so short that the guide stays where it is."""
+    """Standardised changes of means and of precisions in steps so short that the guide hardly moves."""
     lr = 1e-7
     make = pb.optim.natural_gradient(lr, momentum=0.0, hessian_decay=1 - lr)
     changes, before = [], None
@@ -329,7 +329,7 @@ def test_the_optimum_with_other_priors_is_a_fixed_point(name, kl_weight):
 
 
 def averages(problem, seed, *, batch_size, kl_weight=1.0):
-    """Means and variances of the guide, averaged over the later steps of a fit from afar."""
+    """Means and variances of the guide, averaged over the later steps of a fit that starts far away."""
     guide, found = precise(problem.model, scale=0.3), []
 
     def note(history):

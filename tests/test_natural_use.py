@@ -1,4 +1,4 @@
-"""Natural-gradient inference together with everything else that a fit can have, and what it refuses."""
+"""Natural-gradient inference together with all other options of a fit, and what it refuses."""
 
 import functools
 
@@ -266,7 +266,7 @@ def test_the_optimizer_alone_has_no_step(monkeypatch):
 
 
 def narrow_prior_and_steep_data():
-    """Weights remembered as N(1, 0.3^2), of which data that agree know much more: 400 rows with a noise of 0.1."""
+    """A prior N(1, 0.3^2), and data that agree with it but know much more: 400 rows with noise of scale 0.1."""
     torch.manual_seed(0)
     x = torch.randn(400, 1)
     net = torch.nn.Linear(1, 1)
@@ -282,7 +282,7 @@ def narrow_prior_and_steep_data():
 
 
 def furthest_excursion(optimizer):
-    """Largest distance of a mean from where it starts, which is where it should stay, in the first steps."""
+    """Largest distance of a mean from its initial value in the first steps; the mean should stay there."""
     model, guide, x, y = narrow_prior_and_steep_data()
     furthest = 0.0
     with pb.svi_step(model, guide, optimizer) as step:
@@ -300,7 +300,7 @@ def test_a_start_at_the_prior_is_warned_of_and_its_remedy_keeps_what_is_known():
 
 
 def test_a_falling_kl_weight_keeps_precisions_below_the_priors_positive():
-    """A negative curvature of the data is not made larger: times ten it would be beyond the prior's."""
+    """A negative curvature of the data is not scaled up: ten times as large, it would exceed the prior's precision."""
     model, x, y = small_model(num_data=6)
     guide = precise(model, init=pb.NetworkInit(1.5))  # wider than the prior
     options = {"lr": 1e-9, "hessian_decay": 1 - 1e-12}

@@ -87,11 +87,11 @@ def theirs(prior_scale=PRIOR_SCALE):
 def moments_of_ours():
     _, posterior = ours()
     names = ("net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias", "likelihood.scale")
-    return predictive_moments(*(posterior.samples[name] for name in names))
+    return predictive_moments(*(posterior.chains[name] for name in names))
 
 
 def largest_z_score(ours, theirs):
-    """Of the differences of the predictive moments, in standard errors."""
+    """Largest difference of the predictive moments, in standard errors."""
     scores = []
     for a, b in zip(ours, theirs, strict=True):
         variance = sum(part.var((0, 1)) / convergence(part).ess_bulk for part in (a, b))

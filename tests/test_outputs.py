@@ -1,4 +1,4 @@
-"""What a network's outputs must be for a likelihood."""
+"""Requirements of likelihoods on the outputs of a network."""
 
 import functools
 import warnings

@@ -1,4 +1,4 @@
-"""`--net`: networks of one's own on the command line."""
+"""`--net`: users' networks on the command line."""
 
 import sys
 

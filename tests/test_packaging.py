@@ -1,4 +1,4 @@
-"""What is installed: the wheel and the source archive hold what they should, and work away from the checkout."""
+"""Installation: the wheel and the source archive contain the right files, and work outside of the checkout."""
 
 import os
 import re

@@ -34,7 +34,7 @@ def linear(color):
 
 
 def luminance(color):
-    """What the eye sees of a colour without its hue, from 0 to 1."""
+    """Relative luminance of a colour, from 0 to 1."""
     return float(linear(color) @ [0.2126, 0.7152, 0.0722])
 
 
@@ -46,7 +46,7 @@ COLOUR_BLIND = {
 
 
 def seen(color, kind):
-    """A colour as the colour-blind see it, in CIELAB, in which distances are those that the eye sees."""
+    """A colour as colour-blind people see it, in CIELAB, where distances match perceived differences."""
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = to_xyz @ np.clip(np.array(COLOUR_BLIND[kind]) @ linear(color), 0, 1) / [0.9505, 1, 1.089]
     x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)

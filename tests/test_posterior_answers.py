@@ -40,7 +40,7 @@ def made(name):
 
 
 def table():
-    """The answers that the page promises, ``{name: {question: answer}}``."""
+    """The answers in the table of the page, ``{name: {question: answer}}``."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
     head, _, *rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines)
     return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}

@@ -1,4 +1,4 @@
-"""A file that is damaged, forged or of another kind is refused by one sentence that names what is wrong."""
+"""A file that is damaged, forged or of another kind is refused with a message that names the fault."""
 
 import copy
 import pickle
@@ -26,7 +26,7 @@ def files(tmp_path_factory):
 
 
 def forged(files, name, change, path):
-    """Write a file with a right checksum, whose content was changed."""
+    """Write a file whose content was changed, with a checksum that fits the new content."""
     content = copy.deepcopy(files[1][name])
     change(content)
     write_state(path, "posterior", content)
@@ -240,7 +240,7 @@ def test_a_flipped_bit_anywhere_is_found(files, tmp_path, name):
 
 
 class Bomb:
-    """What a pickle may do when it is read."""
+    """An object whose pickle runs code when it is read."""
 
     def __reduce__(self):
         return (open, ("exploded", "w"))

@@ -157,7 +157,7 @@ def test_posteriors_of_other_pyro_models(tmp_path):
     x, y = torch.randn(8, 3), torch.randn(8)
     drawn = chains({"spread": torch.rand(2, 5), "weight": torch.randn(2, 5, 3), "noise": torch.rand(2, 5)})
     pb.save_posterior(drawn, tmp_path / "chains", None)
-    assert same(pb.load_posterior(tmp_path / "chains", None).samples, drawn.samples)
+    assert same(pb.load_posterior(tmp_path / "chains", None).chains, drawn.chains)
     guide, fresh = (pb.MeanFieldGuide(hierarchy, x, y, init=pb.NormalInit()) for _ in range(2))
     pb.save_posterior(guide, tmp_path / "guide", None)
     with pytest.raises(ValueError, match="cannot be made from the file alone; build one like the saved guide"):
@@ -199,7 +199,7 @@ def with_nan(model):
         (lambda m: lambda x: None, "the guide must be a module to be saved, got function"),
         (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
         (lambda m: pb.MeanFieldGuide(small_model()[0]), "but the model has others; pass the guide.s own model"),
-        (lambda m: chains({}), "`samples` must hold at least one site, got none"),
+        (lambda m: chains({}), "`chains` must hold at least one site, got none"),
         (lambda m: 5, "the guide of a posterior must be a module or function that samples, got int"),
     ],
 )
@@ -311,7 +311,7 @@ def test_a_model_that_does_not_fit_is_told_what_differs_and_stays(tmp_path, name
 
 
 def test_an_error_after_the_checks_leaves_everything_as_it_was(tmp_path):
-    """The model refuses its state at the very end: guides that were loaded by then are put back."""
+    """The model refuses its state at the very end: the guides that were already loaded are restored."""
     model, *_ = whole(net=batch_norm(), where="**.weight")
     guide = scattered(model)
     pb.save_posterior(pb.EnsemblePosterior([pb.GuidePosterior(guide), *points(model)]), tmp_path / "file", model)

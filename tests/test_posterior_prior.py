@@ -1,4 +1,4 @@
-"""A posterior as the prior of what comes next."""
+"""A posterior as the prior of the next fit."""
 
 import functools
 
@@ -36,7 +36,7 @@ def data(num_data, seed):
 
 
 def fitted(prior, x, y):
-    """The exact posterior, plugged into a guide: a fit could only come close."""
+    """A guide with the exact posterior, which a fit would only approximate."""
     model = model_of(len(x), prior)
     guide = pb.MeanFieldGuide(model)
     given = prior("net.weight", torch.zeros(1, 1), None)

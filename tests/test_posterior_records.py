@@ -1,4 +1,4 @@
-"""What posteriors say of themselves in a file: removed weights, classes of one's own, and wrong arguments."""
+"""Records of posteriors in files: removed weights, users' classes, and wrong arguments."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def same(a, b):
 
 
 def test_a_pinned_posterior_keeps_its_removed_weights_removed_in_the_file_too(tmp_path):
-    """Its file takes no more than that of what it pins, as the network has no parameters of its own here."""
+    """Its file is as large as that of the pinned posterior, since the network has no learned parameters here."""
     model, _, posterior = make("pinned-pruned")
     for name, which in (("pinned", posterior), ("pruned", posterior.inner)):
         pb.save_posterior(which, tmp_path / name, model)
@@ -47,7 +47,7 @@ def test_weights_that_one_member_still_has_are_pruned_in_no_ensemble(tmp_path):
 
 
 class Shrunk(pb.Posterior):
-    """Draws of another posterior times a number."""
+    """The draws of another posterior, times a number."""
 
     def __init__(self, inner, factor):
         self.inner, self.factor, self.status = inner, factor, inner.status

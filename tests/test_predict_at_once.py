@@ -1,4 +1,4 @@
-"""Several draws that are run at once predict what one after the other does; and a small network is run so."""
+"""Draws that are run at once give the predictions of a loop over draws; small networks are run this way."""
 
 import random
 from contextlib import nullcontext
@@ -37,7 +37,7 @@ def conv(num_outputs):
 
 
 class Deciding(nn.Module):
-    """Which way it takes depends on the drawn numbers, so draws cannot be run together."""
+    """Its branch depends on the drawn numbers, so draws cannot be run together."""
 
     def __init__(self, num_outputs):
         super().__init__()
@@ -64,7 +64,7 @@ def pair(net, likelihood, dtype=torch.float64):
 
 
 def both(model, posterior, x, **options):
-    """The prediction, and that of one draw after the other: hooks want to see each."""
+    """The prediction, and the prediction by a loop over draws, which a hook on the network causes."""
     options = {"num_samples": NUM_DRAWS, "seed": 4, **options}
     ours = pb.predict(model, posterior, x, **options)
     hook = model.network.register_forward_hook(lambda *_: None)
@@ -139,12 +139,12 @@ def test_a_small_network_is_run_a_few_times_for_all_draws_and_a_large_one_once_f
 
 
 class Body(nn.Module):
-    """Fixed layers, on whose result in-place operations and branches follow.
+    """Fixed layers, followed by in-place operations and branches that use their result.
 
     Args:
         num_outputs: Outputs of the head.
-        changes: Whether the head changes in place what the fixed layers gave.
-        decides: Whether the head's result decides what follows.
+        changes: Whether the head changes the result of the fixed layers in place.
+        decides: Whether later operations depend on the head's result.
     """
 
     def __init__(self, num_outputs, *, changes=False, decides=False):
@@ -237,7 +237,7 @@ class Dropping(nn.Module):
 
     Args:
         draw: Function that draws a number from 0 to 1.
-        where: ``body`` or ``head``: of which the noise is.
+        where: ``body`` or ``head``: the part that has noise.
     """
 
     def __init__(self, draw, where):
@@ -310,7 +310,7 @@ class Masking(nn.Module):
 
 
 def test_a_network_with_large_tensors_inside_is_run_once_for_each_draw():
-    """A small layer for each of many elements: few weights and outputs, and much in between."""
+    """A small layer for each of many elements: few weights and outputs, but large tensors in between."""
     counts = {}
     for num_elements in (10, 20_000):
         net = nn.Sequential(Counted(1, 30), nn.Tanh(), nn.Flatten(), Sum())
@@ -328,7 +328,7 @@ class Sum(nn.Module):
 
 
 def test_the_same_memory_is_held_for_many_draws():
-    """Weights of a large network are not collected, and of a small one few draws."""
+    """Weights of a large network are not collected, and only few draws of a small network are."""
     import gc
 
     model, guide = pair(nn.Sequential(nn.Linear(4, 9000), nn.Linear(9000, 3)), pb.CategoricalLikelihood())

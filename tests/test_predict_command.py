@@ -131,7 +131,7 @@ def test_targets_of_standard_deviation_one_are_predicted_around_their_mean(pyro_
     [
         (["", ""], "has no value in column 'rooms'; fill some in, or train without the column (pyro-bnn train"),
         (["", "3"], "leave those rows out by --drop-missing, or train without the column (pyro-bnn train --ignore"),
-        (["3", "many", "4"], "make them numbers or empty cells, or train without the column (pyro-bnn train"),
+        (["3", "many", "4"], "replace these texts by numbers or empty cells, or train without the column (pyro-bnn"),
     ],
 )
 def test_remedies_name_options_that_there_are(pyro_bnn, place, cells, message):  # noqa: F811

@@ -1,4 +1,4 @@
-"""What is predicted: classes and numbers, and where their uncertainty comes from."""
+"""Predictions of classes and numbers, and the sources of their uncertainty."""
 
 import math
 from decimal import Decimal, localcontext
@@ -26,7 +26,7 @@ def wide_guide(model):
 
 
 def brute_force(model, guide, x, num_samples, seed, num_outputs):
-    """Observation distribution of each draw, by hand, from the very draws that `predict` uses."""
+    """Observation distribution of each draw, by hand, from the draws that `predict` uses."""
     draws = []
 
     class Recorder(pb.Posterior):
@@ -90,7 +90,7 @@ def test_uncertainty_of_certain_and_of_disagreeing_draws():
 
 
 def exact_mutual_information(logits):
-    """Of draws (S, C), with 50 digits."""
+    """Mutual information of draws (S, C), with 50 digits."""
     with localcontext() as context:
         context.prec = 50
         odds = [[Decimal(float(value)).exp() for value in draw] for draw in logits]

@@ -288,7 +288,7 @@ def test_memory_does_not_grow_with_the_number_of_draws():
 
 
 def test_a_guide_of_another_model_is_refused():
-    """Pyro would draw the missing latent variables from their prior without a word."""
+    """Pyro would silently draw the missing latent variables from their prior."""
     model, x, _ = small_model(likelihood="gaussian-latent")
     with pytest.raises(ValueError, match=r"lacks the latent variables \['net.0.weight'"):
         pb.predict(model, lambda *args: None, x, num_samples=2)
@@ -317,7 +317,7 @@ def test_half_precision_draws_are_summed_in_single():
 
 
 class StudentLikelihood(pb.Likelihood):
-    """A user's own, of a family that the library does not know."""
+    """A user's likelihood, from a family that the library does not have."""
 
     def forward(self, output):
         return dist.StudentT(5.0, output, 0.5, validate_args=False)

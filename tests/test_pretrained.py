@@ -295,7 +295,7 @@ def test_a_file_holds_the_means_of_a_prior_around_the_network(tmp_path, is_prune
 
 
 def test_a_start_at_a_pretrained_network_is_as_good_as_the_network():
-    """What a pretrained start is for: the first ELBO is far above that of a start at small random weights."""
+    """The initial ELBO is far above that of a fit that starts at small random weights."""
     digits = pb.data.load_images("digits")
     x, y = digits.x_train[:300].double(), digits.y_train[:300]
     torch.manual_seed(0)

@@ -38,7 +38,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Of all programs; they share two processes, since those take seconds to start."""
+    """Results of all programs, which share two processes, since processes take seconds to start."""
     programs = [
         *(("fit", path) for path in PATHS),
         *(("one_step", path, SHARES) for path in PATHS),

@@ -1,4 +1,4 @@
-"""Properties that hold for all inputs, on inputs that hypothesis chooses; it chooses the same ones in every run."""
+"""Properties that hold for all inputs, tested on inputs from hypothesis, the same in every run."""
 
 import itertools
 import math

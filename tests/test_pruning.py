@@ -1,4 +1,4 @@
-"""Weights are removed where the posterior cannot tell them from zero, and stay removed."""
+"""Weights that the posterior cannot distinguish from zero are removed, and stay removed."""
 
 import copy
 import functools
@@ -172,7 +172,7 @@ def test_several_globs_and_odd_numbers():
 
 
 def test_a_prior_that_depends_on_others_or_is_learned_is_refused():
-    """Weights that are gone would go on pulling at it."""
+    """Removed weights would still affect the prior."""
 
     def hierarchical():
         scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
@@ -194,7 +194,7 @@ def test_a_prior_that_depends_on_others_or_is_learned_is_refused():
 
 
 def draws_of_every_kind(model, posterior, x):
-    """All the ways in which a guide gives values."""
+    """Values from all methods of a guide that return values."""
     guide = posterior.guide
     yield posterior.median()
     yield guide.median()

@@ -90,7 +90,7 @@ def test_the_elbo_in_a_loop_of_pyros_own_is_the_same():
 
 @pytest.mark.parametrize("prior_scale", [1.0, 0.01, 0.001])
 def test_the_divergence_keeps_its_digits_in_single_precision(prior_scale):
-    """With nearly all weights removed, the sum over those left is small beside one over all."""
+    """With nearly all weights removed, the sum over the remaining weights is tiny compared with the sum over all."""
     net = nn.Sequential(nn.Linear(30, 1000), nn.Tanh(), nn.Linear(1000, 1)).float()
     model = pb.BayesianModel(net, prior=pb.NormalPrior(prior_scale), likelihood=pb.GaussianLikelihood(1.0), num_data=8)
     guide = pruning.prune(pb.MeanFieldGuide(model, init=pb.NetworkInit(0.5 * prior_scale)), fraction=0.99).guide

@@ -1,4 +1,4 @@
-"""Pruned posteriors are saved, loaded and copied with what was removed."""
+"""Pruned posteriors are saved, loaded and copied together with the record of removed weights."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The report on pruning says what predictions say; sparse networks compute what dense ones do."""
+"""The report on pruning agrees with predictions, and sparse networks with dense networks."""
 
 import copy
 
@@ -87,7 +87,7 @@ def test_modules_used_twice_hooks_and_looks_at_the_weight():
 
 
 class TiedDecoder(nn.Module):
-    """Looks at a layer's weight."""
+    """Uses the weight of another layer."""
 
     def __init__(self):
         super().__init__()

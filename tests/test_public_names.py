@@ -23,7 +23,7 @@ SPACES = (
 
 
 def test_the_list_of_public_names_is_what_there_is():
-    """Each line is `from .x import Y as Y`; the name it loads is there, and `dir` shows it."""
+    """Each line is `from .x import Y as Y`; the imported name exists, and `dir` shows it."""
     names = []
     for node in ast.parse(EXPORTS.read_text()).body:
         if isinstance(node, ast.ImportFrom):

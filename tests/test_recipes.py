@@ -1,4 +1,4 @@
-"""What a new member costs: it is put into a copy of the library, and the generic tests run over it by its rows."""
+"""The cost of a new member: it is added to a copy of the library, and its rows make the generic tests run over it."""
 
 import os
 import re
@@ -24,7 +24,7 @@ class Recipe:
         num_files: Files that are written to, its own included.
         member: Name of the class.
         source: Its file in `tests/recipes`.
-        target: Where that goes in the library.
+        target: Path of the file in the library.
         edits: ``(file, line, what is put below it)``, for all other files but the changelog.
         row: Name of its row in the tables.
         tests: Files whose tests must run over the row.
@@ -222,7 +222,7 @@ def files(root):
 
 
 def changed(root):
-    """Files that are not what they are here."""
+    """Files that differ from the files here."""
     before, after = files(ROOT), files(root)
     return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
 

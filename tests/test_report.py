@@ -1,4 +1,4 @@
-"""`pyro-bnn report`: one page that needs nothing else, and whose verdicts follow from the run."""
+"""`pyro-bnn report`: one page that needs no other files, with verdicts that follow from the run."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ EMPTY = {"meta", "img", "br"}
 
 
 class Page(HTMLParser):
-    """What a page consists of. Raises if its tags are not balanced."""
+    """The contents of a page. Raises if tags are not balanced."""
 
     def __init__(self, text):
         super().__init__()
@@ -226,7 +226,7 @@ def test_a_loss_that_still_falls_is_not_settled():
 
 
 def test_the_calibration_error_by_chance_is_that_of_calibrated_labels():
-    """Its mean over simulations is that of errors of labels drawn from all classes; of sharper ones it is not."""
+    """Its mean is the mean error of labels drawn from the probabilities, but not of labels drawn from sharper ones."""
     generator = torch.Generator().manual_seed(2)
     probs = torch.randn(500, 3, generator=generator).softmax(-1)
     chance = metrics.calibration_error_by_chance(probs, num_samples=400)

@@ -1,4 +1,4 @@
-"""What `pyro-bnn report` says of synthetic classifiers, each with one known fault; and its numbers on ten rows."""
+"""Verdicts of `pyro-bnn report` on synthetic classifiers, each with one known fault; and its numbers on ten rows."""
 
 import math
 from dataclasses import replace

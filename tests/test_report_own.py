@@ -1,4 +1,4 @@
-"""`pyro-bnn report` on tables of one's own."""
+"""`pyro-bnn report` on users' tables."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What `pyro-bnn report` says of synthetic regressions, each with one known fault; of rivals, training and weights."""
+"""Verdicts of `pyro-bnn report` on synthetic regressions with one known fault each, on rivals, training and weights."""
 
 import math
 import re
@@ -32,7 +32,7 @@ class Measured:
 
 
 def judged(subject):
-    """All verdicts on predictions by what they are about: the beginning of their rule; and the first line."""
+    """All verdicts on predictions, by the beginning of their rule; and the first line."""
     makers = (accuracy_section, calibration_section, errors_section, intervals_section)
     sections = [section for make in makers if (section := make(subject)) is not None]
     verdicts = [verdict for section in sections for verdict in section.verdicts]
@@ -40,7 +40,7 @@ def judged(subject):
 
 
 def check(subject, start, faults):
-    """The first line begins so; exactly these short verdicts are not good."""
+    """Assert the beginning of the first line, and that exactly these short verdicts are not good."""
     verdicts, line = judged(subject)
     assert line.startswith(start), line
     assert {verdict.short: verdict.level for verdict in verdicts if verdict.level != "good"} == faults
@@ -120,7 +120,7 @@ def test_the_faults_of_a_regression_are_named(kind, start, faults, num_outputs):
 
 
 def test_intervals_of_one_level_are_found_fault_with():
-    """The interval of 90 % alone, of which one used to speak, is right."""
+    """The 90 % interval, the only one that an earlier version judged, is right."""
     [intervals, _] = intervals_section(regressed("wrong shape")).verdicts
     assert intervals.short == "50 % intervals too wide"
     assert re.match(

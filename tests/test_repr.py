@@ -1,4 +1,4 @@
-"""What objects say of themselves at the prompt and in notebooks."""
+"""Summaries of objects at the prompt and in notebooks."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""A fit that was ended after any step continues bit for bit as if it had not been."""
+"""A fit that is interrupted after any step resumes bit for bit."""
 
 import functools
 import os
@@ -23,7 +23,7 @@ NUM_EPOCHS, NUM_BATCHES = 4, 5
 
 
 class CountsEpochs:
-    """A callback with a memory."""
+    """A callback with a state."""
 
     def __init__(self):
         self.epochs = []
@@ -45,7 +45,7 @@ def tensors(num_rows=23):
 
 
 class Jittered(TensorDataset):
-    """Rows with noise from torch's generator, as augmentation adds it."""
+    """Rows with noise from torch's generator, as in data augmentation."""
 
     def __getitem__(self, index):
         x, y = super().__getitem__(index)

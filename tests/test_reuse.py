@@ -1,4 +1,4 @@
-"""What comes before the first random parameter runs once in a prediction, and changes no number."""
+"""Layers before the first random parameter run once in a prediction, which changes no number."""
 
 from contextlib import nullcontext
 
@@ -34,7 +34,7 @@ def predicted(net, where, x, **options):
 
 
 def without_memory():
-    """A hook of all modules: what it does must happen in every draw, so nothing is left out."""
+    """A hook on all modules: it must run in every draw, so no module is skipped."""
     return nn.modules.module.register_module_forward_hook(lambda *_: None)
 
 
@@ -47,7 +47,7 @@ def assert_same_numbers(first, second):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_prediction_that_leaves_out_what_it_knows_has_the_same_numbers(name):
-    """Up to rounding, since several draws of what is left are run at once."""
+    """Up to rounding, since several draws of the remaining layers are run at once."""
     make, where, _ = NETWORKS[name]
     x = torch.randn(7, 4)
     torch.manual_seed(0)
@@ -74,7 +74,7 @@ def test_the_body_runs_once_or_as_often_as_it_takes_to_learn_what_must_run_in_ev
 
 
 class Naive(nn.Module):
-    """Returns for ever what it returned first."""
+    """Always returns its first result."""
 
     def __init__(self, inner):
         super().__init__()
@@ -155,7 +155,7 @@ def test_if_features_take_much_memory_the_batches_are_predicted_one_after_the_ot
 
 
 def test_parameters_that_change_between_two_draws_are_noticed():
-    """As by a fit of the same model in another thread."""
+    """A fit of the same model in another thread may change them, for example."""
     net, x = with_body(nn.Tanh())(), torch.randn(5, 4)
     model = model_of(net, "net.2.**")
     guide = wide(model)

@@ -18,7 +18,7 @@ ROUGH = 1e-8
 
 
 def parameters(name, dtype=torch.float64):
-    """Parameters that stand for scales from next to nothing to more than anyone needs."""
+    """Parameters for scales from tiny to very large."""
     return SCALE_MAPS[name].inverse(torch.logspace(-30, 1.9, 2001, dtype=torch.float64)).to(dtype)
 
 

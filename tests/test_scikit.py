@@ -92,7 +92,7 @@ def blobs(num_data=120):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """A variational regressor with larger steps than by default, which end sooner, and rows enough."""
+    """A variational regressor that converges sooner by larger steps than the default, on enough rows."""
     return pb.BNNRegressor(method="svi", learning_rate=0.1, max_iter=600, random_state=0).fit(*curve(600))
 
 

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn: what Laplace's method and ensembles give."""
+"""Estimators for scikit-learn: Laplace's method and ensembles."""
 
 import functools
 
@@ -63,7 +63,7 @@ def test_laplace_chooses_noise_and_prior_and_keeps_a_prior_that_was_named():
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "gaussian:0.4", "heteroscedastic", "poisson"])
 def test_laplace_takes_weights_of_rows(likelihood):
-    """A weight of two is the same row twice, up to the training, which draws batches: here all rows at once."""
+    """A row of weight two is the same row twice, if training uses all rows at once instead of batches."""
     X, y = curve(40)
     y = np.abs(np.round(y / 100)) if likelihood == "poisson" else y
     weights = np.arange(40) % 3

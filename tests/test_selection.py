@@ -1,4 +1,4 @@
-"""Which parameters are random: by name, by kind of layer, by a function, and without exceptions."""
+"""Selection of random parameters: by name, by kind of layer, by a function, and by `exclude`."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Stochastic-gradient MCMC: the law of its moves, exact where it is known, and chains beside those of NUTS."""
+"""Stochastic-gradient MCMC: the distribution of its moves, if known exactly, and chains compared with NUTS."""
 
 import functools
 import math
@@ -59,7 +59,7 @@ def moments_agree(points, mean, covariance):
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("temperature", [0.25, 1.0])
 def test_momentum_has_no_error_from_long_steps_on_a_gaussian(momentum, temperature):
-    """The longest step that is stable is four over the largest curvature; this is half of it."""
+    """The longest stable step is four divided by the largest curvature; the test uses half of it."""
     _, _, mean, precision = problem()
     sampler = pb.SGHMC(2 / float(torch.linalg.eigvalsh(precision)[-1]), momentum, temperature)
     points = moved(sampler, lambda z: (z - mean) @ precision, from_posterior(mean, precision))
@@ -209,7 +209,7 @@ def test_with_all_rows_a_regression_is_that_of_nuts():
 
     def moments(posterior):
         """Shape (K, S, M)."""
-        weight, bias, noise = (posterior.samples[name] for name in ("net.weight", "net.bias", "likelihood.scale"))
+        weight, bias, noise = (posterior.chains[name] for name in ("net.weight", "net.bias", "likelihood.scale"))
         line = weight.flatten(2) * x[::3, 0] + bias.flatten(2)
         values = torch.cat([line, noise[..., None].log()], -1)
         return torch.cat([values, values.square()], -1)
@@ -229,9 +229,9 @@ def test_the_draws_are_those_of_the_plan_and_lie_where_they_are_wanted(tmp_path)
     kept = drawn(model, x, y, **options)
     stored = drawn(model, x, y, **options, store=tmp_path / "draws")
     every = drawn(model, x, y, **{**options, "num_samples": 30})
-    for name, draws in kept.samples.items():
-        assert torch.equal(draws, stored.samples[name])
-        assert torch.equal(draws, every.samples[name][:, 2::3])  # of the last 30 steps every third
+    for name, draws in kept.chains.items():
+        assert torch.equal(draws, stored.chains[name])
+        assert torch.equal(draws, every.chains[name][:, 2::3])  # of the last 30 steps every third
     assert 0 < (tmp_path / "draws").stat().st_size - 2 * 10 * 3 * x.element_size() < 1000  # the header
     pb.save_posterior(stored, tmp_path / "posterior", model)
     loaded = pb.load_posterior(tmp_path / "posterior", model)
@@ -271,8 +271,8 @@ def test_chains_go_on_to_the_bit(tmp_path, num_chains, is_stored):
     with pytest.raises(KeyboardInterrupt):
         drawn(model, x, y, **options, **where, callbacks=[stop])
     gone_on = drawn(model, x, y, **options, **where, resume=tmp_path / "run", callbacks=[lambda history: None])
-    for name, draws in whole.samples.items():
-        assert torch.equal(draws, gone_on.samples[name])
+    for name, draws in whole.chains.items():
+        assert torch.equal(draws, gone_on.chains[name])
     other = {**options, "num_epochs": 30}
     with pytest.raises(ValueError, match="from another fit: its optimizer's settings"):
         drawn(model, x, y, **other, resume=tmp_path / "run", callbacks=[lambda history: None])
@@ -281,7 +281,7 @@ def test_chains_go_on_to_the_bit(tmp_path, num_chains, is_stored):
 @pytest.mark.parametrize("sampler", [pb.SGLD(0.1), pb.SGHMC(0.1)])
 @pytest.mark.parametrize("flag", [None, 0.0, 1.0])
 def test_a_flag_on_the_device_makes_a_step_do_nothing(sampler, flag):
-    """As by torch's `GradScaler`, which sets it after a gradient that is not finite."""
+    """For example, torch's `GradScaler` sets the flag after a gradient that is not finite."""
     torch.manual_seed(0)
     point = nn.Parameter(torch.ones(3))
     rest = {"num_steps": 4, "record": lambda step: None, "processes": pb.Execution().processes}

@@ -1,4 +1,4 @@
-"""The file of a run's draws: it says what it is, and no call changes or removes one that it did not make."""
+"""The file of a run's draws: it names its kind, and no call changes or removes a file of another call."""
 
 import pytest
 import safetensors

@@ -1,4 +1,4 @@
-"""The soak run does all of its jobs, and sees what grows."""
+"""The soak run does all of its jobs, and detects growth."""
 
 import json
 import subprocess

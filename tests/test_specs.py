@@ -1,4 +1,4 @@
-"""What is typed for a prior: each by its name, with and without numbers, and in every list of them."""
+"""Specifications of priors: each by its name, with and without numbers, and in every list of priors."""
 
 import pytest
 

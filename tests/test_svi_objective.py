@@ -1,4 +1,4 @@
-"""What a fit minimises is the ELBO of the whole data set, whoever runs the loop; and it touches nothing else."""
+"""Every loop minimises the negative ELBO of the whole data set, and changes nothing else."""
 
 import functools
 import itertools
@@ -206,7 +206,7 @@ def test_an_epoch_of_minibatches_records_the_whole_data_sets_elbo(path):
 
 @pytest.mark.nightly
 def test_the_history_of_another_bound_is_still_that_of_the_elbo():
-    """Renyi's bound is no sum of two terms; the record keeps the ELBO's own."""
+    """Renyi's bound is not a sum of two terms; the record contains those of the ELBO."""
     model, x, y = whole()
     freeze = functools.partial(torch.optim.SGD, lr=0.0)
     guide = pb.MeanFieldGuide(model, init=pb.NormalInit())

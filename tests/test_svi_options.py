@@ -172,7 +172,7 @@ def test_a_clipped_optimizer_needs_a_norm_above_zero():
 
 
 class Shifted(pb.GaussianLikelihood):
-    """A likelihood with a parameter of its own, which it reads as any module does."""
+    """A likelihood with a learned parameter, which it reads as any module does."""
 
     def __init__(self):
         super().__init__(1.0)

@@ -1,4 +1,4 @@
-"""Networks that draw variables of their own, beside the weights that the model draws."""
+"""Networks that themselves draw variables, in addition to the weights that the model draws."""
 
 import functools
 

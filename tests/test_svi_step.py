@@ -1,4 +1,4 @@
-"""A step for everybody's loop: that of `fit_svi`, to the last bit."""
+"""A step for users' loops, bit for bit the step of `fit_svi`."""
 
 import functools
 import math
@@ -40,7 +40,7 @@ def learned(model, guide):
 
 
 def of_all(model, guide):
-    """An optimizer that is made beforehand."""
+    """An optimizer that is made before the step."""
     return ADAM([*guide.parameters(), *model.parameters()])
 
 

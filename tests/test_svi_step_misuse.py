@@ -149,7 +149,7 @@ def test_a_hierarchical_prior_that_depends_on_nothing_is_a_fixed_one():
 
 
 class Checkpointed(nn.Module):
-    """Its backward pass runs the first layer again, when the drawn weights are not in place any more."""
+    """Its backward pass runs the first layer again, after the drawn weights were removed from the network."""
 
     def __init__(self, is_checkpointed):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What goes wrong in a fit is named, with its remedy, and leaves the last finite parameters."""
+"""A fit that fails names the fault and its remedy, and keeps the last finite parameters."""
 
 import functools
 import math
@@ -134,7 +134,7 @@ def test_a_loader_of_another_size_than_num_data_is_warned_about():
 
 
 def test_stock_guides_are_refused_under_the_mean_field_elbo():
-    """It would lose the Jacobian of the constrained noise scale without a word (trap 1)."""
+    """This ELBO would silently lose the Jacobian of the constrained noise scale (trap 1)."""
     model, x, y = whole("gaussian-latent")
     with pytest.raises(ValueError, match=r"AutoNormal samples auxiliary variables.*use `elbo=Trace_ELBO\(\)`"):
         fit(model, AutoNormal(model), x, y, elbo=TraceMeanField_ELBO())

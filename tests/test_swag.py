@@ -1,4 +1,4 @@
-"""SWAG: its moments against the whole path, and its posterior as any other."""
+"""SWAG: its moments are those of the whole path, and its posterior works as any other."""
 
 import functools
 
@@ -131,7 +131,7 @@ def test_wrong_uses_are_named():
 
 @pytest.mark.parametrize("sd", [1e-3, 1e-5])
 def test_a_path_much_narrower_than_its_weights_keeps_its_width_in_single_precision(sd):
-    """Means of squares would lose it."""
+    """Computed from means of squares, the width would be lost."""
     torch.manual_seed(0)
     net = nn.Linear(40, 1, bias=False)
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.3), num_data=24).float()

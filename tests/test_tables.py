@@ -1,4 +1,4 @@
-"""Runs on tables and arrays of one's own."""
+"""Runs on users' tables and arrays."""
 
 import json
 import math
@@ -63,7 +63,7 @@ def test_a_table_is_trained_on_and_measured_on_rows_that_were_set_aside(pyro_bnn
 
 
 def test_scores_are_in_the_units_of_the_target(pyro_bnn, tmp_path):  # noqa: F811
-    """In other units the fit is bit for bit the same, errors are as many times larger, and log-densities lose a log."""
+    """In other units the fit is bit for bit the same, errors are multiplied by a factor, and log-densities shifted."""
     factor = 1024.0
     scores = []
     for name, unit in (("one", 1.0), ("other", factor)):
@@ -224,7 +224,7 @@ def test_what_is_a_number(texts, numbers, written, separator):
 
 
 def test_a_comma_before_three_digits_may_be_of_two_kinds():
-    """It groups thousands, or it is the decimal point: where commas separate cells, nothing tells which."""
+    """It groups thousands or is the decimal separator; if commas also separate cells, the file does not tell which."""
     with pytest.raises(
         ValueError, match=r"such as '1,234', which may be written as in 1234,5 or as in 1,234\.5; write"
     ):

@@ -1,4 +1,4 @@
-"""What TensorBoard reads of a fit."""
+"""The files of a fit for TensorBoard."""
 
 import functools
 import shutil
@@ -93,7 +93,7 @@ def test_signal_to_noise_ratios_are_histograms(tmp_path):
 
 
 def test_a_fit_goes_on_without_double_points(tmp_path):
-    """The fit dies a while after its checkpoint in the third epoch; the resumed one writes two epochs again."""
+    """The fit is killed some time after its checkpoint in the third epoch; the resumed fit writes two epochs again."""
     path, kept, folder = tmp_path / "fit", tmp_path / "kept", tmp_path / "parts"
 
     def dies(history):

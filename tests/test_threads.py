@@ -1,4 +1,4 @@
-"""Threads: the library's computing in one of them neither changes that of another nor depends on it."""
+"""Threads: computations of the library in one thread do not affect those in another."""
 
 import sys
 import threading
@@ -163,7 +163,7 @@ def stepping(index, step, x, y):
 
 
 def fitted(run):
-    """What 25 steps of each member give, and the final parameters, with the jobs run by a function."""
+    """Results of 25 steps of each member, and the final parameters; a given function runs the jobs."""
     every = members()
     every[-1] = (every[-1][0], pb.LowRankGuide(every[-1][0], rank=2), *every[-1][2:])  # two guides of one model
     for model, *_ in every:

@@ -46,7 +46,7 @@ def worker(launcher, rank):
 
 @pytest.mark.nightly
 def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(tmp_path):
-    """Its first epochs are those of the checkpoint, also in how long they took; `test_processes` holds what follows."""
+    """Its first epochs, with their durations, are those of the checkpoint; `test_processes` tests the later epochs."""
     killed = start("--max-restarts=1", *TRAIN, "20", out=tmp_path / "killed")
     checkpoint = tmp_path / ".killed.part" / "checkpoint"
     while not checkpoint.exists() and killed.poll() is None:

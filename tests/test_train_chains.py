@@ -38,7 +38,7 @@ def short(monkeypatch):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A run of chains on houses, made once, and what was said."""
+    """A run of chains on houses, made once, and its output."""
     folder = tmp_path_factory.mktemp("chains")
     before = torch.get_default_dtype()
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +77,7 @@ def draws_of(run):
     torch.set_default_dtype(torch.float32)
     posterior = runs.load_run(run)[1]
     torch.set_default_dtype(torch.float64)
-    return posterior.samples
+    return posterior.chains
 
 
 def test_a_network_is_chosen_and_its_settings_are_kept(made):

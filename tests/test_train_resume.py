@@ -1,4 +1,4 @@
-"""`pyro-bnn train --resume`: a run that was stopped goes on, and ends as if it had not been."""
+"""`pyro-bnn train --resume`: a stopped run resumes bit for bit."""
 
 import os
 import signal

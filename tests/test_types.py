@@ -1,4 +1,4 @@
-"""What a type checker, and so completion, knows of the results."""
+"""Types of the results, as a type checker and completion see them."""
 
 import re
 import subprocess
@@ -120,7 +120,7 @@ NUM_LINES = len(PROGRAM.splitlines())
 
 @pytest.fixture(scope="module")
 def complaints(tmp_path_factory):
-    """What mypy says of the program, ``{expression: message}``."""
+    """Messages of mypy on the program, ``{expression: message}``."""
     program = tmp_path_factory.mktemp("typed") / "program.py"
     checked = [*(f"assert_type({expression}, {kind})" for expression, kind in CASES.items()), *WRONG]
     program.write_text(PROGRAM + "".join(f"    {line}\n" for line in checked))

@@ -1,4 +1,4 @@
-"""The UCI benchmark: figures in units of the target, what ran is not run again, and nothing peeks at test rows."""
+"""The UCI benchmark: figures in units of the target, finished fits are not repeated, no choice uses test rows."""
 
 import json
 import math
@@ -161,7 +161,7 @@ def test_what_is_chosen_does_not_depend_on_the_test_rows(tmp_path, monkeypatch):
 
 
 def test_the_setting_with_the_largest_mean_validation_log_likelihood_is_taken(tmp_path, monkeypatch):
-    """The second one: it is neither the best on the first split, nor a fit that failed."""
+    """The second setting is chosen: not the best one on the first split, nor one whose fit failed."""
     values = {0.5: [5.0, 0.0, None], 1.0: [2.0, 2.0, 2.0], 2.0: [1.0, 1.0, 1.0]}
     monkeypatch.setattr(uci, "load_uci", lambda name, split, root: small_data())
     monkeypatch.setattr(
@@ -208,7 +208,7 @@ def test_all_methods_run_resume_and_end_in_a_table_of_what_the_lines_say(tmp_pat
 
 
 def test_lines_of_another_budget_or_seed_are_left_out_and_those_of_another_program_are_seen(tmp_path):
-    """The draws of NUTS are no other budget: they are set for each data set."""
+    """Other numbers of NUTS draws are not another budget, since they are set for each data set."""
     file = tmp_path / "results.jsonl"
     deeper = replace(TINY, draws=100, depth=8)
     budgets = [(0, TINY), (0, Budget()), (1, TINY), (1, Budget()), (1, deeper)]

@@ -1,4 +1,4 @@
-"""Two processes with one folder, processes that are killed, and runs that go on from a checkpoint."""
+"""Two processes with one folder, processes that are killed, and runs that resume from a checkpoint."""
 
 import os
 import shutil
@@ -88,7 +88,7 @@ def is_change(event, arguments):
 
 
 def test_a_process_that_is_killed_at_any_change_of_a_file_loses_nothing(tmp_path, good):
-    """At every single one, with and without a command in between, the old run or the new one is there, and whole."""
+    """After every change, with and without a command in between, the old or the new run exists and is complete."""
 
     def killed(out, number):
         def work():

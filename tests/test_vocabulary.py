@@ -1,4 +1,4 @@
-"""One vocabulary: every way to infer is called alike, and a thing has one name in all signatures."""
+"""One vocabulary: all inference functions are called alike, and a thing has one name in all signatures."""
 
 import ast
 import inspect

@@ -22,7 +22,7 @@ def make_model():
 
 
 def filters():
-    """Those of our own warnings: other libraries add theirs when they are imported."""
+    """Filters of this library's warnings: other libraries add filters when they are imported."""
     return [entry for entry in warnings.filters if entry[2].__module__.startswith("pyro_bnn")]
 
 
@@ -59,7 +59,7 @@ def test_chains_side_by_side_leave_the_filters_alone():
 
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 def test_chains_of_plain_filters_would_not(monkeypatch):
-    """The twin: what `silent_fits` did before, a filter of the process for the time of a fit."""
+    """The twin: a filter of the process during a fit, as in an earlier `silent_fits`."""
 
     class Filtered(warnings.catch_warnings):
         def __enter__(self):
@@ -75,7 +75,7 @@ def test_chains_of_plain_filters_would_not(monkeypatch):
 
 
 def test_a_silent_fit_in_one_thread_silences_no_other():
-    """A filter would: it holds for all threads."""
+    """A filter would silence all threads."""
     inside, told = threading.Event(), threading.Event()
 
     def silent():

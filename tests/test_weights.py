@@ -174,7 +174,7 @@ def test_nuts_ours_and_pyros_run_on_weighted_data():
     posterior = pb.fit_nuts(
         problem.model, (problem.x, problem.targets), num_chains=2, num_warmup=60, num_samples=60, seed=0
     )
-    draws = posterior.samples["net.weight"].reshape(-1, 2)
+    draws = posterior.chains["net.weight"].reshape(-1, 2)
     spread = torch.linalg.inv(problem.precision).diagonal().sqrt()
     assert bool(((draws.mean(0) - problem.mean) / spread).abs().max() < 5 / 25**0.5)  # at least 25 independent ones
     sampler = MCMC(pyro.infer.NUTS(problem.model), num_samples=3, warmup_steps=3, disable_progbar=True)

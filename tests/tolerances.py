@@ -1,4 +1,4 @@
-"""How close is equal, by kind of claim."""
+"""Tolerances, by kind of comparison."""
 
 import torch
 

@@ -50,7 +50,10 @@ for seed in range(3):
         loss.backward()
         optimizer.step()
     plain.append(net(grid).detach())
-    print(f"start {seed}: mean squared error {loss:.2f}, prediction at x = 1: {plain[-1][-1].item():6.1f}")
+    print(
+        f"start {seed}: mean squared error {loss:.2f}, "
+        f"prediction at x = 1: {plain[-1][-1].item():6.1f}"
+    )
 
 figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
 ax.plot(grid, truth, ":", color="0.4", label="truth")
@@ -73,8 +76,10 @@ plt.show()
 
 model = pb.BayesianModel(
     build_net(0),
-    prior=pb.NormalPrior(0.5),  # before we see data, every weight is probably between -1 and 1
-    likelihood=pb.GaussianLikelihood(NOISE),  # targets scatter around the output with this standard deviation
+    # before we see data, every weight is probably between -1 and 1
+    prior=pb.NormalPrior(0.5),
+    # targets scatter around the output with this standard deviation
+    likelihood=pb.GaussianLikelihood(NOISE),
     num_data=len(x),
 )
 print("random weights:", ", ".join(model.site_names))
@@ -108,11 +113,11 @@ plt.show()
 # -------------------------
 # The posterior of 2701 weights has no formula. Variational inference looks for the closest distribution of a simple
 # shape, the *guide*. ``MeanFieldGuide`` is an independent Gaussian per weight: a mean and a standard deviation, twice
-# the number of parameters of the plain network. Closest means largest ELBO, the log-likelihood that the guide
-# achieves minus its divergence from the prior, in nats.
+# the number of parameters of the plain network. Closest means largest ELBO: the expected log-likelihood under the guide
+# minus the divergence of the guide from the prior, in nats.
 #
 # ``fit`` with ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
-# (With ``fit_svi`` you choose all of them. Without `method`, ``fit`` runs Markov chains if possible. These are often
+# (With ``fit_svi`` you choose all of them. Without `method`, ``fit`` runs Markov chains if possible. Chains are often
 # better, but have no guide.)
 
 posterior = pb.fit(model, (x, y), method="svi", seed=0)
@@ -136,13 +141,18 @@ plt.show()
 # - **epistemic**: the disagreement of the drawn networks, which more data would remove.
 
 prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
-epistemic, aleatoric = prediction.epistemic.sqrt().flatten(), prediction.aleatoric.sqrt().flatten()
+epistemic, aleatoric = (
+    prediction.epistemic.sqrt().flatten(),
+    prediction.aleatoric.sqrt().flatten(),
+)
 print("    x   epistemic sd   aleatoric sd")
 for place in (-1.0, -0.25, 0.0, 0.25, 1.0):
     row = int((grid.flatten() - place).abs().argmin())
     print(f"{place:5.2f}   {epistemic[row]:12.2f}   {aleatoric[row]:12.2f}")
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.2), sharey=True, layout="constrained")
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(7.4, 3.2), sharey=True, layout="constrained"
+)
 plotting.regression_bands(grid, prediction, data=(x, y), ax=left)
 left.plot(grid, truth, ":", color="0.4")
 for draw in posterior.draws(20):
@@ -159,14 +169,19 @@ plt.show()
 # How often does the band of two standard deviations contain the truth?
 
 outside = grid.flatten().abs() > 0.5
-inside_band = ((prediction.mean - truth).abs() <= 2 * prediction.total.sqrt()).flatten()
+inside_band = (
+    (prediction.mean - truth).abs() <= 2 * prediction.total.sqrt()
+).flatten()
 for name, rows in (("inside the data", ~outside), ("outside", outside)):
-    print(f"the band holds the truth at {float(inside_band[rows].float().mean()):.0%} of the places {name}")
+    print(
+        "the band holds the truth at "
+        f"{float(inside_band[rows].float().mean()):.0%} of the places {name}"
+    )
 
 # %%
-# Outside it contains the truth less often than it should: under the prior, functions continue in a straight line, and
-# the sine turns back. **A posterior depends on its prior.** Its uncertainty tells you *that* an input is far from the
-# data; the band need not contain the truth there.
+# Outside the data, the band contains the truth less often than it should: under the prior, functions continue in a
+# straight line, and the sine turns back. **A posterior depends on its prior.** Its uncertainty tells you *that* an
+# input is far from the data; the band need not contain the truth there.
 #
 # **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. The extreme case is
 # weight 0:
@@ -182,7 +197,10 @@ point = pb.fit_svi(
 )
 pinched = pb.predict(model, point, grid, num_samples=200, seed=0)
 at_one = float(pinched.epistemic[-1].sqrt())
-print(f"epistemic sd at x = 1: {epistemic[-1]:.2f} with KL weight 1, {at_one:.2f} with KL weight 0")
+print(
+    f"epistemic sd at x = 1: {epistemic[-1]:.2f} with KL weight 1, "
+    f"{at_one:.2f} with KL weight 0"
+)
 
 figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
 plotting.regression_bands(grid, pinched, data=(x, y), ax=ax)
@@ -190,8 +208,9 @@ ax.set(title="KL weight 0: back to a plain network", ylim=(-20, 20))
 plt.show()
 
 # %%
-# Then the standard deviations shrink, and the network is too certain again. A weight between 0 and 1 can be a good
-# compromise for large networks. But say so where you report results: it is not the posterior under the stated prior.
+# With weight 0 the standard deviations shrink, and the network is too certain again. A weight between 0 and 1 can be a
+# good compromise for large networks. But state the weight where you report results: with a weight below 1 the fit does
+# not approximate the posterior under the stated prior.
 #
 # Exercises
 # ---------

@@ -29,21 +29,34 @@ from pyro_bnn import data, metrics, nets, plotting
 try:
     garments, foreign = data.load_images("fashion-mnist"), data.load_images("mnist")
     x_train, y_train = garments.x_train[:10_000], garments.y_train[:10_000]
-    x_test, y_test, unknown = garments.x_test[:2000], garments.y_test[:2000], foreign.x_test[:2000]
+    x_test, y_test, unknown = (
+        garments.x_test[:2000],
+        garments.y_test[:2000],
+        foreign.x_test[:2000],
+    )
     classes, epochs, lr = garments.classes, 15, 3e-3
     prior, kl_weight = pb.NormalPrior(0.1), 0.4
 except data.MissingDataError:
     digits = data.load_images("digits")
     known_train, known_test = digits.y_train < 7, digits.y_test < 7
     x_train, y_train = digits.x_train[known_train], digits.y_train[known_train]
-    x_test, y_test, unknown = digits.x_test[known_test], digits.y_test[known_test], digits.x_test[~known_test]
+    x_test, y_test, unknown = (
+        digits.x_test[known_test],
+        digits.y_test[known_test],
+        digits.x_test[~known_test],
+    )
     classes, epochs, lr = digits.classes[:7], 60, 1e-2
     prior, kl_weight = pb.NormalPrior(1.0), 1.0
 
-print(f"{len(x_train)} training images of {len(classes)} kinds; {len(x_test)} test images, {len(unknown)} unknown ones")
+print(
+    f"{len(x_train)} training images of {len(classes)} kinds; "
+    f"{len(x_test)} test images, {len(unknown)} unknown ones"
+)
 
 figure, axes = plt.subplots(2, 8, figsize=(7.4, 2.2), layout="constrained")
-for row, (name, images) in zip(axes, (("known", x_test), ("unknown", unknown)), strict=True):
+for row, (name, images) in zip(
+    axes, (("known", x_test), ("unknown", unknown)), strict=True
+):
     for ax, image in zip(row, images[:8], strict=True):
         ax.imshow(image.numpy(), cmap="gray_r")
         ax.set(xticks=[], yticks=[])
@@ -83,7 +96,8 @@ def sure(probs: torch.Tensor) -> float:
 
 print(f"plain network: accuracy {metrics.accuracy(plain_known, y_test):.1%}")
 print(
-    f"more than 90 % sure of {sure(plain_known):.1%} of the known and {sure(plain_unknown):.1%} of the unknown images"
+    f"more than 90 % sure of {sure(plain_known):.1%} of the "
+    f"known and {sure(plain_unknown):.1%} of the unknown images"
 )
 
 # %%
@@ -93,7 +107,12 @@ print(
 # a tenth of the prior's. **Trap:** after a short fit, a guide that started with tiny standard deviations is still a
 # point. Its accuracy is good, but its uncertainty is worthless.
 
-model = pb.BayesianModel(build_net(), prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=len(x_train))
+model = pb.BayesianModel(
+    build_net(),
+    prior=prior,
+    likelihood=pb.CategoricalLikelihood(),
+    num_data=len(x_train),
+)
 posterior = pb.fit_svi(
     model,
     pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
@@ -110,12 +129,15 @@ posterior = pb.fit_svi(
 )
 print(posterior.status)
 
-known_prediction = pb.predict(model, posterior, x_test, y=y_test, num_samples=100, seed=0)
+known_prediction = pb.predict(
+    model, posterior, x_test, y=y_test, num_samples=100, seed=0
+)
 unknown_prediction = pb.predict(model, posterior, unknown, num_samples=100, seed=0)
 accuracy = metrics.accuracy(known_prediction.probs, y_test)
 print(f"Bayesian network: accuracy {accuracy:.1%}, KL weight {kl_weight:g}")
 print(
-    f"more than 90 % sure of {sure(known_prediction.probs):.1%} of the known and "
+    "more than 90 % sure of "
+    f"{sure(known_prediction.probs):.1%} of the known and "
     f"{sure(unknown_prediction.probs):.1%} of the unknown images"
 )
 
@@ -125,7 +147,9 @@ print(
 figure, axes = plt.subplots(2, 6, figsize=(7.4, 3.8), layout="constrained")
 pictures = torch.cat([x_test[:3], unknown[:3]])
 votes = torch.cat([known_prediction.votes[:3], unknown_prediction.votes[:3]])
-plotting.vote_histograms(pictures, votes, classes, titles=[*["known"] * 3, *["unknown"] * 3], axes=axes)
+plotting.vote_histograms(
+    pictures, votes, classes, titles=[*["known"] * 3, *["unknown"] * 3], axes=axes
+)
 plt.show()
 
 # %%
@@ -145,8 +169,15 @@ plt.show()
 # An image of an unknown kind should have a large epistemic part.
 
 print("mean, in nats       total   aleatoric   epistemic")
-for name, prediction in (("known", known_prediction), ("unknown", unknown_prediction)):
-    means = (prediction.total.mean(), prediction.aleatoric.mean(), prediction.epistemic.mean())
+for name, prediction in (
+    ("known", known_prediction),
+    ("unknown", unknown_prediction),
+):
+    means = (
+        prediction.total.mean(),
+        prediction.aleatoric.mean(),
+        prediction.epistemic.mean(),
+    )
     print(f"{name:15}" + "  ".join(f"{float(value):10.3f}" for value in means))
 
 
@@ -165,7 +196,9 @@ unknown_scores = {
     "Bayesian, mutual information": unknown_prediction.epistemic,
 }
 for name, score in known_scores.items():
-    print(f"{name:30} AUROC {metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}")
+    print(
+        f"{name:30} AUROC {metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}"
+    )
 
 figure, axes = plt.subplots(2, 2, figsize=(7.4, 6), layout="constrained")
 plotting.detection_curves(known_scores, unknown_scores, axes=axes.ravel())
@@ -178,14 +211,22 @@ plt.show()
 #
 # A rule for work
 # ---------------
-# Choose a threshold **by known images alone**. This one sends 5 % of them to a person:
+# Choose a threshold **by known images alone**. This one sends 5 % of the known images to a person:
 
 threshold = known_prediction.epistemic.quantile(0.95)
 caught = float((unknown_prediction.epistemic > threshold).float().mean())
 answered = known_prediction.epistemic <= threshold
-answered_accuracy = metrics.accuracy(known_prediction.probs[answered], y_test[answered])
-print(f"threshold {float(threshold):.3f} nats: {caught:.1%} of the unknown images are noticed")
-print(f"accuracy on the known images that are answered: {answered_accuracy:.1%} instead of {accuracy:.1%}")
+answered_accuracy = metrics.accuracy(
+    known_prediction.probs[answered], y_test[answered]
+)
+print(
+    f"threshold {float(threshold):.3f} nats: "
+    f"{caught:.1%} of the unknown images are noticed"
+)
+print(
+    "accuracy on the known images that are answered: "
+    f"{answered_accuracy:.1%} instead of {accuracy:.1%}"
+)
 
 # %%
 # The score that detects unknown images also detects mistakes: the accuracy on the remaining images is higher.
@@ -194,7 +235,9 @@ print(f"accuracy on the known images that are answered: {answered_accuracy:.1%} 
 
 slipped = unknown_prediction.epistemic.argsort()[:6]
 figure, axes = plt.subplots(2, 6, figsize=(7.4, 3.8), layout="constrained")
-plotting.vote_histograms(unknown[slipped], unknown_prediction.votes[slipped], classes, axes=axes)
+plotting.vote_histograms(
+    unknown[slipped], unknown_prediction.votes[slipped], classes, axes=axes
+)
 plt.show()
 
 # %%
@@ -211,5 +254,5 @@ plt.show()
 # ---------
 # 1. Leave out one of the known classes in training, and use it as the unknown. Which class is hardest to detect?
 # 2. Plot AUROC and accuracy for KL weights 0.05, 0.2 and 1. Which weight would you use?
-# 3. Make a ``pb.EnsemblePosterior`` of five ``pb.DeltaGuide`` fits. Is its mutual information as good?
+# 3. Make a ``pb.EnsemblePosterior`` of five ``pb.DeltaGuide`` fits. Does its mutual information detect as well?
 # 4. Score images of uniform noise, ``torch.rand_like(x_test)``. Are they detected?

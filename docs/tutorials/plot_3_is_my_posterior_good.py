@@ -30,12 +30,21 @@ NOISE = 2.0
 x, y = data.regression_problem(noise=NOISE, gap=0.5)
 grid = torch.linspace(-1, 1, 201)[:, None]
 place = grid.flatten().abs()
-regions = {"data": (place >= 0.25) & (place <= 0.5), "gap": place < 0.25, "outside": place > 0.5}
+regions = {
+    "data": (place >= 0.25) & (place <= 0.5),
+    "gap": place < 0.25,
+    "outside": place > 0.5,
+}
 
 
 torch.manual_seed(0)
 net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[nets.Standardize.of(x)])
-model = pb.BayesianModel(net, prior=pb.NormalPrior(2.0), likelihood=pb.GaussianLikelihood(NOISE), num_data=len(x))
+model = pb.BayesianModel(
+    net,
+    prior=pb.NormalPrior(2.0),
+    likelihood=pb.GaussianLikelihood(NOISE),
+    num_data=len(x),
+)
 fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
@@ -53,7 +62,7 @@ print(fitted.diagnose())
 # fit:
 #
 # - a divergence that is counted many times, such as once for every row in a loss that is a mean over rows. This
-#   is a KL weight far above 1. (A wrong ``num_data``, which would have the same effect, is refused.)
+#   has the effect of a KL weight far above 1. (A wrong ``num_data``, which would have the same effect, is refused.)
 # - standard deviations that start at practically 0, in a fit that ends before they have grown.
 #
 # The library warns of both. (The warnings are silenced here, since ``diagnose`` repeats them.)
@@ -67,8 +76,14 @@ for name, posterior in (("KL weight 1000", vague), ("start 1e-6, 300 epochs", po
     print(f"--- {name}")
     print(posterior.diagnose())
 
-figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.7), sharey=True, layout="constrained")
-candidates = {"the candidate": fitted, "KL weight 1000": vague, "start 1e-6, 300 epochs": point}
+figure, axes = plt.subplots(
+    1, 3, figsize=(7.4, 2.7), sharey=True, layout="constrained"
+)
+candidates = {
+    "the candidate": fitted,
+    "KL weight 1000": vague,
+    "start 1e-6, 300 epochs": point,
+}
 for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
     prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
     plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
@@ -88,11 +103,19 @@ plt.show()
 
 start = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02))
 for name, guide in (("at the start", start), ("at the end", fitted)):
-    for kind, estimator in (("sampled weights", None), ("local reparameterisation", pb.LocalReparameterization())):
-        rows = pb.gradient_noise(model, guide, x, y, estimator=estimator, num_samples=50, seed=0).parameters
+    for kind, estimator in (
+        ("sampled weights", None),
+        ("local reparameterisation", pb.LocalReparameterization()),
+    ):
+        rows = pb.gradient_noise(
+            model, guide, x, y, estimator=estimator, num_samples=50, seed=0
+        ).parameters
         signal = sum(row.signal**2 for row in rows) ** 0.5
         noise = sum(row.noise**2 for row in rows) ** 0.5
-        print(f"{name:13} {kind:25} signal {signal:8.1f}   noise {noise:8.1f}   ratio {signal / noise:7.2f}")
+        print(
+            f"{name:13} {kind:25} signal {signal:8.1f}   "
+            f"noise {noise:8.1f}   ratio {signal / noise:7.2f}"
+        )
 
 # %%
 # At the start the signal is larger than the noise. At the end only noise is left, as expected at an optimum. Local
@@ -104,13 +127,15 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 #
 # Check 3: compare with NUTS
 # --------------------------
-# NUTS draws from the exact posterior of the same model. It takes longer, but only this check shows what the
-# guide *cannot* represent. If your problem is too large, use a small problem of the same kind, with fewer rows and
-# units.
+# NUTS draws from the exact posterior of the same model. It takes longer than a variational fit, but only this check
+# shows what the guide *cannot* represent. If your problem is too large, use a small problem of the same kind, with
+# fewer rows and units.
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the status says the same
-    chains = pb.fit_nuts(model, (x, y), num_samples=150, num_warmup=150, max_tree_depth=7, seed=0)
+    chains = pb.fit_nuts(
+        model, (x, y), num_samples=150, num_warmup=150, max_tree_depth=7, seed=0
+    )
 print(chains.status)
 
 # %%
@@ -122,7 +147,14 @@ print(chains.status)
 # order. So R-hat of single weights is bad for nearly every network, and does not matter. The numbers above are for
 # *predictions*.
 
-comparison = pb.compare(model, {"nuts": chains, "mean-field": fitted}, grid, regions=regions, num_samples=600, seed=0)
+comparison = pb.compare(
+    model,
+    {"nuts": chains, "mean-field": fitted},
+    grid,
+    regions=regions,
+    num_samples=600,
+    seed=0,
+)
 print(comparison)
 
 # %%
@@ -146,8 +178,8 @@ axes[2].legend()
 plt.show()
 
 # %%
-# The grey stripes show where the data are. The uncertainty of the exact posterior is small there, and large between and
-# outside. The mean-field curve is flatter: **too uncertain where there are data, too certain elsewhere**. It has one
+# The grey stripes show where the data are. The uncertainty of the exact posterior is small in the stripes, and large
+# elsewhere. The mean-field curve is flatter: **too uncertain where there are data, too certain elsewhere**. It has one
 # standard deviation for each weight and no correlations, so it cannot represent two weights that vary only
 # together. More epochs do not change this, and neither the status nor ``diagnose`` shows it.
 #
@@ -162,7 +194,7 @@ plt.show()
 # Exercises
 # ---------
 # 1. Add ``pb.LowRankGuide(model, rank=10)`` to the comparison. Where is it better than the mean-field guide?
-# 2. Compare two runs of NUTS with two seeds. Their distance is the noise of the comparison.
+# 2. Compare two runs of NUTS with two seeds. Their difference shows how precise the comparison is.
 # 3. Use ``kl_weight=0.3`` in ``pb.fit``. Which regions become better, and which worse?
 # 4. Use 20 data points, then 500, with ``data.regression_problem(20, noise=2.0, gap=0.5)``. Is the mean-field guide
 #    closer to NUTS with more data?

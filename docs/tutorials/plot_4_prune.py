@@ -25,7 +25,10 @@ train, test = (digits.x_train, digits.y_train), (digits.x_test, digits.y_test)
 torch.manual_seed(0)
 net = nets.mlp([64, 100, 10], first=[nn.Flatten()])
 model = pb.BayesianModel(
-    net, prior=pb.NormalPrior(1.0), likelihood=pb.CategoricalLikelihood(), num_data=len(digits.x_train)
+    net,
+    prior=pb.NormalPrior(1.0),
+    likelihood=pb.CategoricalLikelihood(),
+    num_data=len(digits.x_train),
 )
 
 
@@ -40,10 +43,16 @@ print(posterior.status)
 
 ratios = pruning.signal_to_noise(posterior)
 for site, ratio in ratios.items():
-    print(f"{site:15} {ratio.numel():6,d} weights, {float((ratio < 1).float().mean()):6.1%} of them below 0 dB")
+    print(
+        f"{site:15} {ratio.numel():6,d} weights, "
+        f"{float((ratio < 1).float().mean()):6.1%} of them below 0 dB"
+    )
 
 figure, axes = plt.subplots(1, 2, figsize=(7.4, 2.9), layout="constrained")
-plotting.signal_to_noise({site: ratio.clamp_min(1e-4) for site, ratio in ratios.items()}, axes)  # cut at -40 dB
+# cut at -40 dB
+plotting.signal_to_noise(
+    {site: ratio.clamp_min(1e-4) for site, ratio in ratios.items()}, axes
+)
 plt.show()
 
 # %%
@@ -55,7 +64,9 @@ first = next(iter(ratios.values()))
 figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
 left.imshow(digits.x_train.mean(0).numpy(), cmap="gray_r")
 left.set(title="mean image", xticks=[], yticks=[])
-shown = right.imshow(pruning.decibel(first.mean(0)).reshape(8, 8).numpy(), cmap="viridis", vmin=-20)
+shown = right.imshow(
+    pruning.decibel(first.mean(0)).reshape(8, 8).numpy(), cmap="viridis", vmin=-20
+)
 right.set(title="mean ratio of each pixel's weights, dB", xticks=[], yticks=[])
 figure.colorbar(shown, ax=right)
 plt.show()
@@ -69,7 +80,9 @@ plt.show()
 # ensemble. (In real work use validation data for this; with the test set the result is too optimistic.)
 
 fractions = (0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
-report = pruning.snr_report(model, posterior, *test, fractions=fractions, num_samples=50, seed=0)
+report = pruning.snr_report(
+    model, posterior, *test, fractions=fractions, num_samples=50, seed=0
+)
 print(report)
 
 figure, axes = plt.subplots(1, 2, figsize=(7.4, 2.9), layout="constrained")
@@ -99,7 +112,10 @@ for fraction in (0.98, 0.95):
     describe(f"{fraction:.0%} removed", pruned)
     small = pb.fit(model, train, guide=pruned.guide, seed=0)
     describe(f"{fraction:.0%} removed, trained on", small)
-    print(f"{'':28} last ELBO {small.history.elbo[-1]:.0f} nats, of all weights {posterior.history.elbo[-1]:.0f}")
+    print(
+        f"{'':28} last ELBO {small.history.elbo[-1]:.0f} nats, "
+        f"of all weights {posterior.history.elbo[-1]:.0f}"
+    )
 
 # %%
 # Further training greatly improves the network that keeps 2 % of its weights; the one that keeps 5 % is about as good
@@ -132,4 +148,4 @@ print(f"accuracy of the sparse network {accuracy:.1%}")
 # 2. Prune in steps, 75 %, 90 %, 95 %, 98 %, with training after each. Is this better than a single step?
 # 3. Use ``per="layer"``. Why is it worse for the last layer?
 # 4. Use ``pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)`` and compare the reports. Then fit
-#    it for three times as long.
+#    for three times as long.

@@ -144,7 +144,7 @@ def rows(name: str, value: object) -> Tensor:
     found = tensor(name, value)
     if found.dim() == 0 or len(found) == 0:
         raise ValueError(
-            f"`{name}` must have at least one row, got shape {shape(found)}; for a single one call `.unsqueeze(0)`."
+            f"`{name}` must have at least one row, got shape {shape(found)}; for a single row call `.unsqueeze(0)`."
         )
     return found
 

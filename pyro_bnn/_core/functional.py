@@ -58,7 +58,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Make an embedding layer with a random weight return a dense gradient, since that of the prior is dense.
+    """Make an embedding layer with a random weight return a dense gradient, since the prior's gradient is dense.
 
     Other layers do not change.
     """
@@ -80,7 +80,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """The value of a random parameter in the forward pass: the padding row of an embedding keeps its first value.
+    """The value of a random parameter in the forward pass: the padding row of an embedding keeps its initial value.
 
     torch computes no gradient for the padding row. If the forward pass used the drawn row, the likelihood would depend
     on it without a gradient.
@@ -164,7 +164,8 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         ) from error
     if not isinstance(output, Tensor):
         raise ValueError(
-            f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one."
+            f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one, "
+            "or use a network whose output has `logits`."
         )
     return output
 

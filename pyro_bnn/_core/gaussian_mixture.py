@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 BISECTIONS = 80
-"""Number of steps: 2^-80 of the first interval is below the rounding error of any well-determined quantile."""
+"""Number of steps: 2^-80 of the initial interval is below the rounding error of any well-determined quantile."""
 
 
 def normal_cdf(z: Tensor) -> Tensor:

@@ -28,7 +28,9 @@ def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[
     """Raise if a state has a name that is not expected."""
     unknown = [name for name in got if name not in expected]
     if unknown:
-        raise ValueError(f"the file has `{unknown[0]}`, which {owner} lacks; it is of another kind than the one saved.")
+        raise ValueError(
+            f"the file has `{unknown[0]}`, which {owner} lacks; {owner} is of another kind than the one saved."
+        )
 
 
 def check_tensor(name: str, value: Tensor, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> None:

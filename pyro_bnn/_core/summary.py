@@ -48,7 +48,7 @@ class Summary:
         return f"<div><strong>{html.escape(self.title)}</strong>{notes}<table>{''.join(rows)}</table></div>"
 
     def _table(self, most: int) -> list[list[str]]:
-        """At most `most` rows of texts, with the header. A row with one cell is the number of rows left out."""
+        """At most `most` rows of texts, with the header. A row with one cell says how many rows are left out."""
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:

@@ -35,8 +35,8 @@ def fit_chains(
 ) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
     """Choose the settings of the network that are not named in `given`, and explore its modes by chains.
 
-    Returns the settings, which include the choice, so that a run with them repeats the fit without choosing; the model;
-    and the chains, whose status says what was compared and chosen.
+    Returns the settings with the choice, the model, and the chains. A run with the returned settings repeats the fit
+    without choosing. The status of the chains says what was compared and chosen.
 
     Raises:
         UnsuitableError: If chains cannot run here, C code supports none of the networks, or the time is too short.

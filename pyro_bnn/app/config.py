@@ -146,7 +146,7 @@ class RunConfig:
     )
     schedule: Literal["constant", "cosine", "warm-cosine"] = setting(
         FIT,
-        "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth of it, then cosine).",
+        "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth of --lr, then cosine).",
     )
     num_particles: Count = setting(FIT, "Weight draws per step.")
     kl_weight: str = setting(
@@ -158,7 +158,7 @@ class RunConfig:
     )
     hold_out: tuple[Whole, ...] = setting(
         NETWORK,
-        'Classes kept out of training, to test detection of the unknown, such as 7,8,9; "" for none.',
+        'Classes kept out of training, such as 7,8,9, to test detection of the unknown; "" for none.',
         default=(),
         kinds=IMAGES,
     )
@@ -215,8 +215,8 @@ class RunConfig:
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds that auto and mclmc may take with all threads, without compilation. The result then depends on the "
-        "speed of the machine.",
+        "Seconds that auto and mclmc may take with all threads, not counting compilation. The result then depends on "
+        "the speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,
@@ -260,7 +260,7 @@ class RunConfig:
     )
     split_seed: Whole = setting(
         OWN,
-        "Seed that chooses the rows of --test-fraction; runs that differ only in --seed keep the same rows.",
+        "Seed that chooses the test rows; runs that differ only in --seed have the same test rows.",
         default=0,
         shown="0",
         kinds=ROWS,

@@ -1,4 +1,4 @@
-"""The data of a run, the facts about them that its folder stores, and reading of image sets."""
+"""The data of a run, the facts about these data in the run's folder, and reading of image sets."""
 
 import hashlib
 import math
@@ -64,7 +64,7 @@ class Dataset:
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise if `sha256` is not the checksum in `facts`; the message calls the file, or the run on images, `shown`."""
+    """Raise if `sha256` is not the checksum in `facts`. For messages, `shown` is the file, or for images the run."""
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":
@@ -137,15 +137,15 @@ def load_with_unknown(
 ) -> tuple[Dataset, Tensor, str]:
     """A run's images; the images unknown to it, shape (M, H, W) with M >= 0; and a description of the unknown ones.
 
-    The unknown images are the test images of the data set `ood`. If it is None, they are those of the run's held-out
-    classes, or without such classes those of the data set in `SIBLINGS`.
+    The unknown images are the test images of the data set `ood`. If `ood` is None, they are the test images of the
+    run's held-out classes; without such classes, the test images of the data set in `SIBLINGS`.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
     if name == config.dataset:
         raise ValueError(
-            f"--ood must be another data set than the run's {name}, whose images are known to it; leave --ood out, "
-            "choose another, or train with held-out classes (--hold-out)."
+            f"--ood must be another data set than {name}, on which the run was trained; leave --ood out, choose "
+            "another, or train with held-out classes (--hold-out)."
         )
     if name is not None:
         unknown = load_images(name, root=root, download=download).x_test
@@ -159,11 +159,11 @@ def load_with_unknown(
 
 
 MOST_KNOWN = 0.01
-"""Heuristic: largest share of images that may also be training images. It is 0 in all data sets here."""
+"""Heuristic: largest share of images that may also be training images. In all data sets here, the share is 0."""
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Raise if the images `x` are training images; the message calls them `name`, which is test or unknown."""
+    """Raise if too many of the images `x` are training images; the message calls `x` by `name`: test or unknown."""
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())
     if seen > MOST_KNOWN * len(x):

@@ -1,8 +1,8 @@
 """Folders that the program writes: they appear whole or not at all, and files of other programs are never lost.
 
 The folder ``NAME`` is written as ``.NAME.part`` in the same parent, under the lock ``.NAME.lock``. At the end, files of
-other programs move from an earlier ``NAME`` to the new folder. The program's files in the earlier one are removed, and
-``.NAME.part`` is renamed to ``NAME``. If the process is killed during these steps, the next command finishes them.
+other programs move from an earlier ``NAME`` to the new folder. The program's files in the earlier folder are removed,
+and ``.NAME.part`` is renamed to ``NAME``. If the process is killed during these steps, the next command finishes them.
 """
 
 import errno
@@ -72,7 +72,7 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if the file exists here or in the earlier folder and the program did not write it."""
+        """Raise FileExistsError if a file of these names, here or in the earlier folder, is not the program's."""
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):
@@ -126,7 +126,7 @@ def creating(out: str | Path, *, command: str, force: bool = False, picture_form
                         _clear(place.part, manifest)
     finally:
         for parent in made:
-            with suppress(OSError):  # it is not empty
+            with suppress(OSError):  # the parent is not empty
                 parent.rmdir()
 
 
@@ -196,7 +196,7 @@ def is_resumable(place: Place) -> bool:
 
 
 def _working(folder: Folder) -> Iterator[Folder]:
-    """Yield a folder that is being written, and then give it its name."""
+    """Yield a folder that is being written, and then rename it to its final name."""
     place = folder.place
     try:
         yield folder
@@ -253,7 +253,7 @@ def _manifest_of(folder: Path) -> Manifest | None:
 
 
 def _progress(place: Place) -> str:
-    """How far an unfinished run is, in words."""
+    """The progress of an unfinished run, in words."""
     with suppress(OSError, UnicodeDecodeError):
         return (place.part / PROGRESS).read_text()
     return "its training has begun"

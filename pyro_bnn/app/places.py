@@ -46,7 +46,7 @@ class Place:
 def locked(place: Place, command: str) -> Iterator[None]:
     """A context in which no other command writes to a place. The kernel releases the lock of a dead process.
 
-    The lock file is removed at the end, which lock libraries do not promise. If another process removes it between
+    Unlike lock libraries, this context removes the lock file at the end. If another process removes the file between
     opening and locking, the lock is taken again.
     """
     if fcntl is None:

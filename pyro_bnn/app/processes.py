@@ -35,7 +35,7 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
     The launcher keeps one address store for all its restarts. Each restart gets its own part of the store; otherwise a
     process would look for the others at their earlier addresses (PyTorch issue 135712).
 
-    Yields the processes, and the device of this one; for ``cuda`` each process gets its own GPU.
+    Yields the processes, and the device of this process; for ``cuda`` each process gets its own GPU.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         yield Processes.present(), device

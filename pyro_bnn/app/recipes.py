@@ -38,7 +38,7 @@ DEFAULT = replace(
 )
 
 # Heuristic: with so few data and KL weight 1, most weights of a mean-field posterior stay at the prior, and single
-# draws classify poorly. With weight 0.1 they classify well.
+# draws classify poorly. With KL weight 0.1 single draws classify well.
 DIGITS = replace(
     DEFAULT,
     dataset="digits",

@@ -52,7 +52,7 @@ def fit(
     device: str = "cpu",
     progress: bool = False,
 ) -> tuple[BayesianModel, RunPosterior]:
-    """Train as configured and write configuration and posterior; a variational run also has history and accuracies.
+    """Train as configured, and write configuration and posterior; a variational fit also writes its history.
 
     The method "auto" chooses the settings of the network that are not named in `given`; the written configuration
     includes its choice.
@@ -183,7 +183,7 @@ def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
     try:
         return make(path.read_bytes())
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not of this version of pyro-bnn: {error}") from error
+        raise ValueError(f"{path} does not fit this version of pyro-bnn: {error}") from error
 
 
 def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
@@ -227,9 +227,9 @@ def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
-    """Number of weight draws of a prediction; at most all draws, for chains.
+    """Number of weight draws of a prediction; for chains, at most the number of stored draws.
 
-    If `wanted` is None, it is 100, or 800 for chains, which cover several modes.
+    If `wanted` is None, the number is 100, or 800 for chains, which cover several modes.
     """
     if posterior.num_stored is None:
         return NUM_DRAWS if wanted is None else wanted
@@ -237,7 +237,7 @@ def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
 
 
 def variational(posterior: RunPosterior, command: str) -> GuidePosterior:
-    """The posterior, if it is variational; otherwise the command cannot use it, and an error says so."""
+    """The posterior, if it is variational; raises a ValueError for chains, which the command cannot use."""
     if isinstance(posterior, MCMCPosterior):
         raise ValueError(
             f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose weights "

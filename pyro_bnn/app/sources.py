@@ -23,8 +23,8 @@ def load(
 ) -> Dataset:
     """The data of a run.
 
-    `root` is the folder with the image sets, or the file if it is not at its path in `config`. `facts` come from the
-    run's folder. They are None for a new run, whose means, scales and categories are computed here.
+    `root` is the folder with the image sets, or the user's file if it is no longer at its path in `config`. `facts`
+    come from the run's folder. They are None for a new run, whose means, scales and categories are computed here.
     """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
@@ -55,7 +55,7 @@ def split_rows(
 ) -> tuple[list[int], list[int]]:
     """Indices of training rows and of test rows, divided at random; both in ascending order.
 
-    With `labels`, about the same share of each class is for tests, and at least one of its rows is for training.
+    With `labels`, about the same share of each class is for tests, and each class keeps at least one training row.
     """
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()

@@ -45,7 +45,7 @@ VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """The settings of a new run, and sentences about those that were guessed; the user gave the settings `given`."""
+    """The settings of a new run, and sentences about the guessed ones; `given` are the settings that the user gave."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:

@@ -49,7 +49,7 @@ class AccuracyCurve:
 class AccuracyTracker:
     """A callback that measures a classifier's accuracy at mean weights after each epoch.
 
-    It restores torch's random generators, so a fit gives the same result with it and without it.
+    The callback restores torch's random generators, so it does not change the result of the fit.
     """
 
     def __init__(self, model: BayesianModel, guide: nn.Module, data: Dataset) -> None:

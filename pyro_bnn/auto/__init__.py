@@ -1,1 +1,1 @@
-"""One call that chooses method, settings and length, and reports why."""
+"""One call that chooses the method, settings and length of a fit, and reports why."""

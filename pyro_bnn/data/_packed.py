@@ -78,7 +78,7 @@ def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = 
     Raises:
         ValueError: If a label has no name among `classes`.
         MissingDataError: If an archive does not exist.
-        DamagedFileError: If an archive is damaged, or the images of the two have different shapes.
+        DamagedFileError: If an archive is damaged, or the two archives have images of different shapes.
     """
     root = _checks.path("folder", folder)
     (x_train, y_train), (x_test, y_test) = (read_packed_images(root / f"{part}.npz") for part in ("train", "test"))

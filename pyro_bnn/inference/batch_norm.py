@@ -1,4 +1,4 @@
-"""Draws with their own statistics of batch normalisation, or with their own parameters and buffers of the network."""
+"""Posteriors whose draws have their own statistics of batch normalisation, or their own parameters and buffers."""
 
 import itertools
 from abc import abstractmethod
@@ -50,7 +50,7 @@ def refresh_batch_norm(
         posterior: The draws, from any method; or one value of each latent variable, such as ``posterior.median()``.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit.
         num_samples: Number of draws S.
-        batch_size: Number of rows in a batch, which should be near that of the fit, since the statistics of later
+        batch_size: Number of rows in a batch. Choose about the batch size of the fit, since the statistics of later
             layers depend on it.
         seed: Seed of the draws; torch's generators do not change.
 
@@ -159,7 +159,7 @@ class RefreshedPosterior(CarryingPosterior):
         posterior: The draws, from any method.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit. A file of this posterior
             contains them; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
-        batch_size: Number of rows in a batch, which should be near that of the fit.
+        batch_size: Number of rows in a batch; choose about the batch size of the fit.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, if x does not fit, or if

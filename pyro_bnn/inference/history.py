@@ -40,7 +40,8 @@ class History(Shown):
 
     Args:
         num_data: Number of data points; None for a model that does not define it.
-        path: How gradients were computed: ``"direct"``, without effect handlers, or ``"pyro: "`` with the reason.
+        path: How gradients were computed: ``"direct"``, without effect handlers, or ``"pyro: "`` and the reason why not
+            directly.
         elbo: Estimate of the evidence lower bound of the whole data set at each step, in nats.
         expected_log_likelihood: Estimate of the expected log-likelihood of the whole data set at each step, in nats.
         kl: KL divergence of the posterior from the prior at each step, in nats, or its estimate.
@@ -82,7 +83,7 @@ class History(Shown):
         self.kl_weight.append(kl_weight)
 
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
-        """Record the last steps as one epoch; its means weight each step by the number of rows."""
+        """Record the last steps as one epoch. In its means, the weight of a step is its number of rows."""
 
         def mean(column: list[float]) -> float:
             steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)
@@ -104,7 +105,7 @@ class History(Shown):
 
         Raises:
             ValueError: If a field is missing, unknown, of another type, not finite or of another length; the message
-                names it.
+                names the field.
         """
         found = record(cls, values, "history")
         if found.num_data is not None and found.num_data < 1:

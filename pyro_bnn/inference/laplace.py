@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from .._core import checks as _checks
 from .._core.fit_arguments import check_fit
+from .._core.functional import ordinary_attention
 from .._core.inputs import Inputs, Pairs
 from .._core.records import plain, record
 from .._core.saved_tensors import check_tensors
@@ -26,7 +27,7 @@ MAX_DIMENSIONS = 5000
 """Largest number of latent numbers; their Hessian takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
-"""Heuristic: a point counts as the mode if no gradient exceeds this, in nats per posterior standard deviation."""
+"""Heuristic: largest gradient (root mean square) of a point that counts as the mode, in nats per standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class LaplacePosterior(Posterior):
         coordinates: The map between flat vectors and values of the latent variables.
         location: The mode z*, shape (P,).
         precision: The Hessian H of the potential at the mode, shape (P, P), positive definite.
-        peak: Log joint density of the data and the mode, in nats.
+        peak: Log joint density of data and latent variables at the mode, in nats.
         dtype: Dtype of the draws.
         status: How the search for the mode ended.
         seconds: Wall time of the inference.
@@ -167,8 +168,8 @@ def fit_laplace(
         data: A tuple (x, y) with all rows, or a loader of such pairs. All rows are read into memory.
         max_iterations: Largest number of L-BFGS iterations.
         dtype: Dtype of the computation; None uses that of the model. The draws always have the dtype of the model.
-        init: Posterior from which the start of the search is drawn, such as that of a fitted delta guide; by default
-            the search starts at the network's own weights.
+        init: Posterior, for example of a fitted :class:`~pyro_bnn.DeltaGuide`, from which the start of the search is
+            drawn; by default the search starts at the network's own weights.
         progress: Whether to show a progress bar that counts evaluations of the potential.
         seed: Seed of the draw from `init` and of a loader's random order; torch's generators do not change.
 
@@ -176,8 +177,8 @@ def fit_laplace(
         A posterior with `location` (the mode, in unconstrained space), `precision`, `log_evidence` and `status`.
 
     Raises:
-        ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if the precision is
-            still not positive definite, as can happen under a mixture prior.
+        ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if even the changed
+            Hessian is not positive definite, as can happen under a mixture prior.
 
     References:
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
@@ -255,7 +256,7 @@ def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
         return potential.log_prior(z[None], potential.constrain(z[None]))[0]
 
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), ordinary_attention():  # the fused one has no second derivatives
             of_likelihood, of_prior = (
                 -torch.autograd.functional.hessian(density, mode) for density in (log_likelihood, log_prior)
             )

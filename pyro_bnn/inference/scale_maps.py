@@ -33,7 +33,7 @@ class ScaleMap(ABC):
     """Prefix of the parameters' names in a guide; it must be an identifier."""
 
     moderate: ClassVar[float] = 0.0
-    """A parameter with a moderate scale, which removed weights get."""
+    """The parameter of removed weights; its scale is moderate."""
 
     @abstractmethod
     def __call__(self, parameter: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class ScaleMap(ABC):
         """The parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """The parameter at which a guide starts; a map may replace `scale` by a lower first scale."""
+        """The parameter at which a guide starts; a map may replace `scale` by a lower initial scale."""
         return self.inverse(scale)
 
     @abstractmethod
@@ -139,7 +139,7 @@ class LogVariance(ScaleMap):
 
 
 FIRST_SHARE = 0.9
-"""Heuristic: largest first scale as a share of the cap. There the slope is a hundredth of that of softplus."""
+"""Heuristic: largest initial scale as a share of the cap. There the slope is a hundredth of that of softplus."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ class Capped(ScaleMap):
     r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`, which never exceeds the cap m.
 
     Far below the cap this is :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds / d\rho` is above 0 everywhere, so
-    a scale at the cap can decrease again, unlike a clamped scale. First scales above nine tenths of the cap are reduced
-    to this value. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`, not to the
+    a scale at the cap can decrease again, unlike a clamped scale. Initial scales above nine tenths of the cap are
+    reduced to this value. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`, not to the
     marginal standard deviations.
 
     Args:

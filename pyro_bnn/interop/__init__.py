@@ -1,5 +1,7 @@
 """Interfaces to other programs: scikit-learn's estimators, and callbacks that log a fit."""
 
+from .mlflow import MLflow as MLflow
 from .tensorboard import TensorBoard as TensorBoard
+from .wandb import WandB as WandB
 
-__all__ = ["TensorBoard"]
+__all__ = ["MLflow", "TensorBoard", "WandB"]

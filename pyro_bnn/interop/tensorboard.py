@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import checks as _checks
 from .._core.extras import optional
-from .._core.processes import Processes
 from ..inference.guides import MeanFieldGuide
-from ..inference.history import History
 from ..results.pruning import decibel, signal_to_noise
+from ._curves import HistoryWriter, Point
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorBoard"]
 
 
-class TensorBoard:
+class TensorBoard(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a folder, for ``tensorboard --logdir FOLDER``.
 
     After each epoch it writes the epoch's means: ``per_row/elbo``, ``per_row/nll`` (minus the expected log-likelihood)
@@ -56,6 +55,7 @@ class TensorBoard:
     def __init__(
         self, log_dir: "str | Path | SummaryWriter", *, guide: MeanFieldGuide | None = None, every_step: bool = False
     ) -> None:
+        super().__init__(every_step=every_step)
         library = optional("torch.utils.tensorboard", "TensorBoard", "tensorboard", root="tensorboard")
         self._make_writer: Any = library.SummaryWriter
         self._folder = Path(log_dir) if isinstance(log_dir, str | Path) else None
@@ -63,33 +63,35 @@ class TensorBoard:
             _checks.kind("log_dir", log_dir, library.SummaryWriter, "a folder or a SummaryWriter")
         if guide is not None:
             _checks.kind("guide", guide, MeanFieldGuide, "a MeanFieldGuide")
-        self._guide, self._every_step = guide, _checks.flag("every_step", every_step)
+        self._guide = guide
         self._writer: Any = None if self._folder else log_dir
-        self._num_steps = 0
         self._must_forget = False
 
     def __enter__(self) -> "TensorBoard":
-        self._num_steps, self._must_forget = 0, False
-        return self
+        self._must_forget = False
+        return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         if self._folder is not None and self._writer is not None:
             self._writer.close()
             self._writer = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Number of steps written so far."""
-        return {"num_steps": self._num_steps}
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after the steps written before; TensorBoard discards later steps in the same folder."""
-        self._num_steps, self._must_forget = int(state_dict["num_steps"]), True
+        super().load_state_dict(state_dict)
+        self._must_forget = True
 
-    def __call__(self, history: History) -> None:
-        """Write the last epoch; called after each epoch."""
-        if Processes.present().is_first:
-            self._write(self._opened(), history)
-        self._num_steps = len(history.elbo)
+    def write(self, points: list[Point]) -> None:
+        """Write some points, and the histograms at the last one."""
+        writer = self._opened()
+        for step, values in points:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+        for name, ratio in signal_to_noise(self._guide).items() if self._guide is not None else ():
+            present = ratio[ratio > 0].detach().cpu()
+            if len(present):
+                writer.add_histogram(f"signal_to_noise/{name}", decibel(present), points[-1][0])
+        writer.flush()
 
     def _opened(self) -> Any:
         if self._writer is None:
@@ -101,25 +103,3 @@ class TensorBoard:
                 self._writer.file_writer.add_event(event, step=self._num_steps + 1)
             self._must_forget = False
         return self._writer
-
-    def _write(self, writer: Any, history: History) -> None:
-        unit, axis = (1, "total") if history.num_data is None else (history.num_data, "per_row")
-        step, last = len(history.elbo), history.epochs[-1]
-
-        def add_terms(prefix: str, elbo: float, log_likelihood: float, kl: float, step: int) -> None:
-            for name, value in (("elbo", elbo), ("nll", -log_likelihood), ("kl", kl)):
-                writer.add_scalar(f"{prefix}/{name}", value / unit, step)
-
-        add_terms(axis, last.elbo, last.expected_log_likelihood, last.kl, step)
-        writer.add_scalar("schedule/learning_rate", last.learning_rate, step)
-        writer.add_scalar("schedule/kl_weight", last.kl_weight, step)
-        writer.add_scalar("schedule/seconds_per_epoch", last.seconds, step)
-        if self._every_step:
-            for i in range(self._num_steps, step):
-                add_terms(f"step_{axis}", history.elbo[i], history.expected_log_likelihood[i], history.kl[i], i + 1)
-        if self._guide is not None:
-            for name, ratio in signal_to_noise(self._guide).items():
-                present = ratio[ratio > 0].detach().cpu()
-                if len(present):
-                    writer.add_histogram(f"signal_to_noise/{name}", decibel(present), step)
-        writer.flush()

@@ -71,7 +71,7 @@ class _Mixture(TorchDistribution):
 
 
 class ScaleMixtureNormal(_Mixture):
-    r"""Mixture of two Gaussians with mean 0 and different scales: a spike and a slab with real support.
+    r"""Mixture of two Gaussians with mean 0 and different scales: a spike and a slab, both on the real numbers.
 
     .. math:: p(w) = \pi\, N(w; 0, \sigma_1^2) + (1 - \pi)\, N(w; 0, \sigma_2^2).
 

@@ -32,8 +32,8 @@ def resnet20(
         num_classes: Number of outputs, C.
         in_channels: Number of channels of the images, D: 3 in colour, 1 for grey images.
         width: Number of channels of the first stage. With 16, as in the article, there are 269,722 parameters.
-        norm: Function from a number of channels to the layer after each convolution. ``functools.partial(nn.GroupNorm,
-            8)`` has no running statistics; those of batch normalisation come from other weight draws.
+        norm: Function from a number of channels to the layer after each convolution. Running statistics of batch
+            normalisation come from other weight draws; ``functools.partial(nn.GroupNorm, 8)`` has no such statistics.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).

@@ -1,1 +1,1 @@
-"""Bad input, one row each: what is called, and the sentence that it must be answered with."""
+"""Bad input, one row each: the call, and the error message that it must raise."""

@@ -1,4 +1,4 @@
-"""Networks, likelihoods, Pyro models and steps that do what they must not, although each argument is of its kind."""
+"""Networks, likelihoods, Pyro models and steps that do what is forbidden, although each has the right type."""
 
 import copy
 import functools
@@ -21,7 +21,7 @@ ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 
 
 class Net(nn.Module):
-    """A linear layer, used as a function says."""
+    """A network whose forward pass is a function of a linear layer and the input."""
 
     def __init__(self, use):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bad arguments of what a model is built from: networks, priors, likelihoods, inits, guides."""
+"""Bad arguments of the parts of a model: networks, priors, likelihoods, initialisations, guides."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Bad arguments of what looks at results: a model's own methods, predictions, and pictures."""
+"""Bad arguments of functions that show results: a model's methods, predictions, and pictures."""
 
 import torch
 

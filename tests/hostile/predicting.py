@@ -64,7 +64,7 @@ def predict(w, **arguments):
 
 @unseen
 def point(w, **arguments):
-    """It has no seed, and draws one from torch's generator before it looks at x."""
+    """A call without a seed: it draws one from torch's generator before it checks x."""
     return pb.predict_point(**{"model": w.model, "values": w.guide.median(), "x": w.x, **arguments})
 
 
@@ -125,10 +125,10 @@ POSTERIORS = [
     ),
     *bad(
         "MCMCPosterior",
-        lambda w, samples: pb.MCMCPosterior(samples, None, None, sampler="NUTS"),
-        "samples",
+        lambda w, chains: pb.MCMCPosterior(chains, None, None, sampler="NUTS"),
+        "chains",
         {**NOT_AN_OBJECT, "flat": Late(lambda w: {"a": torch.zeros(2)}), "without draws": {"a": None}},
-        "`samples",
+        "`chains",
     ),
 ]
 

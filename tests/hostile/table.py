@@ -1,4 +1,4 @@
-"""How a row of bad input is written down, and what rows share: values of the wrong kind, and objects to call."""
+"""The format of a row of bad input, and what rows share: values of the wrong type, and objects to call."""
 
 import functools
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class World:
 
     @functools.cached_property
     def grid(self):
-        """Inputs of one number, and their prediction."""
+        """One-dimensional inputs, and the prediction at these."""
         x = torch.linspace(0, 1, 6).unsqueeze(-1)
         model = self.model_of(nn.Linear(1, 1))
         return x, pb.predict(model, pb.MeanFieldGuide(model), x, num_samples=3, keep_draws=True, seed=0)
@@ -98,7 +98,7 @@ NAN_ROWS = {
 
 
 def unseen(function):
-    """A function whose random numbers are not those of the call under test: it only makes what that needs."""
+    """A function that prepares the call under test, and leaves torch's generator unchanged."""
 
     @functools.wraps(function)
     def made(*args, **kwargs):
@@ -122,5 +122,5 @@ def bad(where, call, argument, values, sentence, error=ValueError):
 
 
 def plain(function, **options):
-    """A function that needs nothing of the world but what is given."""
+    """A function that uses only its arguments, and not the world."""
     return lambda w, **arguments: function(**{**options, **arguments})

@@ -1,5 +1,5 @@
-"""Every bad call is answered with one sentence that says what was expected, what was got, and what to do; and it
-leaves everything as it was."""
+"""Every bad call raises an error that says what was expected, what was passed, and what to do; and it changes
+nothing."""
 
 import re
 
@@ -40,7 +40,7 @@ def world():
 
 
 def everything(world):
-    """All that a bad call might change."""
+    """Everything that a bad call might change."""
     modules = (world.net, world.model, world.guide, world.classifier, world.class_guide, world.other_guide)
     tensors = {f"{i}.{name}": v for i, m in enumerate(modules) for name, v in m.state_dict(keep_vars=True).items()}
     tensors |= {"x": world.x, "y": world.y, "labels": world.labels}

@@ -28,7 +28,7 @@ class LangevinKernel(Kernel):
 
     Args:
         value_and_grad: The potential.
-        z: First points, shape (K, P).
+        z: Initial points, shape (K, P).
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor) -> None:
@@ -59,11 +59,11 @@ class LangevinKernel(Kernel):
         )
 
     def state(self) -> dict[str, Any]:
-        """Where the chains are; see :meth:`Kernel.state`."""
+        """The state of the chains; see :meth:`Kernel.state`."""
         return {"z": self._z, "gradient": self._gradient, "potential": self._potential}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Continue from what :meth:`state` returned."""
         names = ("z", "gradient", "potential")
         self._z, self._gradient, self._potential = (state[name].to(self._z, copy=True) for name in names)
 

@@ -21,7 +21,7 @@ class OneScaleGuide(FlatGuide):
 
     Args:
         model: The model to guide.
-        init: First locations and scales, of which the mean over a site is taken.
+        init: Initial locations and scales; the scale of a site is the mean over its elements.
     """
 
     def __init__(self, model: BayesianModel, *, init: Init | None = None) -> None:

@@ -8,6 +8,7 @@ from ._tree import ChangedInputError as ChangedInputError
 from ._tree import Inputs as Inputs
 from ._tree import call as call
 from ._tree import leaves as leaves
+from ._tree import logits_of as logits_of
 from ._tree import map_inputs as map_inputs
 from ._tree import named_leaves as named_leaves
 from ._tree import num_rows as num_rows

@@ -94,7 +94,10 @@ class ChangedInputError(ValueError):
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary."""
+    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary.
+
+    If the output is a dictionary with ``logits``, as in `transformers`, only these are returned.
+    """
     before = versions(x)
     arguments: tuple[Inputs, ...] = (x,) if isinstance(x, Tensor) else () if isinstance(x, Mapping) else tuple(x)
     named: dict[str, Inputs] = dict(x) if isinstance(x, Mapping) else {}
@@ -108,7 +111,12 @@ def call(net: nn.Module, x: Inputs) -> object:
             "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
             "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
         )
-    return output
+    return logits_of(output)
+
+
+def logits_of(output: object) -> object:
+    """The item ``logits`` of an output that is a dictionary with this key; any other output unchanged."""
+    return output["logits"] if isinstance(output, Mapping) and "logits" in output else output
 
 
 def _require_signature(

@@ -97,7 +97,7 @@ class Memory:
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 
     def refill(self, values: Sequence[Tensor]) -> None:
-        """Continue with another input of the same shape; the values are its tensors, in the order of `kept`."""
+        """Continue with another input of the same shape; `values` are its results, in the order of `kept`."""
         outputs = [output for output in self._outputs() if output.value is not None]
         for output, value in zip(outputs, values, strict=True):
             output.value = value
@@ -110,7 +110,7 @@ class Memory:
         self._calls, self._state, self._is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls. Between these only values of tensors can change, so calls check nothing else."""
+        """Begin a block of calls, between which only values of tensors can change; the calls check nothing else."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
@@ -129,7 +129,7 @@ class Memory:
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
         """A context for one call of the network, given its weights by path.
 
-        If it raises :class:`Diverged`, call :meth:`forget` and run the network again.
+        If the call raises :class:`Diverged`, call :meth:`forget` and run the network again.
         """
         self._drop_if_changed()
         if self._is_off:

@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):
         self._of_others = generators_of_others()
         self.is_valid = True  # whether the recording can be used; otherwise the next call is recorded
         self.has_noise = False  # whether the network itself draws random numbers
-        self.is_hopeless = False  # whether it draws from another generator than torch's, which cannot be traced
+        self.is_hopeless = False  # whether the network draws from a generator that is not torch's and cannot be traced
 
     def finish(self) -> None:
         if generators_of_others() != self._of_others:
@@ -222,7 +222,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """A key that is equal for tensors with common memory, and unique as long as it exists; None if unknown."""
+    """A key that is equal for tensors with common memory, and unique as long as the key exists; None if unknown."""
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):  # of a sparse tensor

@@ -1,6 +1,6 @@
 """A snapshot of modules and of the random generators of Python and NumPy, to find later changes.
 
-It has the version counter of each tensor instead of its values, and a reference to every other attribute.
+A snapshot has the version counter of each tensor instead of the values, and a reference to every other attribute.
 """
 
 import operator

@@ -126,7 +126,7 @@ def restored(device: torch.device | None) -> Iterator[None]:
 
 @contextmanager
 def undone(device: torch.device) -> Iterator[Callable[[], None]]:
-    """A context that yields a function; it resets a device's generators to their state at the start."""
+    """A context that yields a function, which resets a device's generators to their state at the start."""
     states = _generator_states(_draws_on_cuda(device))
     yield lambda: _set_generators(states)
 

@@ -96,7 +96,7 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """A `pyro.param` statement for a parameter of a module, which Pyro can trace, but which is not put into its store.
+    """A `pyro.param` statement for a module's parameter. Pyro can trace it, but its store does not get the parameter.
 
     A frozen parameter gets no statement: Pyro's optimizers would treat its gradient as 0, and weight decay would change
     it.

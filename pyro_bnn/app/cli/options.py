@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from .. import recipes
 from ..config import RunConfig, settings
@@ -72,6 +73,45 @@ EvaluateDraws = Annotated[
     typer.Option(
         help="Number of weight draws.", callback=_check_draws, show_default="100; for chains 800, or all if fewer"
     ),
+]
+
+
+ALL = "pyro_bnn.help_all"
+"""Key of a context in which all options are shown."""
+
+
+class BriefHelp(TyperCommand):
+    """A command whose `--help` shows its most used options, and `--help-all` the others, too."""
+
+    brief: tuple[str, ...] = ()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, without the options that were not asked for."""
+        others = [option for option in self.params if option.name not in self.brief and not ctx.meta.get(ALL)]
+        options = [option for option in others if isinstance(option, TyperOption) and not option.hidden]
+        for option in options:
+            option.hidden = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for option in options:
+                option.hidden = False
+
+
+def brief_help(*names: str) -> type[BriefHelp]:
+    """The class of a command whose `--help` shows the named options only."""
+    return type("Brief", (BriefHelp,), {"brief": (*names, "help_all")})
+
+
+def _tell_all(ctx: typer.Context, is_asked: bool) -> None:
+    if is_asked:
+        ctx.meta[ALL] = True
+        typer.echo(ctx.get_help(), nl=False)
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", help="Show all options and exit.", callback=_tell_all, is_eager=True)
 ]
 
 

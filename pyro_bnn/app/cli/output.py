@@ -34,7 +34,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write blocks that empty lines separate: tables with bold headings, and notes, which are dim."""
+        """Write blocks that are separated by empty lines: tables with bold headings, and dim notes."""
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()

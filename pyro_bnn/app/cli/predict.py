@@ -45,7 +45,7 @@ def predict(
     allow_unseen: Annotated[
         bool,
         typer.Option(
-            "--allow-unseen", help="Predict rows with categories that training did not have; these count as unknown."
+            "--allow-unseen", help="Predict rows with categories that training did not have, as unknown categories."
         ),
     ] = False,
     num_samples: options.EvaluateDraws = None,

@@ -11,7 +11,7 @@ import typer
 
 import pyro_bnn
 
-from . import compare, demo, evaluate, predict, prune, report, train, weights
+from . import compare, demo, evaluate, options, predict, prune, report, train, weights
 from .output import has_colours
 from .stopping import INTERRUPTED, stoppable
 
@@ -70,7 +70,8 @@ def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
 for command, examples in COMMANDS:
     paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # Typer would show the line breaks
     lines = "\n\n".join(["Examples:", *examples])
-    program.command(help=paragraphs, epilog=lines)(_saying_why(command))
+    shape = options.brief_help(*train.BRIEF) if command is train.train else None
+    program.command(help=paragraphs, epilog=lines, cls=shape)(_saying_why(command))
 
 
 def run() -> None:
@@ -97,7 +98,7 @@ def _fail(message: str, code: int) -> None:
 
 def _explained(error: Exception) -> tuple[str, int] | None:
     """The message for an error and the exit code, which is 2 for wrong use; None if the error is a bug."""
-    if "torch" in sys.modules:  # otherwise the library, which takes long to load, did not raise the error
+    if "torch" in sys.modules:  # if torch is not loaded, the library did not raise the error
         import torch
 
         from ..._core.files import DamagedFileError

@@ -25,7 +25,7 @@ EXAMPLES = (
 def prune(
     run: options.Run,
     fractions: Annotated[
-        str, typer.Option(help="Shares of the weights to remove, in ascending order of their signal-to-noise ratio.")
+        str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
     ] = "0,.1,.25,.5,.75,.95,.98,.99,1",
     per: Annotated[
         Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
@@ -39,7 +39,7 @@ def prune(
             show_default=False,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the pruned copy (--keep).", show_default=False)] = None,
     num_samples: Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)] = 100,
     seed: options.DrawSeed = 0,
     data: options.Data = None,

@@ -30,7 +30,7 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it exists.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write a report on a training run: one HTML page that needs no network.
+    """Write a report on a training run: one HTML page that can be read offline.
 
     Its first line says whether the run is usable. It contains verdicts with their thresholds, scores of the network and
     of simple methods, calibration, unknown images, examples, training curves, weights and settings.

@@ -28,6 +28,12 @@ EXAMPLES = (
     "pyro-bnn train data.npz --net lenet.py:make --out own",
 )
 
+BRIEF = (
+    *("out", "target", "ignore", "method", "time_limit", "net"),
+    *("recipe", "epochs", "seed", "download", "force", "resume"),
+)
+"""The options that `--help` shows."""
+
 
 @options.with_settings
 def train(
@@ -43,8 +49,8 @@ def train(
         typer.Option(
             help="Named values for the options that you do not give. article follows Blundell et al. (2015): mixture "
             "prior, KL weight 1, 20 epochs. tutorial and tutorial-mixture follow an MXNet tutorial: SGD, 10 epochs. "
-            "The defaults shown below are those of the recipe default. config.json in the run's folder shows all "
-            "settings.",
+            "The defaults shown below are those of the recipe named default. config.json in the run's folder shows "
+            "all settings.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),
@@ -63,6 +69,7 @@ def train(
             show_default=False,
         ),
     ] = None,
+    help_all: options.HelpAll = False,
     **typed: Any,
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
@@ -72,6 +79,8 @@ def train(
     --resume. In a table, numbers and dates are standardised, and each category becomes one input. All results are in
     the units of the target. For tables and arrays, held-out training rows choose the network, its prior and the kind of
     noise unless you give them (see --method).
+
+    --help-all also shows the options that are rarely needed.
     """
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
@@ -113,7 +122,7 @@ def train(
         if unused and "prior" in given:
             raise ValueError(f"{unused}; correct the glob, or leave it out.")
         if unused:
-            notes.append(f"{unused[0].upper()}{unused[1:]}: --prior gives another.")
+            notes.append(f"{unused[0].upper()}{unused[1:]}: choose another prior by --prior.")
         if processes.is_first:
             for note in [*notes, *known.notes]:
                 output.say(note)

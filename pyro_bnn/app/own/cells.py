@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 MOSTLY = 0.5
-"""Heuristic: if more than this share of a column is numbers or dates, its other cells are mistakes."""
+"""Heuristic: if more than this share of a column is numbers or dates, its other cells count as mistakes."""
 
 BLANKS = " '\u2019\u00a0\u202f"
 NUMBERS = {
@@ -95,7 +95,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """The values in a format that fits all cells, its name, and other formats that fit but give other values."""
+        """The values in a format that fits all cells, the format's name, and formats that fit but give other values."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None
@@ -115,8 +115,8 @@ class Cells:
                 "write them all in one way, as 1234,5 or as 1234.5."
             )
         raise ValueError(
-            f"{self} holds numbers, but also texts such as {present[~are_numbers].iloc[0]!r}; make them numbers or "
-            f"empty cells, or {training_without([self.name])}."
+            f"{self} holds numbers, but also texts such as {present[~are_numbers].iloc[0]!r}; replace these texts by "
+            f"numbers or empty cells, or {training_without([self.name])}."
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:

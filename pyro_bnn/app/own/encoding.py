@@ -23,7 +23,7 @@ PERIODS = (365.2425, 7.0, 1.0)
 """Days of a year, a week and a day: dates have a sine and a cosine with each period."""
 
 LARGEST = 1e9
-"""Heuristic: larger standardised numbers are mistakes; squares of their sums could overflow in single precision."""
+"""Heuristic: larger standardised numbers count as mistakes; squares of sums could overflow in single precision."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class TableEncoding:
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
-        """Format of numbers in a table, for each column where it differs from training."""
+        """Format of numbers in a table, for each column where the format differs from training."""
         read = {name: table.column(name).numbers(written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
 

@@ -23,7 +23,7 @@ from ..specs import parts_of
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
     """The network that a function of the user returns.
 
-    Modules are imported from the current folder, or else as Python does. The function gets `input_shape` and
+    Modules are imported from the current folder, or else from Python's search path. The function gets `input_shape` and
     `num_outputs` by keyword if it has arguments of these names.
     """
     place, name = parts_of(spec)

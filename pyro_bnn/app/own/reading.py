@@ -116,7 +116,8 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
     if short.any():
         cells = int(frame.iloc[short.argmax()].notna().sum())
         raise ValueError(
-            f"row {short.argmax()} of {path} has {cells} cells, and the line of names {frame.shape[1]}; correct it."
+            f"row {short.argmax()} of {path} has {cells} cells, but there are {frame.shape[1]} names of columns; "
+            "correct the row."
         )
     names = [str(name).strip() for name in frame.iloc[0]]
     if np.isfinite(pd.to_numeric(pd.Series(names), errors="coerce")).all():
@@ -150,7 +151,7 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
-    """The rows with a value in all of the columns, and a note on the others, which are an error if `drop` is False."""
+    """The rows that have a value in every column, and a note on the other rows. These raise if `drop` is False."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])

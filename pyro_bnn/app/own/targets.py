@@ -88,7 +88,7 @@ def target_labels(cells: Cells) -> list[str]:
 def guessed(cells: Cells) -> tuple[str, str]:
     """The likelihood that a target's cells suggest, and the reason in a sentence.
 
-    It is categorical for texts, truth values and whole numbers of few different values, and gaussian for others.
+    The likelihood is categorical for texts, truth values and few different whole numbers, and gaussian otherwise.
     """
     num_values = cells.present.nunique()
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ NUM_COMPONENTS = 10
 """Number of draws in the small ensemble, whose draws are also scored one by one."""
 
 LEGEND = [
-    "component: one weight draw; ensemble: mean probability of several. NLL (nats), ECE (calibration error) and Brier",
+    "ensemble: mean probability of several weight draws. NLL (nats), ECE (calibration error) and Brier",
     "score: lower is better. AUROC: chance that an unknown image scores above a known one; 0.5 is a guess. FPR95:",
     "share of known images flagged when 95 % of the unknown ones are. Which score works best depends on the data.",
 ]
@@ -50,7 +51,11 @@ class ClassifierScores:
         header = f"on {self.num_test} test images"
         lines = [f"{header:30s} {'accuracy':>9s} {'NLL':>8s} {'ECE':>8s} {'Brier':>8s}"]
         row = "{name:30s} {accuracy:9.2%} {nll:8.4f} {ece:8.4f} {brier:8.4f}"
-        lines += [row.format(**scores) for scores in self.rows]
+        draws = [scores for scores in self.rows if scores["name"].startswith("component")]
+        if draws:
+            means = {name: fmean(d[name] for d in draws) for name in ("accuracy", "nll", "ece", "brier")}
+            lines.append(row.format(name=f"one draw (mean of {len(draws)})", **means))
+        lines += [row.format(**scores) for scores in self.rows if scores not in draws]
         if self.ood:
             header = f"against {self.num_unknown} unknown images"
             lines += ["", f"{header:30s} {'AUROC':>9s} {'AUPR':>8s} {'FPR95':>8s}"]
@@ -106,7 +111,10 @@ def report_evaluation(run: Trained, folder: Folder) -> ClassifierScores:
             torch.cat([rows.x_test[:shown], run.unknown[:shown].cpu()]),
             torch.cat([known.votes[:shown], found.foreign.votes[:shown]]).cpu(),
             rows.classes,
-            titles=[f"known: {rows.classes[label]}" for label in y[:shown].tolist()] + ["unknown"] * shown,
+            titles=[
+                *(f"known: {rows.classes[y[i]]}, {known.total[i]:.2f} nats" for i in range(len(y[:shown]))),
+                *(f"unknown, {h:.2f} nats" for h in found.foreign.total[:shown]),
+            ],
         )[0, 0]
         pictures["ood.png"] = plotting.detection_curves(known, found.foreign)[0]
     for name, ax in pictures.items():

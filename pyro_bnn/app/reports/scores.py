@@ -147,7 +147,7 @@ def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPred
 def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
     """Predictions of the test rows by simple methods, with log-densities.
 
-    Linear methods are fitted to some of the training rows, at random, if all have more than `MOST_NUMBERS` numbers.
+    If the training rows have more than `MOST_NUMBERS` numbers, linear methods are fitted to a random part of them.
     """
     from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor  # late: importing takes long
 

@@ -20,7 +20,7 @@ class Trained:
     model: BayesianModel
     posterior: runs.RunPosterior
     rows: Dataset
-    unknown: Tensor | None = None  # images unknown to it, (M, H, W) with M >= 0; None for tables and arrays
+    unknown: Tensor | None = None  # images unknown to the run, (M, H, W) with M >= 0; None for tables and arrays
     unknown_name: str = ""
     num_samples: int = 100  # weight draws in each prediction
     seed: int = 0  # of the weight draws
@@ -39,7 +39,7 @@ class Trained:
     def single(self) -> tuple[str, Prediction]:
         """The name and the prediction of a single network, for comparison with the ensemble.
 
-        It has the mean weights. For chains it is one draw, since the mean of several modes is not a good network.
+        The network has the mean weights. For chains it is one draw, since the mean of several modes predicts poorly.
         """
         x, y = self.test
         if runs.is_chains(self.posterior):

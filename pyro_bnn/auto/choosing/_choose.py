@@ -36,10 +36,10 @@ MOST_DRAWS = 1000
 """Draws of a chain that are kept; longer chains take more steps from one draw to the next. Heuristic."""
 
 FEW_ROWS, NUM_FOLDS = 1000, 3
-"""With fewer rows than the first number, each row is held out once, in this number of folds; heuristic."""
+"""With fewer than `FEW_ROWS` rows, each of `NUM_FOLDS` folds of the rows is held out once; heuristic."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""With more rows: the share of rows to hold out, the most rows to hold out, and the most rows to fit."""
+"""With more rows: share of the rows that are held out, the largest number of these, and the largest number to fit."""
 
 MOST_DIVERGING = 0.01
 """The status is not ok if a larger share of the draws has a divergent step; heuristic."""
@@ -91,8 +91,8 @@ def fit_best(
             lengths depend only on the numbers of rows and weights.
         num_chains: Number of chains.
         max_draws: Most draws of each chain, and most draws of its warm-up.
-        saves_search: Whether to leave the time of the comparison unused if there is only one model. Its fit is then the
-            same as after a comparison that chose it, unless `seconds` is given.
+        saves_search: Whether to leave the time of the comparison unused if there is only one model. The model is then
+            fitted as if a comparison had chosen it, unless `seconds` is given.
         progress: Whether to show a progress bar.
         seed: Seed of everything random.
 

@@ -52,7 +52,7 @@ def open_designs(
     prior: Prior | None = None,
     likelihood: str | None = None,
 ) -> list[Design]:
-    """The choices after the given parts replace their own, without repeats; a part of None replaces nothing."""
+    """The choices, with the given parts in place of their own, without repeats. A part that is None changes nothing."""
     parts = {"hidden": hidden, "activation": activation, "prior": prior, "likelihood": likelihood}
     given = {name: value for name, value in parts.items() if value is not None}
     found: list[Design] = []

@@ -1,4 +1,4 @@
-"""Checks whether chains in C can fit a model, except for missing operations."""
+"""Checks whether chains in C can fit a model. Operations that C does not support are found only later."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
 
 
 def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
-    """Whether the network gives the same output in its present mode, and in eval mode at each call."""
+    """Whether the network gives the same output in its present mode and in each of two calls in eval mode."""
     with torch.no_grad(), seeded(0, model.device):
         model = copied(model)  # a network may change its buffers
         weights = {name: model.initial_value(name) for name in model.site_names}

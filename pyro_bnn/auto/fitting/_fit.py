@@ -113,16 +113,16 @@ def fit(
     By default it trains eight networks, and a chain in C explores the mode of each (:class:`~pyro_bnn.MCLMC`), as in
     ``BNNRegressor()``. If chains are impossible, it makes a variational fit, which is faster and has a guide and a
     history, but is often further from the posterior. Chains are impossible if C code does not support the network (an
-    LSTM), if there is no C compiler or too little time, or if the model is not on a CPU, learns parameters
-    without a prior (such as the noise of ``GaussianLikelihood()``), has several inputs, or computes differently in
-    training (dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to
-    `resume` is given, except `progress`.
+    LSTM), if there is no C compiler or too little time, or if the model is not on a CPU, learns parameters without a
+    prior (such as the noise scale of ``GaussianLikelihood()``), has several inputs, or computes differently in training
+    (dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to `resume` is
+    given, except `progress`.
 
     The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends at a
     plateau of the objective: a straight line through the last epochs (about 400 steps) rises by less than its standard
     error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and 0.1 of
-    its first value, since smaller steps get closer to the optimum. With `validation` rows the fit also ends after ten
-    checks in a row in which their log-density did not rise, and keeps the best posterior.
+    its initial value, since smaller steps get closer to the optimum. With `validation` rows the fit also ends if their
+    log-density has no new best value in ten checks in a row, and keeps the best posterior.
 
     Args:
         model: The model.
@@ -150,13 +150,13 @@ def fit(
         callbacks: Functions of the history.
         progress: Whether to show a progress bar.
         execution: How steps are computed.
-        checkpoint: File to write.
+        checkpoint: File for checkpoints.
         resume: File from which the fit continues.
         seed: Seed of the fit.
 
     Returns:
         The draws of the chains, or the fitted guide as a posterior. The status is not ok if a variational fit reached
-        its limit of epochs before a plateau, or if steps of the chains diverged. It then says what to try.
+        its limit of epochs before a plateau, or if steps of the chains diverged. The status then says what to try.
 
     Raises:
         ValueError: If arguments cannot be combined, or if chains are impossible and ``method="mclmc"``.

@@ -14,7 +14,7 @@ DECAYS = (1.0, 0.3, 0.1)
 rate, so the last factor reduces this variance to a tenth."""
 
 WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
-"""Heuristic: a trend is fitted to at least this number of last steps, and of last epochs."""
+"""Heuristic: a trend is fitted to the last epochs: at least this number of steps, and this number of epochs."""
 
 NUM_BLOCKS = 10
 """A trend is fitted to the means of this number of blocks, whose errors hardly correlate once a fit has converged."""
@@ -61,8 +61,8 @@ def trend_of(objective: Sequence[float]) -> Trend:
 class Plateau:
     """A callback that ends a fit when its objective no longer rises.
 
-    The objective is the expected log-likelihood minus the weighted KL. At the first plateaus :attr:`factor`, which the
-    schedule of the learning rate must use, becomes the next of `decays`, and the fit continues.
+    The objective is the expected log-likelihood minus the weighted KL. At the first plateaus, :attr:`factor` becomes
+    the next of `decays`, and the fit continues. The schedule of the learning rate must use this factor.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Plateau:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
+        """The state of the callback; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
         trend = None if self.trend is None else [self.trend.num_epochs, self.trend.rise, self.trend.noise]
         return {"stage": self._stage, "begin": self._begin, "converged": self.is_converged, "trend": trend}
 

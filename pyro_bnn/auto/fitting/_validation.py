@@ -75,7 +75,7 @@ class EarlyStopping:
             self._guide.load_state_dict(self._best["guide"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
+        """The state of the callback; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
         return {"log_densities": list(self.log_densities), "best": self._best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -39,10 +39,10 @@ from ._plateau import NEGLIGIBLE, Plateau, window_of
 from ._validation import EarlyStopping
 
 LEARNING_RATE = 0.02
-"""Adam's first learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""
+"""Adam's initial learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""
 
 INITIAL_SCALE = 0.02
-"""First standard deviation of every weight: small compared with the weights, so that noise does not hide the signal."""
+"""Initial standard deviation of all weights: much smaller than the weights, so that noise does not hide the signal."""
 
 LARGEST_BATCH = 1000
 """Heuristic: more rows are split into equal batches of at most this many. Smaller batches would not be faster, and

@@ -13,7 +13,7 @@ from ..._core.records import plain, record
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
 from ..posterior import Destination, Posterior, Saved, restored, saved
-from ._model import ModelRecord, checked_state, record_of, require_same, without
+from ._model import ModelRecord, checked_state, record_of, require_same, without, without_frozen
 
 KIND = "posterior"
 
@@ -26,7 +26,13 @@ class Content:
     posterior: Saved
 
 
-def save_posterior(posterior: Posterior | Callable[..., object], path: str | Path, model: BayesianModel | None) -> None:
+def save_posterior(
+    posterior: Posterior | Callable[..., object],
+    path: str | Path,
+    model: BayesianModel | None,
+    *,
+    with_frozen: bool = True,
+) -> None:
     """Write a posterior to one file, with the parameters and buffers of its model.
 
     The file is written completely or not at all, has a checksum, and contains no code. It records the model's latent
@@ -40,15 +46,21 @@ def save_posterior(posterior: Posterior | Callable[..., object], path: str | Pat
         path: Path of the file.
         model: The model of the posterior. Pass None for chains or a guide of another Pyro model; the file then has no
             record of the model.
+        with_frozen: Whether to write the frozen parameters of the network, too. False makes the file of a posterior of
+            adapters small: it has their checksums instead, and can be loaded only into a model with the same values.
 
     Raises:
         ValueError: If the posterior cannot be saved, does not belong to the model, or has a number that is not finite;
-            the message names it.
+            the message says which of these is the case.
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     path, own = _checks.path("path", path), _record(model)
-    described = own if own is None or model is None else without(own, model, posterior.pruned_sites)
+    with_frozen = _checks.flag("with_frozen", with_frozen)
+    described = own
+    if own is not None and model is not None:
+        described = without(own, model, posterior.pruned_sites)
+        described = described if with_frozen else without_frozen(described, model)
     content = plain(Content(described, saved(posterior)))
     try:
         _restored(content, Destination(model, list(posterior.guides) or None), own)  # raises if it cannot be loaded

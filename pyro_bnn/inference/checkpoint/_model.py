@@ -1,5 +1,6 @@
 """The record of a model in a file: its parameters and buffers, and a description to recognise the model."""
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from torch.distributions import Distribution
 
 from ..._core.reflection import tensors_of, unwrap
 from ..._core.saved_tensors import check_numbers, check_tensor, require_no_more, require_tensors
-from ...modelling.model import BayesianModel
+from ...modelling.model import SITE_PREFIX, BayesianModel
 from ..joint import Site, find_sites
 
 
@@ -34,7 +35,9 @@ class ModelRecord:
     state: dict[str, Tensor]
     """Parameters and buffers."""
     left_out: list[str]
-    """Sites whose first values are not saved, because neither posterior nor model uses them."""
+    """Sites whose initial values are not saved, because neither posterior nor model uses them."""
+    frozen: dict[str, str]
+    """Frozen parameters that are not saved, with the SHA-256 of their bytes."""
 
 
 def record_of(model: BayesianModel) -> ModelRecord:
@@ -48,18 +51,33 @@ def record_of(model: BayesianModel) -> ModelRecord:
         layers={path: kind.__name__ for path, kind in modules.items() if kind.__module__.startswith("torch.nn.")},
         state=require_tensors("the model", model.state_dict()),
         left_out=[],
+        frozen={},
     )
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """A record without the first values of pruned sites, except those that the model uses."""
+    """A copy of a record without the initial values of pruned sites that the model does not use."""
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
 
 
+def without_frozen(record: ModelRecord, model: BayesianModel) -> ModelRecord:
+    """A record that has checksums instead of the frozen parameters of the network."""
+    parameters = model.network.named_parameters(prefix=SITE_PREFIX, remove_duplicate=False)
+    frozen = {name: _checksum(value) for name, value in parameters if not value.requires_grad}
+    state = {name: value for name, value in record.state.items() if name not in frozen}
+    return replace(record, state=state, frozen=frozen)
+
+
+def _checksum(value: Tensor) -> str:
+    """SHA-256 of the bytes of a tensor."""
+    content = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return hashlib.sha256(content.numpy()).hexdigest()
+
+
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Whether a site's first value is used by the network, as for a padding row, or by the prior, as its mean."""
+    """Whether the network (as for a padding row) or the prior (as its mean) uses a site's initial value."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -76,7 +94,7 @@ def _site_record(model: BayesianModel, site: Site) -> SiteRecord:
 
 
 def _is_same(value: Tensor, first: Tensor) -> bool:
-    """Whether a tensor is the first value of a parameter, which the state of the model already has."""
+    """Whether a tensor is a parameter's initial value, which the state of the model already contains."""
     return bool(first.numel()) and value.data_ptr() == first.data_ptr()
 
 
@@ -133,7 +151,14 @@ def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> 
     for site in file.left_out:
         if site not in model.site_names or site in file.state:
             raise ValueError(f"it lacks the values of `{site}`; pass a file that `save_posterior` wrote.")
-    state = {**{site: own.state[site] for site in file.left_out if site in own.state}, **file.state}
+    for name, checksum in file.frozen.items():
+        if name in file.state or name not in own.state or _checksum(own.state[name]) != checksum:
+            raise ValueError(
+                f"it was saved without the frozen parameter `{name}`, and that of the model differs from the saved "
+                "one; build the model from the same pretrained network."
+            )
+    absent = [*file.left_out, *file.frozen]
+    state = {**{name: own.state[name] for name in absent if name in own.state}, **file.state}
     require_no_more("the model", state, own.state)
     for name, value in own.state.items():
         if name not in state:

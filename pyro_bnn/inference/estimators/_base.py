@@ -1,4 +1,4 @@
-"""The interface of estimators, and a context in which calls of guide and model use one."""
+"""The interface of estimators, and the context in which guide and model use an estimator."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -38,9 +38,9 @@ class Estimator(ABC):
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
     estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. It replaces calls of
     `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` with a random weight or bias. Any other use of a
-    random parameter raises an error, and so does an input of such a layer whose first axis is not the rows of data. The
-    rows must not depend on each other: batch normalisation in training mode raises an error, but attention over the
-    batch is not recognised.
+    random parameter raises an error. The first axis of the input of such a layer must be the rows of data. The rows
+    must not depend on each other: batch normalisation in training mode raises an error, but attention over the batch is
+    not recognised.
 
     A subclass defines the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
@@ -48,7 +48,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """Form of the noise that the estimator needs: the deviation of a draw from the mean, or the variance."""
+        """What the estimator needs besides the mean of a parameter: the deviation of a draw, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -181,7 +181,7 @@ class Applied(AbstractContextManager[None]):
             if gaussian is MISSING or (isinstance(gaussian, _Gaussian) and gaussian.value is not value):
                 raise ValueError(
                     f"the value of `{name}` is not the last draw of the guide; use an estimator only with an ELBO, "
-                    "which calls the guide and then the model, and leave its context for anything else."
+                    "which calls the guide and then the model, and end its `with` block before any other call."
                 )
             if isinstance(gaussian, _Gaussian):
                 asked = gaussian.deviation() if noise is Noise.DEVIATION else gaussian.scale.square()

@@ -97,7 +97,7 @@ class Layer:
         channel = -1 if self.is_linear else 1
         shape[0], shape[channel] = like.shape[0], like.shape[channel]
         count = math.prod(shape)
-        # The bits of random integers are much faster than one random number for each sign.
+        # Drawing bits of random integers is much faster than drawing one random number for each sign.
         words = torch.empty(-(-count // 64), dtype=torch.int64, device=like.device).random_(-(2**63), None)
         bits = words.view(torch.uint8).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=like.device)
         return (bits & 1).flatten()[:count].to(like.dtype).mul_(2).sub_(1).view(shape)

@@ -134,7 +134,7 @@ def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
 
 
 def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
-    """Noise of a model at a point. Without Gaussian noise it is a single given scale of 1.
+    """The noise scales of a model at a point; a single given scale of 1 if the likelihood is not Gaussian.
 
     A learned or latent scale needs one pass over all rows.
 

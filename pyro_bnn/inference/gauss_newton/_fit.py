@@ -85,12 +85,12 @@ def fit_gauss_newton(
             diagonal. "kronecker" approximates the block of each parameter by a Kronecker product; it needs
             laplace-torch (extra ``laplace``), linear and convolutional layers, and classes or Gaussian noise.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in :class:`BayesianModel`.
-            The others are fixed at the point. For a last layer pass its name, ``"net.fc.*"``.
+            The other weights are fixed at the point. For a last layer pass its name, ``"net.fc.*"``.
         prior_precision: Precisions of the prior, the inverse of its variance: None takes them from the model, a number
             is used for all weights, and "evidence" chooses the precisions that maximise Laplace's evidence. The prior
             means always come from the model.
-        per: Which weights share a precision that the evidence chooses: all of the "network", of a "layer" or of a
-            "parameter". With a full matrix and several groups, each iteration of the search factorises the matrix.
+        per: Which weights share a precision, if the evidence chooses it: all weights of the "network", of a "layer" or
+            of a "parameter". With a full matrix and several groups, each iteration of the search factorises the matrix.
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or values of all
             latent variables by site. None uses the network's own weights, which must then be trained.

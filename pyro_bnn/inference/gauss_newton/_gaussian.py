@@ -34,7 +34,7 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """A copy with the device and dtype of a tensor, and with contiguous memory.
 
-        The last bits of products depend on the layout of memory, so it must be the same as after loading a file.
+        The last bits of products depend on the memory layout, so the layout must be the same as after loading a file.
         """
         kinds = {name: value.to(like) for name, value in self.tensors.items()}
         return type(self)({n: value.clone(memory_format=torch.contiguous_format) for n, value in kinds.items()})
@@ -110,8 +110,8 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 class Curvature(ABC):
     r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`; the precision is G + diag(prior precision).
 
-    Each G_k belongs to the outputs with one noise scale, whose precision is beta. Most likelihoods have a single G_k,
-    with beta = 1. All numbers are in double precision.
+    Each G_k belongs to the outputs that share a noise scale, and beta_k is the precision of their noise. Most
+    likelihoods have a single G_k, with beta = 1. All numbers are in double precision.
     """
 
     @abstractmethod

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..._core.extras import optional
-from ..._core.inputs import Inputs, Pair, call, map_inputs, num_rows, take
+from ..._core.inputs import Inputs, Pair, call, leaves, logits_of, map_inputs, num_rows, take
 from ..._core.scope import filtered_warnings
 from ...modelling.likelihoods import (
     BernoulliLikelihood,
@@ -23,7 +23,7 @@ from ...modelling.likelihoods import (
 from ._gaussian import CurvatureAlongAxes, kronecker
 
 MOST_NUMBERS = 2**24
-"""Heuristic: most elements in the Jacobians of rows that are computed together; 67 MB in single precision."""
+"""Heuristic: largest number of elements in Jacobians that are computed together; 67 MB in single precision."""
 
 KNOWN_LAYERS = (nn.Linear, nn.Conv2d)
 """Layers with explicit formulas for gradients, unless a subclass has its own forward pass."""
@@ -76,7 +76,7 @@ DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
     PoissonLikelihood: torch.exp,
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""Diagonals of diagonal curvatures, as functions of the outputs of shape (N, C); Gaussian noise has scale 1."""
+"""Diagonals of the curvatures that are diagonal, given the outputs, shape (N, C); Gaussian noise has scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
 """Likelihoods with a formula for the curvature in the outputs."""
@@ -129,7 +129,8 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
         one = map_inputs(lambda leaf: leaf[None], row)
         arguments = (one,) if isinstance(one, Tensor) else () if isinstance(one, Mapping) else tuple(one)
         named = dict(one) if isinstance(one, Mapping) else {}
-        return its_root.mT @ torch.func.functional_call(net, values, arguments, named)[0]
+        output: Any = logits_of(torch.func.functional_call(net, values, arguments, named))
+        return its_root.mT @ output[0]
 
     try:
         with filtered_warnings("ignore", "There is a performance drop"):  # for operations that vmap runs row by row
@@ -254,7 +255,7 @@ def owners(net: nn.Module) -> list[nn.Module]:
 def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
     """The output of a network, and for each module of :func:`owners` the input and output of each of its calls.
 
-    Later layers get copies of the outputs, since they may change these in place.
+    Later layers get copies of the outputs, since a layer may change its input in place.
     """
     calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in owners(net)}
 
@@ -274,7 +275,7 @@ def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tu
 
 
 def library() -> Any:
-    """The laplace-torch package, imported only when needed because this takes seconds."""
+    """The laplace-torch package, imported only when needed because the import takes seconds."""
     return optional("laplace.curvature.curvlinops", "laplace-torch", "laplace")
 
 
@@ -290,13 +291,9 @@ def kronecker_curvature(
     total: list[list[Tensor]] = []
     with filtered_warnings("ignore"):
         is_of_classes = isinstance(likelihood, CategoricalLikelihood)
-        backend = library().CurvlinopsGGN(net, "classification" if is_of_classes else "regression")
+        kind = "classification" if is_of_classes else "regression"
+        backend = library().CurvlinopsGGN(_OfOneInput(net), kind, dict_key_x="0")
         for x, y in batches:
-            if not isinstance(x, Tensor):
-                raise ValueError(
-                    "Kronecker factors need a network with one input, unless only the weights of a linear last layer "
-                    "are random; choose this layer with `where`, or use another `structure`."
-                )
             if not total and not acts_by_layers(net, x):
                 raise ValueError(
                     "Kronecker factors need standard layers, but the gradients of the layers differ from those of the "
@@ -304,7 +301,8 @@ def kronecker_curvature(
                     '`where`, or use structure="diagonal".'
                 )
             try:
-                _, found = backend.kron(x, y, N=num_data)
+                backend.model.example = x
+                _, found = backend.kron(_as_one(x), y, N=num_data)
             except NotImplementedError as error:
                 raise ValueError(
                     f"laplace-torch cannot make Kronecker factors ({error}); use another `structure`, such as "
@@ -316,6 +314,24 @@ def kronecker_curvature(
                 factors = [[a + b for a, b in zip(before, new, strict=True)] for before, new in pairs]
             total = factors
     return kronecker(total)
+
+
+class _OfOneInput(nn.Module):
+    """A network as laplace-torch calls it: with one tensor, or with one dictionary of all tensors in their order."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.example: Inputs = torch.empty(0)
+        """Inputs of the network, which show how it takes the tensors."""
+
+    def forward(self, x: Tensor | dict[str, Tensor]) -> object:
+        tensors = iter([x] if isinstance(x, Tensor) else x.values())
+        return call(self.net, map_inputs(lambda _: next(tensors), self.example))
+
+
+def _as_one(x: Inputs) -> Tensor | dict[str, Tensor]:
+    return x if isinstance(x, Tensor) else {str(index): leaf for index, leaf in enumerate(leaves(x))}
 
 
 def _require_layers(net: nn.Module) -> None:

@@ -19,7 +19,7 @@ from ._evidence import LATENT, latent_noise
 from ._matrices import SERVED, owners
 
 MANY_ROWS = 4096
-"""Heuristic: rows in a batch of features. Large batches save time, since each costs a pass over the whole matrix."""
+"""Heuristic: rows in a batch of features. Each batch costs a pass over the whole matrix, so large batches save time."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
@@ -58,7 +58,7 @@ def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: 
     """Means and precisions of the prior of some sites, each of shape (P,), in double precision.
 
     Raises:
-        ValueError: If the prior is not Gaussian and fixed, or, for Kronecker factors, varies within a parameter.
+        ValueError: If the prior is not Gaussian, is not fixed, or (for Kronecker factors) varies within a parameter.
     """
     remedy = "use NormalPrior, FanInNormalPrior, NetworkNormalPrior or PosteriorPrior, or `fit_laplace` or `fit_svi`"
     if not model.has_fixed_priors:
@@ -107,8 +107,9 @@ def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None
     others = [name for name in values if name in own and not torch.equal(values[name].to(own[name]), own[name])]
     if others:
         raise ValueError(
-            f"`init` must have the network's own values of {others}, got other values; write these into the model "
-            "first, or, for statistics of batch normalisation, call `refresh_batch_norm(model, values, x)`."
+            f"`init` must have the same values of {others} as the network, got other values; write the values of "
+            "`init` into the model first, or, for statistics of batch normalisation, call "
+            "`refresh_batch_norm(model, values, x)`."
         )
     model.check_latents({name: value for name, value in values.items() if name not in own} | latent)
     return {name: values[name].detach().to(model.like) for name in model.site_names} | latent

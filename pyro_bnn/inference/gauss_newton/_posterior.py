@@ -88,7 +88,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """True unless only weights of a linear last layer are random, in which the network is linear."""
+        """False only if the random weights are those of a linear last layer, in which the network is linear."""
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:

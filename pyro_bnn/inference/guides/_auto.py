@@ -38,8 +38,8 @@ def auto_guide(
 
     - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters;
       :class:`~pyro_bnn.MeanFieldGuide` is the same distribution with a closed-form divergence;
-    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters. This works
-      for a thousand latent numbers; it starts uncorrelated;
+    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters. This
+      class works for up to about a thousand latent numbers, and starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
       random numbers, the same for every guide of the same shape, since zero would be a saddle point.
 
@@ -50,7 +50,7 @@ def auto_guide(
         kind: The class, from `pyro.infer.autoguide`.
         model: The model to guide.
         rank: Rank of ``AutoLowRankMultivariateNormal``, from 1 to P; None is the square root of P, rounded.
-        init: First locations and marginal scales; by default centred on the network's own weights.
+        init: Initial locations and marginal scales; by default centred on the network's own weights.
 
     Returns:
         A guide that takes the model's arguments.

@@ -21,7 +21,7 @@ class DeltaGuide(FlatGuide):
 
     .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w).
 
-    These omit the entropy of a point, which is minus infinity. So the KL can be negative, and cannot be compared with
+    Both omit the entropy of a point, which is minus infinity. So the KL can be negative, and cannot be compared with
     the KL of another guide. All draws are the same, so predictions have no epistemic uncertainty, unless the network
     itself is random (:class:`~pyro_bnn.nets.MCDropout`).
 
@@ -31,7 +31,7 @@ class DeltaGuide(FlatGuide):
 
     Args:
         model: The model to guide.
-        init: First locations (its scales are not used); by default the network's own weights.
+        init: Initial locations (its scales are not used); by default the network's own weights.
         jacobian: Whether the density at the point is the density in unconstrained space, as for samplers.
 
     Raises:

@@ -110,8 +110,8 @@ class Diagnosis:
     then at the prior if its divergence from the Gaussian of any minimum is below 0.2 nats.
 
     A weight has *collapsed* if its draws are practically equal: if :math:`\sigma` is below :math:`0.003\, s / \sqrt N`
-    for N rows of data, or below the resolution of the guide's numbers at :math:`\mu`. To reach the first limit, each
-    row by itself would have to narrow the weight to 0.003 times the prior's scale.
+    for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. To reach the
+    first limit, each row by itself would have to narrow the weight to 0.003 times the prior's scale.
 
     Args:
         sites: One row per site of the network's weights. Other latent variables are left out.
@@ -247,7 +247,8 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Centre and scale of the Gaussians around the prior's mean that are locally nearest to the prior.
 
     A Gaussian is locally nearest if the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` has a minimum in
-    s. It is computed on a grid of log scales with steps of 0.1. Half a step changes the divergence by 0.0025 nats.
+    s. The divergence is computed on a grid of log scales with steps of 0.1. Half a step changes the divergence by
+    0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

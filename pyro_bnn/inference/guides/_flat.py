@@ -74,8 +74,8 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The model's joint density over the same sites.
-            noise: Form in which the network gets the noise of an estimator, in addition to means; None gives the
-                network drawn values. A guide that does not support estimators raises an error.
+            noise: What the network gets besides the means if an estimator is used; None gives the network drawn values.
+                A guide that does not support estimators raises an error.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -98,7 +98,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return {site.name: self.tree(kind).get_parameter(site.name).detach() for site in self.sites}
 
     def locations(self) -> dict[str, Tensor]:
-        """Means, or the point, in unconstrained space, ``{site: shape (*event)}``, without copying."""
+        """The location of each site in unconstrained space, ``{site: shape (*event)}``, without copying."""
         return self.values("loc")
 
     def stated(self, kind: str, site: str) -> Tensor:
@@ -186,7 +186,7 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters, site by site to save memory; `stretch` divides the first scales of `init`."""
+        """Make the parameters, site by site to save memory; the scales of `init` are divided by `stretch`, if given."""
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map

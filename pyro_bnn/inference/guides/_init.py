@@ -1,4 +1,4 @@
-"""First locations and scales of a guide."""
+"""Initial locations and scales of a guide."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ def require_model(model: object) -> None:
 
 
 class Init(ABC):
-    """Rule for the first location and scale of each site, in unconstrained space."""
+    """Rule for the initial location and scale of each site, in unconstrained space."""
 
     @abstractmethod
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """First location and rho of a site, both of its unconstrained shape. The scale is softplus(rho).
+        """Initial location and rho of a site, both of its unconstrained shape. The scale is softplus(rho).
 
         The tensors may share memory with others, since guides copy them.
         """
@@ -90,17 +90,17 @@ class NormalInit(Init):
 
 @dataclass(frozen=True)
 class NetworkInit(Init):
-    r"""Starts at the network's own weights; all scales are equal, or proportional to the prior's scales or the weights.
+    r"""Starts at the network's own weights; the scales are equal, or proportional to the prior's or to the weights.
 
-    With a `weight_fraction` :math:`\delta`, as in MOPED, the first standard deviation of a weight w is
+    With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w is
     :math:`\max(\delta |w|, \texttt{smallest})`. A weight of zero, as in a fresh bias or in a pruned network, gets the
     scale `smallest`. A latent variable that is not a weight starts at its prior's median, estimated from draws.
 
     Args:
-        scale: First standard deviation of every variable, above 0.
-        prior_fraction: Ratio, above 0, of the first standard deviation to that of the prior. It replaces `scale` for
+        scale: Initial standard deviation of every variable, above 0.
+        prior_fraction: Ratio, above 0, of the initial standard deviation to that of the prior. It replaces `scale` for
             unconstrained variables whose prior has a finite standard deviation. None uses `scale`.
-        weight_fraction: Ratio, above 0, of the first standard deviation to the magnitude of the weight. It replaces
+        weight_fraction: Ratio, above 0, of the initial standard deviation to the magnitude of the weight. It replaces
             `scale` for unconstrained variables. MOPED uses 0.05 to 0.2. None uses `scale`.
         smallest: Smallest standard deviation that `weight_fraction` gives, above 0. The default is a heuristic: one
             hundredth of the default `scale`.

@@ -28,18 +28,18 @@ class LowRankGuide(GaussianGuide):
 
     A draw is :math:`w = \mu + \sigma \circ (F^\top a + \epsilon)` with r standard normal numbers a and P standard
     normal numbers :math:`\epsilon`. Pyro's `AutoLowRankMultivariateNormal` is the same family of distributions, but
-    does not have its parameters from the start. `TraceMeanField_ELBO` uses a closed form of the divergence wherever
-    the divergence of a Gaussian from the prior has one.
+    makes its parameters only at its first call. `TraceMeanField_ELBO` uses a closed form of the divergence wherever the
+    divergence of a Gaussian from the prior has one.
 
-    The factor F starts at random numbers, since zero would be a saddle point. They are the same for every guide of the
-    same shape. The first marginal standard deviations are exactly those of `init`. The vector contains constrained
+    The factor F starts at random numbers, since zero would be a saddle point. Guides of the same shape start at the
+    same factor. The initial marginal standard deviations are exactly those of `init`. The vector w contains constrained
     variables in unconstrained space.
 
     Args:
         model: The model to guide.
         rank: Rank r of the second matrix, from 1 to P.
-        init: First locations and marginal scales; by default centred on the network's own weights.
-        scale_map: Map from the free parameters to the scales :math:`\sigma`; it also names the parameters.
+        init: Initial locations and marginal scales; by default centred on the network's own weights.
+        scale_map: Map from the free parameters to the scales :math:`\sigma`. The map also names the parameters.
 
     Raises:
         ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
@@ -135,9 +135,9 @@ class LowRankState(FlatState):
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g v - \lambda / \sigma, \qquad
               \nabla_F = a (g \sigma)^\top + \lambda \left((b - a) u^\top - C^{-1} F\right).
 
-    In closed form the divergence is the sum of the divergences of the marginals, plus the mutual dependence of the
-    latent numbers. The marginals have standard deviations :math:`m_i = \sigma_i r_i` with :math:`r_i^2 = 1 +
-    \lVert F_i \rVert^2`, and
+    In closed form the divergence is the sum of the divergences of the marginals, plus the total correlation of the
+    latent numbers. The marginals have standard deviations :math:`m_i = \sigma_i r_i` with :math:`r_i^2 = 1 + \lVert F_i
+    \rVert^2`, and
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 

@@ -15,8 +15,9 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    The density of a removed element is defined as the prior's density at zero. The two cancel in the divergence, so the
-    ELBO is that of a network without the element. The parameters of a removed element get no gradient.
+    The density of a removed element is defined as the prior's density at zero. In the divergence it cancels against the
+    prior's density, so the ELBO is that of a network without the element. The parameters of a removed element get no
+    gradient.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -97,8 +98,8 @@ class FlatMask:
             return
         if set(now) != set(before) or not all(torch.equal(now[name], mask) for name, mask in before.items()):
             raise ValueError(
-                "weights of the guide were removed or restored in the context of a step; leave the context first, and "
-                "open a new one."
+                "weights of the guide were removed or restored in the context of a step; end its `with` block, and "
+                "begin a new one."
             )
         self._keep = now  # equal masks in other tensors, as after loading a state
 

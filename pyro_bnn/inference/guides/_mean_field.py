@@ -40,8 +40,8 @@ class MeanFieldGuide(GaussianGuide):
         model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
         *args: Example arguments for any other Pyro model. They must include the targets, since otherwise the observed
             site counts as latent.
-        init: First locations and scales; by default centred on the network's own weights.
-        scale_map: Map from the free parameters to standard deviations; it also names the parameters: ``rho.*`` for
+        init: Initial locations and scales; by default centred on the network's own weights.
+        scale_map: Map from the free parameters to standard deviations. The map also names the parameters: ``rho.*`` for
             :class:`~pyro_bnn.scale_maps.Softplus`, the default. With :class:`~pyro_bnn.scale_maps.Capped` no scale
             exceeds a cap.
         learn_locations: Whether the locations are learned. If not, they stay at the values of `init`, as parameters
@@ -127,7 +127,7 @@ class MeanFieldGuide(GaussianGuide):
     def intercepted(self, choice: Choice) -> Iterator[None]:
         """A context in which each site is sampled from `choice(site, Gaussian)` instead of its Gaussian."""
         if self._choice is not None:
-            raise ValueError("an estimator is already applied to this guide; leave its context first.")
+            raise ValueError("an estimator is already applied to this guide; end its `with` block first.")
         self._choice = choice
         try:
             yield

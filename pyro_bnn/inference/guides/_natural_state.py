@@ -23,7 +23,7 @@ SMALLEST_RISE = 1.001
 """Heuristic: precisions below this multiple of the prior's count as equal to the prior's, given rounding."""
 
 MOST_NUMBERS = 16
-"""Heuristic: most elements of a latent variable with second derivatives, since each element takes one pass."""
+"""Heuristic: largest size of a latent variable whose second derivatives are computed; each element takes one pass."""
 
 
 class NaturalState(FlatState):
@@ -36,10 +36,10 @@ class NaturalState(FlatState):
     With several draws or processes, g and :math:`g\,(w - m)` are averaged. If :math:`\lambda` changes by a factor, the
     part of S that comes from the data is divided by this factor.
 
-    Through :math:`u^2` the variance of g raises S above its optimum, by about :math:`\rho\,\mathrm{Var}(g) /
-    (2 \lambda^2)`. For a noise scale, whose g depends on all weights together, this excess is many times the precision.
-    So for latent variables of the likelihood, the second derivative of L replaces :math:`g\,(w - m)\,S`. This takes no
-    pass through the network, whose outputs do not depend on these variables.
+    The update of S contains the square of a noisy term. So the variance of g raises S above its optimum, by about
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, whose g depends on all weights together, this
+    excess is many times the precision. So for latent variables of the likelihood, the second derivative of L replaces
+    :math:`g\,(w - m)\,S`. This takes no pass through the network, whose outputs do not depend on these variables.
 
     With S = N (h + P/N) this is the method of Shen et al. (2024), where h is the Hessian of the mean loss of N rows.
 
@@ -48,7 +48,7 @@ class NaturalState(FlatState):
         loc: The means, P numbers.
         precision: The precisions, P numbers.
         mask: The removed weights.
-        initial_hessian: First Hessian of the loss of one row, from which the first step computes S; None keeps S.
+        initial_hessian: Initial Hessian of the loss of one row, from which the first step computes S; None keeps S.
         adds_up: Whether a step sums over several draws or processes; :math:`g (w - m)` then needs its own vector.
 
     References:
@@ -93,7 +93,7 @@ class NaturalState(FlatState):
         if weight < SMALLEST_WEIGHT:
             raise ValueError(
                 f"`kl_weight` must be at least {SMALLEST_WEIGHT:g} for natural-gradient inference, got {weight:g}; use "
-                "Adam for smaller weights, at which the best guide is nearly a point."
+                "Adam for smaller weights, at which the best Gaussian is almost a point mass."
             )
         super().begin(weight)
         with torch.no_grad():

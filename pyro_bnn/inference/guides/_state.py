@@ -20,8 +20,8 @@ LARGE = 2**16
 class ParameterVector:
     """Moves the parameters in nested modules into one vector, until :meth:`close` gives each its own memory again.
 
-    A step over all weights then needs some fifteen operations on long vectors, and no new memory. On a CPU, new memory
-    often takes more time than the arithmetic. If `memory` is given, it holds the vector.
+    A step over all weights then needs some fifteen operations on long vectors, and allocates no memory. On a CPU,
+    allocation often takes more time than the arithmetic. If `memory` is given, it holds the vector.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -48,7 +48,7 @@ class ParameterVector:
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
                     raise ValueError(
                         f"parameters of the guide were moved from {view.dtype} on {view.device} to {parameter.dtype} "
-                        f"on {parameter.device} in the context of a step; leave the context first, and open a new one."
+                        f"on {parameter.device} in the context of a step; end its `with` block, and begin a new one."
                     )
                 view.copy_(parameter)
                 parameter.data = view
@@ -86,8 +86,8 @@ class DrawGradients:
 
     A site's own tensor is made by the backward pass. A gradient in a shared vector costs more memory and time, since
     the backward pass must add to it. But small sites that share a vector are updated together. On a GPU each operation
-    costs time, so only sites of at least `large_on_gpu` elements have their own tensor there, or none if this is None.
-    All draws of a step use the memory of the vector `draw`.
+    costs time, so only sites of at least `large_on_gpu` elements have their own tensor; if `large_on_gpu` is None, no
+    site has. All draws of a step use the memory of the vector `draw`.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -147,7 +147,7 @@ class DrawGradients:
 
 
 class Noise(Enum):
-    """Form in which an estimator gets the noise of a Gaussian parameter, in addition to the mean."""
+    """What an estimator gets of each Gaussian parameter, in addition to the mean."""
 
     DEVIATION = "deviation"
     """A draw of the weight minus its mean."""

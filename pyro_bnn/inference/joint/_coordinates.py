@@ -54,7 +54,7 @@ class Coordinates:
         starts = {site.name: site.unconstrained_start for site in sites}
         self.layout = Layout({name: start.shape for name, start in starts.items()})
         self.start = self.layout.pack(starts)
-        """First values of all sites, such as a network's own weights, in unconstrained space, shape (P,)."""
+        """Initial values of all sites, such as a network's own weights, in unconstrained space, shape (P,)."""
         self.like = self.start[:0]  # an empty tensor with the right device and dtype
 
     @property

@@ -67,7 +67,7 @@ class Density(ABC):
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
         """A differentiable function from points, shape (K, P), to log-densities, shape (K,).
 
-        It has no branches on values, so that C code can be recorded from it.
+        The function has no branches on values, so that it can be recorded as C code.
         """
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)

@@ -34,7 +34,7 @@ SUSPICIOUS = 1e-3
 """Relative disagreement of all sites together above which each site is checked alone."""
 
 WRONG = 0.1
-"""Relative disagreement above which a gradient is wrong; a kink that `SMOOTH` allows explains at most `SMOOTH` / 2."""
+"""Relative disagreement above which a gradient is wrong; a kink that `SMOOTH` allows causes at most `SMOOTH` / 2."""
 
 SMOOTH = 0.05
 """Relative disagreement of the two steps, or of both sides of the shorter step, above which there is a kink."""
@@ -65,8 +65,8 @@ class _Function:
             for name in self._names:  # moves away from zeros and kinks, at which a network may start
                 value = self._values[name]
                 self._values[name] = value + 0.03 * _size_of(value) * torch.randn_like(value)
-            # A backward pass that recomputes activations (checkpointing) would use the network's own values instead of
-            # the given ones. The own values are set far from the given ones, so that the check finds this error.
+            # A backward pass that recomputes activations (checkpointing) would use the weights stored in the network
+            # instead of the given ones. The stored weights are set far from these, so that the check finds this error.
             sites = [(name, model.initial_value(name)) for name in self._names]
             far = {name: value + 10 * _size_of(value) * torch.randn_like(value) for name, value in sites}
             for path, value in model.network_weights(far).items():
@@ -133,7 +133,7 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
 
     .. math:: \nabla \ell \cdot d \overset?= \frac{\ell(w + h d) - \ell(w - h d)}{2 h},
 
-    in double precision, on a copy of the model, at a point near the sites' first values. All evaluations use the same
+    in double precision, on a copy of the model, at a point near the sites' initial values. All evaluations use the same
     random numbers. Two directions are tried for each site. One moves all weights whose gradient is exactly 0 according
     to autograd, which reveals a hidden gradient. The other follows the signs of the gradient. First all sites are moved
     together. Only if this shows a disagreement, each site is moved alone.
@@ -223,7 +223,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Largest rounding error of a difference quotient; heuristic: a thousand times that of the log-likelihood."""
+    """Largest rounding error of a difference quotient; heuristic: 1000 rounding errors of the log-likelihood / step."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

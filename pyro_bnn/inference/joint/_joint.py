@@ -14,7 +14,7 @@ from ._densities import Density, density_of
 from ._sites import Site, constrained, find_sites
 
 CHUNK = 2**20
-"""Heuristic: length of a piece on a CPU; a piece of every vector fits in the cache."""
+"""Heuristic: length of a piece on a CPU; one piece of each vector then fits in the cache."""
 
 
 @dataclass(frozen=True)

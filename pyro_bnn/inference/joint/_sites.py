@@ -1,4 +1,4 @@
-"""The latent variables of a model, with their priors and first values."""
+"""The latent variables of a model, with their priors and initial values."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ class Site:
     Args:
         name: Site name.
         prior: Distribution of the site in the model.
-        start: First value: the network's own value if this is inside the support, else a median of the prior.
+        start: Initial value: the network's weight if it is inside the support, else a median of the prior.
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, as (name, size, dim).
         is_fixed: Whether the prior depends on no other variable and is not learned.
@@ -43,12 +43,12 @@ class Site:
 
     @property
     def unconstrained_start(self) -> Tensor:
-        """The first value in unconstrained space."""
+        """The initial value in unconstrained space."""
         return self.start if self.transform is None else self.transform.inv(self.start)
 
     @property
     def unconstrained_event_dim(self) -> int:
-        """Number of event axes of the unconstrained value; it may differ for a simplex or Cholesky factor."""
+        """Number of event axes of the unconstrained value: 1, not 2, for a Cholesky factor of correlations."""
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
@@ -70,9 +70,9 @@ def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, 
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """The latent variables of a model, in the order in which it draws them.
 
-    Each variable gets a first value: the network's own weights, or a median of the prior. The priors of later variables
-    are conditioned on these values. They are not conditioned on draws, since after an extreme draw of a heavy-tailed
-    parent the first values of its children would be extreme as well.
+    Each variable gets an initial value: the weights of the network, or a median of the prior. The priors of later
+    variables are conditioned on these values. They are not conditioned on draws, since after an extreme draw of a
+    heavy-tailed parent the initial values of its children would be extreme as well.
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
@@ -105,7 +105,7 @@ def _plain_sites(model: BayesianModel) -> list[Site] | None:
         return None
     sites: list[Site] = []
     values: dict[str, Tensor] = {}
-    with torch.no_grad(), seeded(0):  # the same first values in every call
+    with torch.no_grad(), seeded(0):  # the same initial values in every call
         for name in model.latent_names:
             prior = model.plain_prior(name, values)
             if prior is None:
@@ -118,7 +118,7 @@ def _plain_sites(model: BayesianModel) -> list[Site] | None:
 def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     latents = model.sample_latents if isinstance(model, BayesianModel) else model
     with short_errors(), own_parameters(model), torch.no_grad(), poutine.block():
-        with seeded(0):  # the same first values in every call
+        with seeded(0):  # the same initial values in every call
             started = _AtStart(model)(latents)
             trace = prune_subsample_sites(poutine.trace(started).get_trace(*args, **kwargs))
             sites = [_site(name, node) for name, node in trace.iter_stochastic_nodes()]
@@ -134,7 +134,7 @@ def _with_fixed_priors(sites: list[Site], model: BayesianModel) -> list[Site]:
 
 
 def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
-    """The first value of a site; see :class:`Site`."""
+    """The initial value of a site; see :class:`Site`."""
     if isinstance(model, BayesianModel) and name in model.site_names:
         value = model.initial_value(name)
         if bool(prior.support.check(value).all()):
@@ -144,7 +144,7 @@ def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
 
 
 class _AtStart(Messenger):
-    """Replaces each latent variable by its first value, so that later priors are conditioned on this value."""
+    """Replaces each latent variable by its initial value, so that later priors are conditioned on this value."""
 
     def __init__(self, model: object) -> None:
         super().__init__()

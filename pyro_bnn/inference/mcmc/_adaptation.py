@@ -22,13 +22,13 @@ SHORTEST_WITH_MASS = 50
 """Heuristic: a shorter warm-up learns no mass matrix, since a new mass matrix requires a new step size."""
 
 FEWEST_UPDATES = 10
-"""Heuristic: with fewer updates the first step size is kept, since dual averaging starts at ten times its value."""
+"""Heuristic: with fewer updates the initial step size is kept, since dual averaging starts at ten times its value."""
 
 SHRINKAGE = 1e-3
 """Value towards which Stan shrinks a variance, with the weight of 5 draws."""
 
 FindStep = Callable[[Tensor, Tensor], float]
-"""Function of a point and an inverse mass, both of shape (P,), that returns a first step size."""
+"""Function of a point and an inverse mass, both of shape (P,), that returns an initial step size."""
 
 
 def windows(num_warmup: int) -> list[int]:
@@ -105,7 +105,7 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """The running variance of no vectors yet, for vectors of this length."""
+        """An empty running variance, for vectors of this length."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:

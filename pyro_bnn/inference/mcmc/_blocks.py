@@ -44,10 +44,10 @@ PICKING = {aten.index, aten.index_put, aten.embedding_dense_backward}
 """Operations that read or write elements at any index."""
 
 SHARED = {aten.convolution: 1, aten.embedding: 0}
-"""Operations that treat all rows alike, and the number of the argument that rows have in common: the weights."""
+"""Operations that treat all rows alike, and the index of the argument that all rows share: the weights."""
 
 ALONG = {aten.gather: 1, aten.scatter_add: 1, aten._log_softmax: 1, aten._log_softmax_backward_data: 2}
-"""Operations that combine elements along one axis, and the number of the argument that is this axis."""
+"""Operations that combine elements along one axis, and the index of the argument that names this axis."""
 
 RESHAPING = {aten.view, aten._unsafe_view}
 SUMMING = {aten.sum, aten.mm, aten.bmm, aten.mv, aten.convolution, aten.embedding_dense_backward}

@@ -130,7 +130,7 @@ class Diagnostics:
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """Name and convergence of the quantities to judge: predictions, or latents if these are constant or missing."""
+        """Name and convergence of what is judged: predictions, or latents if predictions are constant or missing."""
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
         return "predictions", self.predictions

@@ -57,8 +57,8 @@ def fit_mcmc(
     (`compile`). During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
     If `torch.distributed` is initialised, each process draws a share of the chains and returns all of them. Every
-    process must make the call with the same arguments and all data. Each writes its own checkpoint, with its rank in
-    the file's name. The draws depend on the seed and on the number of processes.
+    process must make the call with the same arguments and all data. Each process writes its own checkpoint, with its
+    rank in the file's name. The draws depend on the seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
@@ -73,7 +73,7 @@ def fit_mcmc(
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With either of these two, each chain explores its own mode, and the status judges it by itself.
+            chain. With either of these two, each chain explores its own mode, and the status judges each by itself.
         target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
         dtype: Dtype of the computation; None is that of the model. The draws are returned in the model's dtype. In C,
             float32 takes half to two thirds of the time of float64.
@@ -88,7 +88,7 @@ def fit_mcmc(
             end it.
         resume: Checkpoint of a run with the same arguments, to continue from. The draws are bit for bit those of an
             uninterrupted run. A finished run can be resumed with a larger `num_samples`: it keeps its draws and adds
-            others, which differ from those of a single longer run.
+            new ones, which differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; None draws one from torch's generator. The run itself leaves torch's
             generators unchanged.
 
@@ -153,7 +153,7 @@ def fit_mcmc(
         recorded, seconds = _together(processes, run.recorded(), run.seconds)
         samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
     statistics = ChainStatistics(**recorded, seconds=seconds)
-    with EXCLUSIVE:  # Pyro's handlers, under which the network runs, belong to the process
+    with EXCLUSIVE:  # all threads share Pyro's handlers, under which the network runs
         at_modes = isinstance(init, EnsemblePosterior | Descent) and num_chains > 1
         status = processes.of_first(lambda: judge(samples, statistics, sampler.name, network, x, at_modes=at_modes))
     return MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path)

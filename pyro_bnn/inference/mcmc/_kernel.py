@@ -18,8 +18,8 @@ Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
-"""Energy error in nats above which a trajectory is divergent, as in Stan. MCLMC has this limit for the squared energy
-error of a step, divided by P."""
+"""Energy error in nats above which a trajectory is divergent, as in Stan. For MCLMC it limits the squared energy error
+of a step, divided by P."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Kernel(ABC):
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """First step size of a chain at z, shape (P,): doubled or halved from 1 until the acceptance rate crosses 1/2.
+        """Initial step size of a chain at z, shape (P,): doubled or halved from 1 until acceptance crosses 1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.

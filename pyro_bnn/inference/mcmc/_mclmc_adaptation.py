@@ -21,14 +21,14 @@ SHRINKAGE = 0.8
 """After a step that was not taken, all later step sizes are at most this fraction of its size."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of warm-up after which the second and the third phase begin. After the second phase, the variances of its
-draws set the length; after the third phase, the autocorrelations of its draws."""
+"""Shares of warm-up after which the second and the third phase begin. At the end of the second phase, the length is set
+from the variances of its draws; at the end of the third, from the autocorrelations of its draws."""
 
 FORGETTING = 0.4
 """Length as a fraction of the distance that a chain moves in its mean autocorrelation time."""
 
 FEWEST_DRAWS = 20
-"""Variances and autocorrelations of fewer draws do not set the length; heuristic."""
+"""Heuristic: a phase with fewer draws does not change the length."""
 
 
 class MCLMCAdaptation(AnyAdaptation):

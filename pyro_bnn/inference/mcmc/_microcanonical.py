@@ -116,5 +116,5 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Standard deviation of the noise on each component of a direction; a chain forgets it over a distance `length`."""
+    """Standard deviation of the noise on each component of a direction, which is forgotten over a distance `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()

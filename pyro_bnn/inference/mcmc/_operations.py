@@ -101,7 +101,7 @@ REQUIRED: dict[Any, dict[int, object]] = {
     aten.index_put: {3: True},
     aten.embedding_dense_backward: {3: -1, 4: False},
 }
-"""Values that arguments must have, by their number, since the C text is correct only for these."""
+"""Values that some arguments must have, by index of the argument; the C text is correct only for these values."""
 
 POWERS: dict[object, str] = {
     -2.0: "1.0f / ({0} * {0})",

@@ -23,24 +23,25 @@ class MCMCPosterior(Posterior):
     """The draws of K Markov chains, S draws each.
 
     Args:
-        samples: The draws, ``{site: shape (K, S, *event)}``, constrained.
+        chains: The draws of each chain, ``{site: shape (K, S, *event)}``, constrained.
         statistics: What the sampler reported.
         status: Result of the diagnostics.
         sampler: Name of the algorithm.
-        path: How the draws were computed: ``"C"``, ``"pyro"``, or in torch: then it begins with ``"replayed"`` or
-            ``"eager"`` and says why no faster way was possible. Empty if a custom sampler does not set it.
+        path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
+            ``"replayed"`` or ``"eager"`` and says why no faster way was possible. Empty if a custom sampler does not
+            set it.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
     """
 
     def __init__(
-        self, samples: dict[str, Tensor], statistics: ChainStatistics, status: Status, *, sampler: str, path: str = ""
+        self, chains: dict[str, Tensor], statistics: ChainStatistics, status: Status, *, sampler: str, path: str = ""
     ) -> None:
-        _check_samples(samples)
+        _check_chains(chains)
         _checks.kind("statistics", statistics, ChainStatistics, "a ChainStatistics")
         _checks.kind("status", status, Status, "a Status")
-        self.samples, self.statistics, self.status, self.sampler = samples, statistics, status, sampler
+        self.chains, self.statistics, self.status, self.sampler = chains, statistics, status, sampler
         self.path = path
 
     @classmethod
@@ -78,7 +79,7 @@ class MCMCPosterior(Posterior):
     @property
     def _lead(self) -> torch.Size:
         """The leading axes of all draws, (K, S)."""
-        return next(iter(self.samples.values())).shape[:2]
+        return next(iter(self.chains.values())).shape[:2]
 
     def _summary(self) -> Summary:
         summary = super()._summary()
@@ -90,7 +91,7 @@ class MCMCPosterior(Posterior):
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        return {name: value.shape[2:] for name, value in self.samples.items()}
+        return {name: value.shape[2:] for name, value in self.chains.items()}
 
     @property
     def num_chains(self) -> int:
@@ -111,7 +112,7 @@ class MCMCPosterior(Posterior):
         Raises:
             ValueError: If `num_samples` exceeds the number of stored draws.
         """
-        flat = {name: value.flatten(0, 1) for name, value in self.samples.items()}
+        flat = {name: value.flatten(0, 1) for name, value in self.chains.items()}
         yield from spaced(flat, num_samples, remedy="sample longer")
 
     def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
@@ -129,7 +130,7 @@ class MCMCPosterior(Posterior):
         """
         if model is not None:
             _checks.kind("model", model, BayesianModel, "the BayesianModel that was sampled")
-        return diagnose(self.samples, self.statistics, model, x)
+        return diagnose(self.chains, self.statistics, model, x)
 
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
@@ -148,10 +149,10 @@ class MCMCPosterior(Posterior):
             "energy_error": statistics.energy_error,
             "step_size": None if step_size is None else step_size[:, None].expand(self._lead),
         }
-        return self.samples, {name: value for name, value in named.items() if value is not None}
+        return self.chains, {name: value for name, value in named.items() if value is not None}
 
     def to_record(self) -> dict[str, Any]:
-        return plain(ChainsRecord(self.samples, self.statistics, self.status, self.sampler, self.path))
+        return plain(ChainsRecord(self.chains, self.statistics, self.status, self.sampler, self.path))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "MCMCPosterior":
@@ -163,13 +164,13 @@ class MCMCPosterior(Posterior):
         return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
 
 
-def _check_samples(samples: Mapping[str, Tensor]) -> None:
-    _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (K, S, *event)}")
-    if not samples:
-        raise ValueError("`samples` must hold at least one site, got none; pass {site: shape (K, S, *event)}.")
-    leads = {name: _checks.shape(_checks.tensor(f"samples[{name!r}]", draws))[:2] for name, draws in samples.items()}
+def _check_chains(chains: Mapping[str, Tensor]) -> None:
+    _checks.kind("chains", chains, Mapping, "a dict of draws, {site: shape (K, S, *event)}")
+    if not chains:
+        raise ValueError("`chains` must hold at least one site, got none; pass {site: shape (K, S, *event)}.")
+    leads = {name: _checks.shape(_checks.tensor(f"chains[{name!r}]", draws))[:2] for name, draws in chains.items()}
     if len(set(leads.values())) > 1 or len(next(iter(leads.values()))) < 2:
-        raise ValueError(f"`samples` must have the same leading axes (K, S) at every site, got {leads}.")
+        raise ValueError(f"`chains` must have the same leading axes (K, S) at every site, got {leads}.")
 
 
 def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:

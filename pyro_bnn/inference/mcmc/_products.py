@@ -13,7 +13,7 @@ NUM_TERMS = 8
 """Terms of a sum that are added in one pass over the longest axis; heuristic."""
 
 NUM_SUMS = 10
-"""Heuristic: most sums over one long axis in one loop. The loop reads numbers that the sums share only once."""
+"""Heuristic: most sums over one long axis in one loop. A number that several sums use is then read once."""
 
 MOST_TERMS = 256
 """Most terms of a sum that are written out one by one, if there are no blocks of rows; heuristic."""
@@ -23,7 +23,7 @@ Term = Callable[[Index, Index], str]
 
 
 def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
-    """A product of two matrices, of batches of matrices, or of a matrix and a vector; added to a tensor or not."""
+    """A product of two matrices, of batches of matrices, or of a matrix and a vector; optionally added to a tensor."""
     *first, left, right = arguments
     left, right, shape = writer.stored(left), writer.stored(right), tuple(result.shape)
     if len(right.shape) == 1:
@@ -68,7 +68,7 @@ def convolution(
     num_groups: int,
 ) -> Value:
     """A convolution without padding; `_decompositions.py` replaces all others."""
-    if bias is not None or any(padding) or is_transposed or num_groups != 1:  # only a transposed one can get here
+    if bias is not None or any(padding) or is_transposed or num_groups != 1:  # only transposed ones get here
         raise UnsupportedError("that is transposed")
     x, weight = writer.stored(x), writer.stored(weight)
     memory, reduced = writer.memory(result.shape), weight.shape[1:]
@@ -112,7 +112,7 @@ def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value,
 
 
 def _add_terms(writer: Writer, term: Term, terms: Sequence[Index], before: Value, result: Value) -> None:
-    """Write loops over the elements that add some terms to each."""
+    """Write loops over the elements; some terms are added to each element."""
     products = [term(places(result.shape), own) for own in terms]
     writer.each(result.shape, f"{result.text} = {' + '.join([before.text, *products])};")
 
@@ -125,7 +125,7 @@ def _add_across(writer: Writer, term: Term, reduced: Sequence[int], added: Value
 
 
 def _add_rows(writer: Writer, term: Term, added: Value, result: Value) -> None:
-    """Write loops over the elements that add one term for each row of a block."""
+    """Write loops over the elements; one term for each row of a block is added to each element."""
     _add_terms(writer, term, [], added, result)
     row = writer.name("row")
     writer.add(f"long {row} = 0;")

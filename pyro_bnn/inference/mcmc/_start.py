@@ -42,7 +42,7 @@ class Descent:
 
     Args:
         num_steps: Number of steps of Adam, each on all data.
-        learning_rate: The first learning rate, which falls to 0 along a cosine.
+        learning_rate: The initial learning rate; it falls to 0 along a cosine.
         init: Distribution of the random points; None is :class:`FreshInit`.
 
     References:

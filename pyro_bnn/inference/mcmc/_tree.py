@@ -62,7 +62,7 @@ class Subtree(NamedTuple):
     diverging: Tensor  # (K,), whether the last point lost too much energy
     velocities: Tensor  # (K, D, P), velocity at each checkpoint
     middles: Tensor  # (K, D, P), sum of the momenta before each checkpoint and half of its own
-    dots: Tensor  # (K, D), products of the two
+    dots: Tensor  # (K, D), products of velocities and middles
 
 
 class TreeConstants(NamedTuple):

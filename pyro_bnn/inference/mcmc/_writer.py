@@ -37,7 +37,7 @@ class Value:
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """A tensor of a new shape, whose elements are those of this one at `index`, a text with :func:`places`."""
+        """A tensor of a new shape. Its elements are this tensor's elements at `index`, a text with :func:`places`."""
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
@@ -279,7 +279,8 @@ class Writer:
 
 
 Operation = Callable[..., Any]
-"""Writes one operation in C. Arguments: the writer, the result in the example run, and those of the operation."""
+"""Writes one operation in C. Arguments: the writer, the result in the example run, and the arguments of the
+operation."""
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:

@@ -20,13 +20,13 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Supports that are checked. Others, such as a simplex, are not: rounding to another dtype can leave them."""
+"""Supports that are checked. Others, such as a simplex, are not: values rounded to another dtype can lie outside."""
 
 
 def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
     """Evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each at most once.
 
-    `remedy` is advice for the error that more draws are requested than stored.
+    `remedy` ends the error message if more draws are requested than stored.
     """
     num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
     if num_samples > stored:

@@ -104,7 +104,7 @@ class Posterior(Shown, ABC):
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
         """Points around which predictions linearise the network; the draws use these points in turn.
 
-        None in place of a point means that the network itself predicts the draw, without linearisation.
+        None in place of a point means that the prediction of this draw is not linearised.
 
         Args:
             everywhere: Whether to return points even if :attr:`is_linearised` is false.
@@ -138,7 +138,7 @@ class Posterior(Shown, ABC):
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Draws that are made inside a context, as one tensor per site; for `num_samples` see :meth:`moments`."""
+        """Draws, made inside the context `unit`, as one tensor per site; for `num_samples` see :meth:`moments`."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)

@@ -13,7 +13,7 @@ class Stage:
 
     Args:
         factor: Step size as a fraction of the sampler's, from 0 to 1.
-        is_noisy: Whether noise is added; without it the step is that of an optimizer.
+        is_noisy: Whether noise is added. Without noise, the step is one of an optimizer.
         is_sampling: Whether draws are kept.
     """
 

@@ -111,7 +111,7 @@ class Batches:
         return tuple(take(part, self.rows) for part in self.tensors)
 
     def bounds(self) -> list[tuple[int, int]]:
-        """The first position of each batch in the epoch's order, and the position after its last."""
+        """The first position of each batch in the epoch's order, and the position after the batch's last row."""
         return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def require_passes(self, num_epochs: int) -> None:

@@ -22,7 +22,7 @@ from ._loop import Loop
 KIND = "checkpoint of a fit"
 
 MOST_NUMBERS = 16
-"""Most elements of a tensor that are written out in a description; larger tensors are described by a digest."""
+"""Largest number of elements that a description of a tensor lists; larger tensors are described by a digest."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """A description of a fit before its first step, by topic. A checkpoint fits only an equal description."""
+    """A description of a fit before its first step, by topic. A fit can resume only from an equal description."""
     step, tensors = loop.step, loop.batches.tensors
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")

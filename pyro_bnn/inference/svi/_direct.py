@@ -88,7 +88,7 @@ class DirectStep(GradientStep):
     1. Draw the weights.
     2. Run the network.
     3. Run the backward pass from minus the log-likelihood.
-    4. Compute the gradients of the guide's parameters from those of the weights, and add those of the divergence.
+    4. Compute the gradients of the guide's parameters from those of the weights, and add the divergence's gradients.
 
     The guide's :class:`~pyro_bnn.inference.guides.FlatState` performs the first and the last of these.
     """
@@ -162,7 +162,7 @@ class DirectStep(GradientStep):
         if like.device != value.device or like.dtype != value.dtype:
             raise ValueError(
                 f"the model was moved from {value.device} and {value.dtype} to {like.device} and {like.dtype} in the "
-                "context of a step; leave the context first, move model and guide, and open a new one."
+                "context of a step; end its `with` block, move model and guide, and begin a new one."
             )
         if has_hooks(model) or has_hooks(self.guide):
             raise ValueError(

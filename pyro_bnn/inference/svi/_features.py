@@ -17,7 +17,7 @@ MOST_BYTES = 10**9
 """Heuristic: most memory for the features of all rows. If they take more, the frozen layers run in each step."""
 
 MOST_TRIES = 8
-"""Heuristic: most runs that search for layers that must run in each step. A run excludes the layers that it finds."""
+"""Heuristic: largest number of runs in search of layers that must run in each step, and are then excluded."""
 
 UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
@@ -34,7 +34,7 @@ class Features:
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
         self._model, self._batches, self._autocast = model, batches, execution.autocast
         self._tables: list[Tensor] = []
-        self._memories: dict[int, Memory] = {}  # by number of rows, since a recorded call fits one number only
+        self._memories: dict[int, Memory] = {}  # by number of rows, which is fixed in a recorded call
         self._taken: tuple[Tensor | None, list[Tensor]] = None, []
         self._fixed: list[tuple[Tensor, Tensor]] = []
         self.in_words = ""
@@ -110,7 +110,7 @@ class Features:
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
         """Fill the tables; returns whether they can be used, and the buffers that the network changes.
 
-        These buffers get their values back.
+        The former values of these buffers are restored.
         """
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
@@ -127,8 +127,8 @@ class Features:
         """Record the state of all tensors except `changing`, to notice later changes."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
-        # Two kinds of modules may change. Recurrent layers that still run store the weights of their last call. No
-        # left-out call reads the results of refused modules without a left-out module inside.
+        # Two kinds of modules may change: recurrent layers that still run, which store the weights of their last call,
+        # and refused modules without a left-out module inside, since no left-out call reads their results.
         own_ways = {module for module in self._plan.refused if left_out.isdisjoint(module.modules())}
         own_ways |= {module for module in modules if isinstance(module, nn.RNNBase) and module not in left_out}
         self._state = State((module for module in modules if module not in own_ways), changing)

@@ -64,7 +64,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """The batches of an epoch without the first `skip`, which are fetched and dropped before this returns."""
+        """The batches of an epoch without the first `skip`, which this method fetches before it returns."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):

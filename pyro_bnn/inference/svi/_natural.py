@@ -49,7 +49,7 @@ def natural_gradient(
         momentum: Decay :math:`\beta_1` of the averaged gradient.
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian; a memory of about
             :math:`1 / (1 - \beta_2)` steps.
-        initial_hessian: First Hessian h of the loss of one row of data: scales start at
+        initial_hessian: Initial Hessian h of the loss of one row of data: scales start at
             :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. If these equal the prior's, as
             after ``posterior.as_prior()``, they imply that the data have no curvature, and a warning says so.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
@@ -58,8 +58,8 @@ def natural_gradient(
             times the first step of SGD with an averaged gradient. Badly initialised networks need a warm-up of 50 to
             several hundred steps.
         others: Function that takes the parameters without a distribution, as in a partly random network, and returns an
-            optimizer for them. Its learning rate changes in proportion to `lr`. None is Adam with a learning rate of
-            1e-3.
+            optimizer for them. The learning rate of this optimizer changes in proportion to `lr`. None is Adam with a
+            learning rate of 1e-3.
 
     Returns:
         A function that takes parameters and returns an optimizer, for :func:`fit_svi` or :func:`scheduled`.

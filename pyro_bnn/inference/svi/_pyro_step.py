@@ -21,7 +21,7 @@ from ._execution import Execution
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
-"""Replaces smaller KL weights, by which the weighted KL cannot be divided. It is too small to affect gradients."""
+"""Replaces smaller KL weights, since the weighted KL is divided by the weight. It is too small to affect gradients."""
 
 SMALLEST_DIVISOR = 1e-3
 """Heuristic: smallest KL weight by which the loss is divided to get the KL. Smaller ones magnify rounding errors."""

@@ -76,7 +76,7 @@ class SVIStep:
 
     @property
     def path(self) -> str:
-        """How gradients are computed: ``"direct"``, or ``"pyro: "`` with the reason; empty before the first batch."""
+        """How gradients are computed: ``"direct"``, or ``"pyro: "`` and the reason; empty before the first batch."""
         return self._path
 
     @property
@@ -210,7 +210,8 @@ def svi_step(
     The ELBO and its gradients are computed directly, without Pyro, for a :class:`~pyro_bnn.BayesianModel` and a guide
     of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :class:`~pyro_bnn.DeltaGuide`)
     under `Trace_ELBO` or `TraceMeanField_ELBO`. This is faster than Pyro and gives the same numbers, up to rounding. In
-    all other cases Pyro computes them. :attr:`SVIStep.path` says which of the two is used, and why.
+    all other cases Pyro computes the ELBO and its gradients. :attr:`SVIStep.path` says which of the two is used, and
+    why.
 
     On the direct path, the guide's parameters share long vectors while the context is open.
 
@@ -268,7 +269,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """The arguments x and y as tensors. They are checked in the first batch, and whenever one is not yet a tensor."""
+    """The arguments x and y as tensors. The first batch is checked, and so is any batch that is not two tensors."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)

@@ -43,7 +43,7 @@ REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
 """Remedy for a fit without a plateau, in terms of the estimators' arguments."""
 
 NUM_SAMPLES, MOST_STORED = 100, 800
-"""Heuristic: default number of weight draws in a prediction; and for chains, which store draws of several modes."""
+"""Heuristic: default numbers of weight draws in a prediction. The second is for chains, which cover several modes."""
 
 LARGEST_SEED = 2**31 - 1
 """Drawn seeds are smaller than this, as in scikit-learn."""
@@ -70,7 +70,7 @@ class BNNEstimator(Settings):
         return _dense(inputs), targets
 
     def _is_next(self) -> bool:
-        """Whether :meth:`partial_fit` has an earlier posterior; raises if the method does not support it."""
+        """Whether :meth:`partial_fit` has an earlier posterior; raises if `method` has no partial fits."""
         if self.method not in PARTIAL:
             names = ", ".join(map(repr, PARTIAL))
             raise ValueError(f"`method` must be one of {names} for `partial_fit`, got {self.method!r}.")
@@ -162,9 +162,9 @@ class BNNEstimator(Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[np.ndarray, np.ndarray | None]:
-        """The rows to fit, and the rows that calibrate or None; draws the seed of the fit.
+        """The rows to fit, and the rows to calibrate on, or None; draws the seed of the fit.
 
-        `unfit` has the situations in which a fit cannot be calibrated, and whether each is given.
+        `unfit` says for each situation in which a fit cannot be calibrated whether the fit is in it.
         """
         self._seed = self._drawn_seed()
         rows, fraction = np.arange(num_rows), self.calibration_fraction

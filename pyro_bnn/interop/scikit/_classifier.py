@@ -40,7 +40,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         model_: The fitted :class:`~pyro_bnn.BayesianModel`.
         posterior_: The :class:`~pyro_bnn.Posterior` of the model.
         status_: How the fit ended, and what to try if it failed.
-        n_iter_: Number of epochs; for Markov chains the number of draws of each.
+        n_iter_: Number of epochs; for Markov chains the number of draws of each chain.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
     """
@@ -79,7 +79,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             The estimator.
 
         Raises:
-            ValueError: If the method is another one, a label is not one of the classes, or as for :meth:`fit`.
+            ValueError: If the method has no partial fits, a label is not one of the classes, or as for :meth:`fit`.
         """
         return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
 

@@ -27,7 +27,7 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import Prior
 
 INIT = NetworkInit(0.02)
-"""First scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`. NUTS draws its starting points from these."""
+"""Initial scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`. NUTS starts at draws from these Gaussians."""
 
 DRAWS = 200
 """Heuristic: number of draws of each NUTS chain, after the same number of warm-up draws."""
@@ -36,7 +36,7 @@ TREE_DEPTH = 6
 """Heuristic: largest depth of NUTS's trees, which allows 63 leapfrog steps."""
 
 MODE_WARMUP = 600
-"""Heuristic: number of warm-up draws, of ten steps each, of a MCLMC chain that starts at its mode."""
+"""Heuristic: number of warm-up draws, of ten steps each, of an MCLMC chain that starts at a mode."""
 
 MOST_FULL = 1000
 """Heuristic: largest number of weights for which Laplace's method uses the full covariance. The search for the largest
@@ -46,13 +46,14 @@ LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
 """Heuristic: default learning rates of Adam, and of natural gradients (a fraction of a Newton step)."""
 
 HESSIAN_DECAY, CLIP = 0.99, 0.1
-"""Heuristic: decay of the averaged Hessian, and limit of a step, of natural gradients, for thousands of steps."""
+"""Heuristic, for thousands of steps of natural gradients: decay of the averaged Hessian, and limit of a step."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data, whose curvature its prior does not contain."""
+"""Settings of natural gradients for a further part of the data: the prior does not contain this part's curvature."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
-"""Heuristic: rank of SWAG; constant learning rate, number of epochs, batches, and most rows in a batch, of its path."""
+"""Heuristic: rank of SWAG; and for its path, the constant learning rate, the number of epochs, the number of batches in
+an epoch, and the largest number of rows in a batch."""
 
 SEED_STEP = 1_000_003
 """Difference of the seeds of an ensemble's members: large and prime, so that two estimators with similar seeds have no
@@ -89,14 +90,14 @@ class Task:
 
     settings: Settings
     designs: Sequence[Design]  # designs to compare; the first is the default
-    build: Callable[[Design, int, int], BayesianModel]  # arguments: design, seed of the first weights, number of rows
+    build: Callable[[Design, int, int], BayesianModel]  # arguments: design, seed of the initial weights, number of rows
     data: tuple[Tensor, Tensor]  # inputs, shape (N, D), and targets, joined with row weights if there are any
     validation: tuple[Tensor, Tensor] | None  # the same for early-stopping rows
     seed: int
     start: Posterior | None = None  # the posterior of the earlier parts of the data
 
     def make_model(self, seed: int) -> BayesianModel:
-        """The model of the default design; a seed determines its network's first weights."""
+        """The model of the default design; a seed determines its network's initial weights."""
         return self.build(self.designs[0], seed, len(self.data[0]))
 
 

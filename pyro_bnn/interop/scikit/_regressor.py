@@ -59,21 +59,21 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes one.
         prior: Prior of the weights; None means a Gaussian whose variance is inverse to the number of a unit's inputs.
-        time_limit: Seconds that ``"auto"`` may take on torch's threads, without compilation; the result then depends on
-            the speed of the machine. With None it takes about a minute of processor time for a thousand rows, between
-            20 seconds and 5 minutes in all, and the number of steps is the same on every machine.
+        time_limit: Seconds that ``"auto"`` may take on torch's threads, not counting compilation; the result then
+            depends on the speed of the machine. None means about a minute of processor time for each thousand rows, at
+            least 20 seconds and at most 5 minutes. The number of steps is then the same on every machine.
         max_iter: Limit of epochs; None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, and of its warm-up draws; None means 200 draws
             after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. For ``"auto"`` it limits both numbers.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
-        learning_rate: First learning rate; None means 0.02 for Adam, and 0.1 for natural gradients (a fraction of a
+        learning_rate: Initial learning rate; None means 0.02 for Adam, and 0.1 for natural gradients (a fraction of a
             Newton step).
         early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains ignore it.
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
             :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
-            :meth:`BNNClassifier.predict_set`; None for no correction. It excludes `sample_weight`, :meth:`partial_fit`
-            and several labels for each row.
+            :meth:`BNNClassifier.predict_set`; None for no correction. A number cannot be combined with `sample_weight`,
+            :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence of ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; with a
             smaller weight it follows the data more closely, and the posterior is narrower.
         num_samples: Number of weight draws of a prediction; None means 100, or at most 800 for chains, which store
@@ -88,7 +88,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
         posterior_: The :class:`~pyro_bnn.Posterior` of the model.
         status_: How the fit ended, and what to try if it failed.
-        n_iter_: Number of epochs; for Markov chains the number of draws of each.
+        n_iter_: Number of epochs; for Markov chains the number of draws of each chain.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
 
@@ -140,7 +140,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             The estimator.
 
         Raises:
-            ValueError: If the method is another one, or as for :meth:`fit`.
+            ValueError: If the method is not one of these, or as for :meth:`fit`.
 
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
@@ -224,7 +224,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             return np.moveaxis(self.predict_quantile(X, [tail, 1 - tail]), 0, -1)
         ends = self._calibration.interval(self._prediction(X, RegressionPrediction, keep_draws=False), level)
         ends = self._mean + self._scale * ends
-        if self._is_count:  # the same whole numbers are inside
+        if self._is_count:  # rounding keeps the same whole numbers inside
             low, high = ends[0].ceil().clamp_min(0.0), ends[1].floor()
             ends = torch.stack([low, torch.maximum(low, high)])
         return np.moveaxis(self._shaped(ends), 0, -1)

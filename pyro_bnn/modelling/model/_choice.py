@@ -1,4 +1,4 @@
-"""Choice of a network's random parameters by `where` and `exclude`; warnings about globs that miss similar ones."""
+"""Choice of a network's random parameters by `where` and `exclude`; warnings if globs miss similar parameters."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,7 +82,7 @@ def _warn_of_a_part(
 ) -> None:
     """Warn if a glob misses parameters of the same kind, in the same block, as those that it selects.
 
-    A glob without a wildcard in the layer's name, such as ``net.fc.*`` or ``**.conv1.weight``, is taken literally. The
+    A glob without a wildcard in the layer's name, such as ``net.fc.*`` or ``**.conv1.weight``, causes no warning. The
     part of the glob before the layer's name is the block.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component

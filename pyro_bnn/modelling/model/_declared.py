@@ -99,9 +99,9 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 
 
 def take_declared(net: nn.Module) -> dict[str, Statement]:
-    """Replace every `PyroSample` of a network by a buffer with a first value, so that no module uses Pyro any more.
+    """Replace every `PyroSample` of a network by a buffer with an initial value, so that no module uses Pyro any more.
 
-    The first values are medians of draws from the priors; torch's generators do not change. A `PyroSample` whose
+    The initial values are medians of draws from the priors; torch's generators do not change. A `PyroSample` whose
     function computes a tensor from others is not replaced. Returns the declaration of each new buffer by path, in an
     order in which each depends only on earlier ones.
     """
@@ -134,7 +134,7 @@ def _require_attributes(path: str, module: PyroModule) -> None:
 
 
 def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[str, Tensor]:
-    """First values of all declared variables, by path, in the order in which Pyro would draw them."""
+    """Initial values of all declared variables, by path, in the order in which Pyro would draw them."""
     context = PyroModule()._pyro_context
     modules = list(modules)
     for path, module in modules:

@@ -25,7 +25,7 @@ from ._selection import Rules
 
 
 class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
-    """The part of a :class:`~pyro_bnn.BayesianModel` that draws: its sites, their priors and their first values."""
+    """The part of a :class:`~pyro_bnn.BayesianModel` that draws: its sites, their priors and their initial values."""
 
     def __init__(
         self, net: nn.Module, prior: WeightPrior, likelihood: Likelihood[P_co], where: Rules, exclude: Rules
@@ -202,7 +202,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             getattr(self._likelihood, name)
 
     def _draw_weights(self) -> dict[str, Tensor]:
-        for parent in self._priors.children:  # first, so that PyroModule has cached them for the weights
+        for parent in self._priors.children:  # parents first, so that PyroModule has cached them
             getattr(self, parent)
         return {name: getattr(self, name) for name in self._paths}
 
@@ -216,8 +216,8 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             value = _checks.tensor(f"values[{name!r}]", values[name])
             if value.shape != shape:
                 raise ValueError(
-                    f"the posterior's `{name}` has shape {_checks.shape(value)} but the model's {tuple(shape)}: it "
-                    "belongs to another model; pass its own model."
+                    f"the posterior's `{name}` has shape {_checks.shape(value)} but the model's {tuple(shape)}: the "
+                    "posterior belongs to another model; pass that model."
                 )
             if not bool(torch.isfinite(value).all()):
                 raise ValueError(

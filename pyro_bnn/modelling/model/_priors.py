@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """Raises an error at a Pyro statement in a prior, which would run only once, since the distribution is kept."""
+    """Raises an error at a Pyro statement in a prior: statements would run only once, as the distribution is kept."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
@@ -33,7 +33,7 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """The result of a prior's method, invisible to Pyro's handlers; Pyro statements inside raise an error."""
+    """The result of a prior's method, called without Pyro's handlers; Pyro statements inside raise an error."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 
@@ -50,14 +50,14 @@ def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
 
 
 class NetworkPriors:
-    """The priors of a network's random parameters, which are buffers: the `declared` ones, or a given prior."""
+    """The priors of a network's random parameters, which are buffers: `declared` priors, and `prior` for all others."""
 
     def __init__(
         self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str], declared: Mapping[str, DeclaredPrior]
     ) -> None:
         self._prior, self._net, self._paths, self.declared = prior, net, dict(paths), dict(declared)
         self._cache: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
-        self.first_values: dict[str, Tensor] = {}  # first value of every learnable number of a prior
+        self.first_values: dict[str, Tensor] = {}  # initial value of every learnable number of a prior
         self.children: dict[str, str] = {}  # for every parent, a site whose prior depends on it
         # For every site, the names of its parents and of the learnable numbers of its prior.
         self.dependencies: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -128,7 +128,7 @@ class NetworkPriors:
         return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
-        """The distribution that `make` returns; it is called once for each device and dtype of the parameter."""
+        """The distribution that `make` returns; `make` is called once for each device and dtype of the parameter."""
         parameter = first_value(self._net, site, [self._paths[site]])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:

@@ -36,7 +36,7 @@ class Interception:
     def by(self, interceptor: Interceptor) -> Iterator[None]:
         """A context in which every call of the network runs inside a context made by `interceptor`."""
         if self.interceptor is not None:
-            raise ValueError("an estimator is already applied to this model; leave its context first.")
+            raise ValueError("an estimator is already applied to this model; end its `with` block first.")
         self.interceptor = interceptor
         try:
             yield
@@ -120,6 +120,6 @@ def respond(
     if check is not None:
         check(output.detach())
     noise_draws = likelihood.draw_shape()
-    if len(noise_draws) > num_lead:  # the noise has more draws than the weights
+    if len(noise_draws) > num_lead:  # the noise scale has more draw axes than the weights
         output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
     return Response(output, num_lead, likelihood)

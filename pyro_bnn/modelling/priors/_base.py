@@ -38,7 +38,7 @@ class WeightPrior(ABC):
         return {}
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
-        """The learnable numbers on which the prior of a parameter depends, with their first values.
+        """The learnable numbers on which the prior of a parameter depends, with their initial values.
 
         Returns:
             ``{name: value}``, unconstrained. Names begin with ``prior.``. Parameters with a number of the same name
@@ -132,7 +132,7 @@ def prior_name(name: str, per: str, quantity: str) -> str:
 
     Args:
         name: Site name of the parameter, such as ``net.0.weight``.
-        per: "layer" if all parameters of a layer share it, "parameter" if each parameter has its own.
+        per: "layer" if all parameters of a layer share the variable, "parameter" if each parameter has its own.
         quantity: Last component of the name, such as ``scale``.
 
     Example:

@@ -81,7 +81,7 @@ class NetworkNormalPrior(_ScalePrior):
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
-        https://arxiv.org/abs/1906.05323. The matching start of the guide is ``NetworkInit(weight_fraction=0.1)``.
+        https://arxiv.org/abs/1906.05323. MOPED starts the guide as ``NetworkInit(weight_fraction=0.1)`` does.
     """
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:

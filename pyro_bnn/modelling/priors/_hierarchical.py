@@ -78,7 +78,7 @@ class HorseshoePrior(HierarchicalPrior):
     :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2} < c`.
 
     The global scale is the site ``prior.0.global_scale`` for the layer ``net.0``, or ``prior.0.weight.global_scale``
-    for the parameter ``net.0.weight``. The local scales are always the site ``prior.0.weight.local_scales``.
+    for the parameter ``net.0.weight``. The local scales are in both cases the site ``prior.0.weight.local_scales``.
 
     Args:
         global_scale: Median b of the global scale; with a smaller value, fewer weights are large.
@@ -147,7 +147,7 @@ class LearnedNormalPrior(HierarchicalPrior):
     weights. :class:`HierarchicalNormalPrior` infers the scale with its uncertainty.
 
     Args:
-        scale: First value of s, above 0.
+        scale: Initial value of s, above 0.
         per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
 
     Raises:

@@ -16,14 +16,14 @@ from ._base import Prior
 class PosteriorPrior(Prior):
     """Independent Gaussians, with a separate mean and standard deviation for every element.
 
-    ``posterior.as_prior()`` makes it from the posterior given earlier data. With this prior, a model learns from new
-    data; if both posteriors were exact, the result would be the posterior given all data.
+    ``posterior.as_prior()`` makes such a prior from the posterior given earlier data. With this prior, a model learns
+    from new data; if both posteriors were exact, the result would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of all other parameters, such as the output layer of a new task; if it is None, they raise an
-            error.
+        otherwise: Prior of all other parameters, such as the output layer of a new task; if None, such parameters
+            raise an error.
 
     Raises:
         ValueError: If sites or shapes of `locations` and `scales` differ, or a scale is not above 0. A parameter of

@@ -33,18 +33,18 @@ def compare(
     Predictions are compared instead of weights, since permuting hidden units changes the weights but not the network's
     function. In a pair, the method that is given first is the reference; so give the reference, such as NUTS, first.
 
-    Every number about a pair has a Monte Carlo standard error. It is a jackknife over 20 successive groups of draws, or
-    for ``agreement``, which changes in jumps, a bootstrap of these groups. A group of an MCMC posterior is a part of a
-    chain, so the error includes slow mixing if the part is longer than the chain's correlation time.
+    Every number about a pair has a Monte Carlo standard error. It comes from a jackknife over 20 successive groups of
+    draws, or for ``agreement``, which changes in jumps, from a bootstrap of these groups. A group of an MCMC posterior
+    is a part of a chain, so the error includes slow mixing if the part is longer than the chain's correlation time.
 
-    Distances are never negative, so noise makes them larger: two sets of draws from one posterior have a distance above
-    0. To see this noise level, pass a guide twice, or two runs of a sampler. Near the noise level the standard errors
-    are up to 1.7 times too large; at much larger distances they are right.
+    Distances are never negative, so Monte Carlo noise makes them larger: two sets of draws from one posterior have a
+    distance above 0. To see this noise level, pass a guide twice, or two runs of a sampler. Near the noise level the
+    standard errors are up to 1.7 times too large; at much larger distances the standard errors are right.
 
     Args:
         model: The model of the posteriors.
-        posteriors: The methods by name, each a posterior or guide, or a pair (model, posterior) if it has another
-            model.
+        posteriors: The methods by name, each a posterior or guide; or a pair (model, posterior) for a posterior of
+            another model.
         x: Inputs, shape (N, ...).
         y: Targets at x, for the NLL, and coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.

@@ -64,7 +64,9 @@ def regression_bands(
         ax.plot(grid, flat(truth), color=VERMILION, linestyle=DASHES[2], label="truth")
     if points is not None:
         ax.plot(*points, ".", color=BLACK, markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
+    bottom, top = ax.get_ylim()
     ax.set(xlabel="x", ylabel="y", xlim=(float(grid.min()), float(grid.max())))
+    ax.set_ylim(bottom, top + 0.35 * (top - bottom))  # space for the legend
     ax.legend(ncols=2, loc="upper center")
     return ax
 

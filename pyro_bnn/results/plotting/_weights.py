@@ -90,7 +90,7 @@ def pruning_curve(
     places = np.where(kept > 0, kept, none_at)
     is_classes = rows[0].accuracy is not None
     for label, prefix, color, dashes, mark, size in (
-        ("mean weights", "mean_", VERMILION, DASHES[1], "o", 6),  # larger, since the squares are drawn over it
+        ("mean weights", "mean_", VERMILION, DASHES[1], "o", 6),  # larger, since squares are drawn over these circles
         (f"ensemble of {report.num_samples}", "", BLUE, "-", "s", 3),
     ):
         scores = np.array([getattr(row, prefix + ("accuracy" if is_classes else "rmse")) for row in rows])

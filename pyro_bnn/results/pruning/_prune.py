@@ -83,9 +83,9 @@ def prune(
         The posterior; its status says how many weights are removed.
 
     Raises:
-        ValueError: If not exactly one of `fraction` and `threshold` is given, if it is out of range, if no site
-            matches, if a ratio is NaN, if elements depend on each other under the prior, or if the prior is learned or
-            depends on other variables.
+        ValueError: If not exactly one of `fraction` and `threshold` is given, if a number is out of range, if no
+            site matches, if a ratio is NaN, if elements depend on each other under the prior, or if the prior is
+            learned or depends on other variables.
 
     Example:
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
@@ -177,7 +177,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """The mean-field guide itself, or a posterior's; raises a ValueError if there is none."""
+    """The mean-field guide itself, or that of a posterior; raises a ValueError if there is none."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)

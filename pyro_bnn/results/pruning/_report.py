@@ -116,7 +116,7 @@ def snr_report(
         per: Whether fractions refer to the "network" or to each "layer"; see :func:`prune`.
         where: Glob or globs on site names; see :func:`prune`.
         batch_size: Number of rows in each run of the network.
-        seed: Seed of the draws, the same in every row; None draws one.
+        seed: Seed of the draws, the same in every row; None draws a seed.
 
     Raises:
         ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises it.

@@ -93,7 +93,7 @@ def sparse_network(
     Args:
         model: The model; its network is copied.
         values: A value for each random parameter, ``{site: shape (*event)}``, and optionally values of the network's
-            own parameters and buffers, ``{"net.PATH": value}``, such as statistics of batch normalisation.
+            learned parameters and buffers, ``{"net.PATH": value}``, such as statistics of batch normalisation.
         max_density: Largest fraction of nonzero weights in a layer that becomes sparse; None leaves all layers dense.
 
     Returns:

@@ -1,6 +1,6 @@
 """Scores of predictions: accuracy, calibration, and detection of unknown inputs.
 
-Scores agree with scikit-learn's where it has them. Every function takes tensors on any device, numpy arrays, data
+If scikit-learn has the same score, the values agree. Every function takes tensors on any device, numpy arrays, data
 frames and lists. Every function raises an error if its input makes the score meaningless: NaN and infinity, complex
 numbers, no rows, probabilities that are negative or do not sum to 1, labels that are not whole numbers from 0 to C - 1.
 """

@@ -19,7 +19,7 @@ def accuracy(probs: Numbers, y: Numbers) -> float:
 def negative_log_likelihood(probs: Numbers, y: Numbers) -> float:
     """Mean negative log-probability, in nats, of the labels y, shape (N,), by class probabilities of shape (N, C).
 
-    It is infinite if a label has probability 0, unlike scikit-learn's ``log_loss``, which clips.
+    The result is infinite if a label has probability 0, unlike scikit-learn's ``log_loss``, which clips probabilities.
     """
     probs, y = class_inputs(probs, y)
     return float(-probs.gather(-1, y[:, None]).log().mean())

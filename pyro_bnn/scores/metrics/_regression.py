@@ -30,8 +30,9 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 
     .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
 
-    It is in the units of y; lower is better. If all draws are equal, it is the mean absolute error. The estimator is
-    fair: for any number of draws, its expectation is the score of the distribution. So a value may be slightly below 0.
+    The score is in the units of y; lower is better. If all draws are equal, it is the mean absolute error. The
+    estimator is fair: for any number of draws, its expectation is the score of the distribution. So a value may be
+    slightly below 0.
 
     Args:
         draws: Independent draws from the predictive distribution, shape ``(S, N, *O)``, at least two.
@@ -63,7 +64,7 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Numbers) -> float:
     """Continuous ranked probability score of a mixture of M Gaussians, in closed form and averaged over all targets.
 
-    It is in the units of y; lower is better. Time grows with the square of M, and memory with M.
+    The score is in the units of y; lower is better. Time grows with the square of M, and memory with M.
 
     Args:
         weights: Probabilities of the components, shape (..., M) or (M,).

@@ -32,7 +32,7 @@ class ClassificationPrediction(Prediction):
         aleatoric: Expected entropy, in nats, shape (N,).
         votes: Number of draws for which each class is the most probable one, shape (N, C).
         mutual_information: Mutual information of label and weights, in nats, shape (N,); None for a single draw.
-        variance_of_logits: Variance over draws of the logits centred over classes, averaged over classes, shape (N,);
+        variance_of_logits: Variance over draws of the logits (centred over classes), averaged over classes, shape (N,);
             None for a single draw.
         logits: Normalised log-probabilities of each draw, shape (S, N, C); None unless `keep_draws`.
     """
@@ -130,8 +130,8 @@ class ClassificationPrediction(Prediction):
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Scores of the mean probabilities against labels, shape (N,); see :meth:`Prediction.score`.
 
-        They are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15 bins).
-        With several outputs, each output of each row counts as one label.
+        The scores are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15
+        bins). With several outputs, each output of each row counts as one label.
         """
         y = self._targets_for_score(y)
         if y.shape != self.probs.shape[:-1]:

@@ -129,8 +129,8 @@ class RegressionPrediction(Prediction):
     def crps(self, y: Tensor) -> float:
         """Continuous ranked probability score at targets y, shape ``(N, *O)``, averaged over rows and outputs.
 
-        It is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and mixtures of Gaussians it is
-        exact, in a time that grows with the square of the number of Gaussians
+        The score is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and mixtures of Gaussians
+        the score is exact, in a time that grows with the square of the number of Gaussians
         (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). Otherwise it is estimated from 1000 draws, always with the
         same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
         """
@@ -236,7 +236,7 @@ class RegressionPrediction(Prediction):
     def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
         """Quantiles of the mixture, element by element, by bisection between its components' quantiles.
 
-        They are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models.
+        Quantiles are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models.
 
         Args:
             q: A probability, strictly between 0 and 1, or a tensor or list of probabilities.

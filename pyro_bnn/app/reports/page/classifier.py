@@ -26,15 +26,15 @@ SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
 """Shares of the rows that the network decides if a human decides the least certain ones."""
 
 MISSED, BEHIND = 0.5, 0.1
-"""Heuristic: a class with a recall below the first number is mostly missed. A recall that is below the accuracy by more
-than the second number is called low."""
+"""Heuristic: a class is mostly missed if the 95 % interval of its recall lies below the first number. Its recall is low
+if the interval lies below the accuracy by more than the second number."""
 
 FEWEST = 5
 """Heuristic: with fewer wrong or right rows, the report does not judge whether uncertainty detects errors."""
 
 USEFUL, POSSIBLE = 0.7, 0.6
-"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. They could be
-detected if the probabilities promise at least the second."""
+"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. Errors
+could be detected if the probabilities promise an area of at least the second number."""
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
@@ -139,7 +139,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """The accuracy, and that on the other rows if a human decides at least as many rows as are wrong."""
+    """The accuracy, and the accuracy on the remaining rows if a human decides at least as many rows as are wrong."""
     text = f"{percent(accuracy)} right"
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:

@@ -24,8 +24,8 @@ HEADLINE = 0.9
 """The interval that is drawn and shown at the top."""
 
 CHANCE = 0.99
-"""Coverage is accepted within the range that correct intervals have with this probability. It is close to 1 because
-several levels are tested: a correct prediction fails in less than one case in twenty."""
+"""Coverage is accepted within the range that correct intervals have with this probability, which is close to 1
+because several levels are tested: a correct prediction fails in less than one case in twenty."""
 
 SMALL_MISS = 0.05
 """Heuristic: an error of the coverage below this is called slight."""

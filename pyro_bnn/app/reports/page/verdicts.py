@@ -79,7 +79,7 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
 def of_ways(
     found: Classified | Regressed, name: str, rival: Prediction, *, points: str, is_nearer: bool
 ) -> list[Verdict]:
-    """Compares the ensemble with a rival and, if the difference is clear, with a single network."""
+    """Compares the ensemble with a rival, and with a single network if the scores of these two differ clearly."""
     one, single = found.single
     own, theirs, alone = (log_density(way) for way in (found.prediction, rival, single))
     error = mean_and_error(own - theirs)[1]
