@@ -13,8 +13,8 @@ PICTURES = DOCS / "pictures"
 LARGEST_FILE = 60_000
 """Pictures are in the repository and on every page that is loaded: bytes."""
 
-MADE_ELSEWHERE = ("cost", "cost_lenet")
-"""Pictures of results: `benchmarks.methods` makes them."""
+MADE_ELSEWHERE = ("cost", "cost_lenet", "optimisation")
+"""Pictures of results: `benchmarks.methods` and `benchmarks.optimise` make them."""
 
 
 def maker():

@@ -59,6 +59,10 @@ EXAMPLES = {
         ["--splits", "1", "--steps", "150", "--draws", "30"],
         r"(?s)MAP .*mean-field .*NUTS .*better than that of one point: .*NUTS",
     ),
+    "bandit.py": (
+        ["--batches", "4", "--seeds", "2"],
+        r"(?s)random +0\.[45]\d\d ± .*greedy .*Thompson +0\.[0-3]\d\d ± ",
+    ),
     "gradient_variance.py": (
         ["--pairs", "60", "--epochs", "4"],
         r"LRT has [1-3]?\d\.\d% of the variance of RT, ([5-9]|\d\d)\.\d standard errors less",

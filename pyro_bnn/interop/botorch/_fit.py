@@ -23,7 +23,7 @@ else:
     Normalize = optional("botorch.models.transforms.input", "BoTorch", "botorch").Normalize
     Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
 
-DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 6
+DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
 """Heuristic: draws of all chains together, warm-up draws of each chain, chains, and largest depth of NUTS's trees."""
 
 UNITS = 64
@@ -35,8 +35,8 @@ CENTER, SPREAD = -2.0, 1.5
 PRIOR = PriorByName({"net.2.weight": FanInNormalPrior(1.0), "**": NormalPrior(1.0)})
 """Prior of the default network: the variance of its output does not depend on the number of units."""
 
-NOISE = dist.LogNormal(-3.5, 0.5)
-"""Prior of the noise's scale, in standard deviations of the targets: a median of 3 %. With a wider prior, a network
+NOISE = dist.LogNormal(-5.0, 0.5)
+"""Prior of the noise's scale, in standard deviations of the targets: a median of 0.7 %. With a wider prior, a network
 takes the differences of a few good points for noise, and then does not return to them. Heuristic."""
 
 
@@ -109,7 +109,7 @@ def fit_surrogate(
             effect, and a random output layer.
         prior: Prior of the weights.
         likelihood: Gaussian likelihood of the scaled targets. By default each target has a latent noise scale of about
-            3 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
+            0.7 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
         num_draws: Number of draws of all chains together, a multiple of `num_chains`.
         num_warmup: Number of warm-up draws of each chain.
         num_chains: Number of chains.
@@ -141,8 +141,12 @@ def fit_surrogate(
             f"{_checks.shape(X)} of {X.dtype} and {_checks.shape(Y)} of {Y.dtype}."
         )
     num_inputs, num_outputs = X.shape[1], Y.shape[1]
+    if bool((Y.amin(0) == Y.amax(0)).any()):
+        raise ValueError("`Y` must not be constant in any column; evaluate more points first.")
+    num_chains = _checks.at_least("num_chains", num_chains, 1)
+    num_draws = _checks.at_least("num_draws", num_draws, 4 * num_chains)
     seed = int(torch.randint(2**31, ())) if seed is None else _checks.seed(seed)
-    inputs = Normalize(num_inputs, bounds=torch.stack([X.amin(0), X.amax(0)]) if bounds is None else bounds).eval()
+    inputs = Normalize(num_inputs, bounds=_bounds(X) if bounds is None else _checked_bounds(bounds, X)).eval()
     outcomes = Standardize(num_outputs)
     targets, _ = outcomes(Y)
     outcomes.eval()
@@ -164,5 +168,20 @@ def fit_surrogate(
             compile="auto",
             seed=seed,
         )
-    transforms = {"input_transform": inputs, "outcome_transform": outcomes}
-    return Surrogate(model, posterior, num_outputs=num_outputs, **transforms, seed=seed)
+    return Surrogate(
+        model, posterior, num_outputs=num_outputs, input_transform=inputs, outcome_transform=outcomes, seed=seed
+    )
+
+
+def _bounds(X: Tensor) -> Tensor:
+    return torch.stack([X.amin(0), X.amax(0)])
+
+
+def _checked_bounds(bounds: Tensor, X: Tensor) -> Tensor:
+    """The bounds in the dtype of X, after checks."""
+    expected = (2, X.shape[1])
+    if _checks.tensor("bounds", bounds).shape != expected:
+        raise ValueError(f"`bounds` must have shape {expected}, got {_checks.shape(bounds)}.")
+    if not bool((bounds[0] < bounds[1]).all()):
+        raise ValueError("`bounds` must hold the lowest value of each input, and below it the highest.")
+    return bounds.to(X)

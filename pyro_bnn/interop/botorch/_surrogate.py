@@ -144,7 +144,7 @@ class Surrogate(EnsembleModel):
         """
         return self._values(X, has_noise=False)
 
-    def posterior(
+    def posterior(  # type: ignore[override]  # with the order of `botorch.models.Model`
         self,
         X: Tensor,
         output_indices: list[int] | None = None,
