@@ -109,13 +109,14 @@ def unit_cube(x: Tensor) -> Tensor:
 
 
 def chosen(model: Any, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    """The next points, by expected improvement over the best value."""
+    """The next points, one after the other, by expected improvement over the best value and the points before."""
     from botorch.acquisition.logei import qLogExpectedImprovement
     from botorch.optim import optimize_acqf
 
     torch.manual_seed(seed)
     gain = qLogExpectedImprovement(model, y.max())
-    points, _ = optimize_acqf(gain, unit_cube(x), q=NUM_TOGETHER, num_restarts=4, raw_samples=128)
+    options = {"num_restarts": 4, "raw_samples": 128, "sequential": True}
+    points, _ = optimize_acqf(gain, unit_cube(x), q=NUM_TOGETHER, **options)
     return points
 
 

@@ -285,7 +285,7 @@ import pyro_bnn.interop.botorch
 
 def branch(x):
     """Two targets of two inputs."""
-    return torch.stack([(6 * x[:, 0]).sin(), x[:, 0] - x[:, 1].square()], -1)
+    return torch.stack([(4 * x[:, 0]).sin(), x[:, 0] - x[:, 1].square()], -1)
 
 
 def test_a_fitted_surrogate_follows_the_function_between_its_points():
@@ -295,8 +295,8 @@ def test_a_fitted_surrogate_follows_the_function_between_its_points():
     surrogate = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), seed=0)
     found = (surrogate.posterior(low + (high - low) * new).mean - 7) / 40
     error = (found - branch(new)).square().mean(0).sqrt() / branch(x).std(0)
-    assert (error < 0.2).all()
-    assert (found - branch(1 - new)).square().mean(0).sqrt().max() > 0.2
+    assert (error < 0.3).all()
+    assert ((found - branch(1 - new)).square().mean(0).sqrt() / branch(x).std(0)).max() > 0.3
     assert surrogate.num_outputs == 2
     again = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), seed=0)
     assert torch.equal(again.posterior(low[None]).values, surrogate.posterior(low[None]).values)
@@ -313,7 +313,7 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
     for step in range(3):
         gain = qLogExpectedImprovement(fit_surrogate(x, bump(x), bounds=CUBE, seed=0), bump(x).max())
         torch.manual_seed(step)
-        x = torch.cat([x, optimize_acqf(gain, CUBE, q=2, num_restarts=4, raw_samples=64)[0]])
+        x = torch.cat([x, optimize_acqf(gain, CUBE, q=2, num_restarts=4, raw_samples=64, sequential=True)[0]])
     assert bump(x).max() > -0.005
 
 

@@ -1,4 +1,4 @@
-"""Interfaces to other programs: scikit-learn's estimators, and callbacks that log a fit."""
+"""Interfaces to other programs: scikit-learn's estimators, callbacks that log a fit, and `interop.botorch`."""
 
 from .mlflow import MLflow as MLflow
 from .tensorboard import TensorBoard as TensorBoard

@@ -14,6 +14,7 @@ from ...inference.mcmc import fit_nuts
 from ...modelling.likelihoods import GaussianLikelihood, Likelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import FanInNormalPrior, NormalPrior, PriorByName, WeightPrior
+from ...nets import mlp
 from ._surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ else:
 DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
 """Heuristic: draws of all chains together, warm-up draws of each chain, chains, and largest depth of NUTS's trees."""
 
-UNITS = 64
+UNITS = 32
 """Heuristic: number of hidden units."""
 
-CENTER, SPREAD = -2.0, 1.5
+CENTER, SPREAD = -1.0, 1.5
 """Heuristic: mean, for a single input, and standard deviation of the logarithms of the factors of inputs."""
 
-PRIOR = PriorByName({"net.2.weight": FanInNormalPrior(1.0), "**": NormalPrior(1.0)})
-"""Prior of the default network: the variance of its output does not depend on the number of units."""
+PRIOR = PriorByName({"net.3.*": FanInNormalPrior(3.0), "**": NormalPrior(1.0)})
+"""Prior of the default network: the variance of its output does not depend on the number of units. Heuristic."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
 """Prior of the noise's scale, in standard deviations of the targets: a median of 0.7 %. With a wider prior, a network
@@ -58,30 +59,6 @@ class Relevance(nn.Module):
         return math.sqrt(12) * (x - 0.5) * (self.center + SPREAD * self.weight).exp()
 
 
-class Waves(nn.Module):
-    r"""Hidden units :math:`\sqrt2 \cos(v_j \cdot x + b_j)` with fixed random frequencies and phases.
-
-    With infinitely many units, random output weights make a Gaussian process with a Matérn-5/2 kernel: the frequencies
-    have its spectral density, a t distribution with five degrees of freedom.
-
-    References:
-        Rahimi and Recht (2007), Random Features for Large-Scale Kernel Machines.
-    """
-
-    frequencies: Tensor
-    phases: Tensor
-
-    def __init__(self, num_inputs: int, num_units: int) -> None:
-        super().__init__()
-        scale = (5.0 / torch.randn(num_units, 5).square().sum(1)).sqrt()  # with it, a Gaussian becomes a t
-        self.register_buffer("frequencies", torch.randn(num_units, num_inputs) * scale[:, None])
-        self.register_buffer("phases", 2 * math.pi * torch.rand(num_units))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Values of the units, shape (N, units), at x of shape (N, d)."""
-        return math.sqrt(2) * (x @ self.frequencies.mT + self.phases).cos()
-
-
 def fit_surrogate(
     X: Tensor,
     Y: Tensor,
@@ -104,16 +81,15 @@ def fit_surrogate(
         X: Points evaluated so far, shape (N, d), in single or double precision.
         Y: Their values, shape (N, m), in the same precision.
         bounds: Lowest and highest value of each input, shape (2, d); None takes them from X.
-        net: Network from d inputs in the unit cube to m outputs, which needs a `prior` of its own. By default 64
-            cosines with fixed random frequencies, a random factor for each input, which can ignore inputs without
-            effect, and a random output layer.
-        prior: Prior of the weights.
+        net: Network from d inputs in the unit cube to m outputs; by default one
+            hidden layer of 32 SiLU units, and a factor for each input, with which inputs can be ignored.
+        prior: Prior of the weights; a `net` usually needs one of its own.
         likelihood: Gaussian likelihood of the scaled targets. By default each target has a latent noise scale of about
             0.7 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
         num_draws: Number of draws of all chains together, a multiple of `num_chains`.
         num_warmup: Number of warm-up draws of each chain.
         num_chains: Number of chains.
-        seed: Seed of frequencies, chains and draws; None draws one from torch's generator.
+        seed: Seed of chains and draws; None draws one from torch's generator.
 
     Returns:
         The surrogate. After further evaluations, fit a new one.
@@ -152,8 +128,8 @@ def fit_surrogate(
     outcomes.eval()
     if net is None:
         with seeded(seed):
-            layers = Relevance(num_inputs), Waves(num_inputs, UNITS), nn.Linear(UNITS, num_outputs)
-            net = nn.Sequential(*layers).to(X)
+            layers = mlp([num_inputs, UNITS, num_outputs], activation=nn.SiLU)
+            net = nn.Sequential(Relevance(num_inputs), *layers).to(X)
     if likelihood is None:
         likelihood = GaussianLikelihood(NOISE.expand([num_outputs]).to_event(1))
     model = BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(X))
