@@ -116,7 +116,8 @@ def chosen(model: Any, x: Tensor, y: Tensor, seed: int) -> Tensor:
     torch.manual_seed(seed)
     gain = qLogExpectedImprovement(model, y.max())
     options = {"num_restarts": 4, "raw_samples": 128, "sequential": True}
-    points, _ = optimize_acqf(gain, unit_cube(x), q=NUM_TOGETHER, **options)
+    near = {"sample_around_best": True}
+    points, _ = optimize_acqf(gain, unit_cube(x), q=NUM_TOGETHER, **options, options=near)
     return points
 
 

@@ -1,8 +1,8 @@
 """A contextual bandit by Thompson sampling
 =======================================
 
-At each step one of three arms is chosen for a context of two numbers, and only the reward of this arm is seen. The
-first arm always pays 0.5. Each of the others pays 1 in a disc of contexts, and 0 elsewhere. Rewards have noise.
+At each step one of five arms is chosen for a context of two numbers, and only the reward of this arm is seen. The first
+arm always pays 0.5. Each of the others pays 2 near a corner of its own, and 0 elsewhere. Rewards have noise.
 
 Thompson sampling draws one network for each context, and takes the arm that is best in this network. So it chooses an
 arm as often as this arm may be the best. The greedy rule takes the arm with the largest expected reward, and may never
@@ -22,15 +22,15 @@ from torch import Tensor, nn
 import pyro_bnn as pb
 from pyro_bnn import plotting
 
-NUM_ARMS, NOISE = 3, 0.3
-CENTERS, RADIUS = torch.tensor([[0.3, 0.3], [0.7, 0.7]]), 0.25
+NUM_ARMS, NOISE = 5, 0.3
+CENTERS, RADIUS = torch.tensor([[0.2, 0.2], [0.2, 0.8], [0.8, 0.2], [0.8, 0.8]]), 0.25
 RULES = ("random", "greedy", "Thompson")
 
 
 def expected_rewards(contexts: Tensor) -> Tensor:
-    """Of each arm, shape (N, 3)."""
-    inside = (torch.cdist(contexts, CENTERS) < RADIUS).float()
-    return torch.cat([torch.full((len(contexts), 1), 0.5), inside], 1)
+    """Of each arm, shape (N, arms)."""
+    is_near = torch.cdist(contexts, CENTERS) < RADIUS
+    return torch.cat([torch.full((len(contexts), 1), 0.5), 2.0 * is_near], 1)
 
 
 def fit(contexts: Tensor, arms: Tensor, rewards: Tensor, seed: int) -> tuple[pb.BayesianModel, pb.Posterior]:
@@ -39,11 +39,11 @@ def fit(contexts: Tensor, arms: Tensor, rewards: Tensor, seed: int) -> tuple[pb.
     seen = nn.functional.one_hot(arms, NUM_ARMS)
     targets = likelihood.join_weights(seen * rewards[:, None], seen)
     torch.manual_seed(seed)
-    scale = pb.nets.Standardize(torch.full((2,), 0.5), torch.full((2,), 0.15))
+    scale = pb.nets.Standardize(torch.full((2,), 0.5), torch.full((2,), 0.2))
     net = pb.nets.mlp([2, 20, NUM_ARMS], activation=nn.Tanh, first=[scale])
     prior = pb.PriorByName({"net.3.*": pb.FanInNormalPrior(1.5), "**": pb.NormalPrior(1.0)})
     model = pb.BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(contexts))
-    lengths = {"num_samples": 50, "num_warmup": 100, "num_chains": 2, "max_tree_depth": 5}
+    lengths = {"num_samples": 50, "num_warmup": 80, "num_chains": 2, "max_tree_depth": 5}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)  # short chains are enough to choose arms
         posterior = pb.fit_nuts(model, (contexts, targets), **lengths, compile="auto", seed=seed)
@@ -55,7 +55,7 @@ def choose(rule: str, data: tuple[Tensor, Tensor, Tensor], contexts: Tensor, see
     if rule == "random" or not len(data[0]):
         return torch.randint(NUM_ARMS, contexts.shape[:1])
     model, posterior = fit(*data, seed)
-    rewards = model.output_given(posterior.sample(100), contexts)  # (S, N, 3)
+    rewards = model.output_given(posterior.sample(100), contexts)  # (S, N, arms)
     if rule == "greedy":
         return rewards.mean(0).argmax(1)
     draws = torch.randint(len(rewards), contexts.shape[:1])  # one network for each context
@@ -81,8 +81,8 @@ def regrets(rule: str, seed: int, options: argparse.Namespace) -> Tensor:
 @plotting.style()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=12)
-    parser.add_argument("--size", type=int, default=25, help="contexts in a batch")
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--size", type=int, default=20, help="contexts in a batch")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     options = parser.parse_args()

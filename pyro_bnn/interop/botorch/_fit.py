@@ -27,14 +27,14 @@ else:
 DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
 """Heuristic: draws of all chains together, warm-up draws of each chain, chains, and largest depth of NUTS's trees."""
 
-UNITS = 32
-"""Heuristic: number of hidden units."""
+UNITS = 16
+"""Heuristic: number of units of each of the two hidden layers."""
 
-CENTER, SPREAD = -1.0, 1.5
+CENTER, SPREAD = -0.5, 1.5
 """Heuristic: mean, for a single input, and standard deviation of the logarithms of the factors of inputs."""
 
-PRIOR = PriorByName({"net.3.*": FanInNormalPrior(3.0), "**": NormalPrior(1.0)})
-"""Prior of the default network: the variance of its output does not depend on the number of units. Heuristic."""
+PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
+"""Prior of the default network: factors, first layer, further layers. Heuristic."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
 """Prior of the noise's scale, in standard deviations of the targets: a median of 0.7 %. With a wider prior, a network
@@ -81,8 +81,8 @@ def fit_surrogate(
         X: Points evaluated so far, shape (N, d), in single or double precision.
         Y: Their values, shape (N, m), in the same precision.
         bounds: Lowest and highest value of each input, shape (2, d); None takes them from X.
-        net: Network from d inputs in the unit cube to m outputs; by default one
-            hidden layer of 32 SiLU units, and a factor for each input, with which inputs can be ignored.
+        net: Network from d inputs in the unit cube to m outputs; by default two hidden layers of 16 tanh
+            units, and a factor for each input, with which inputs can be ignored.
         prior: Prior of the weights; a `net` usually needs one of its own.
         likelihood: Gaussian likelihood of the scaled targets. By default each target has a latent noise scale of about
             0.7 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
@@ -128,7 +128,7 @@ def fit_surrogate(
     outcomes.eval()
     if net is None:
         with seeded(seed):
-            layers = mlp([num_inputs, UNITS, num_outputs], activation=nn.SiLU)
+            layers = mlp([num_inputs, UNITS, UNITS, num_outputs], activation=nn.Tanh)
             net = nn.Sequential(Relevance(num_inputs), *layers).to(X)
     if likelihood is None:
         likelihood = GaussianLikelihood(NOISE.expand([num_outputs]).to_event(1))
@@ -144,9 +144,11 @@ def fit_surrogate(
             compile="auto",
             seed=seed,
         )
-    return Surrogate(
+    surrogate = Surrogate(
         model, posterior, num_outputs=num_outputs, input_transform=inputs, outcome_transform=outcomes, seed=seed
     )
+    surrogate.train_inputs = (X,)  # near which BoTorch looks for better points, with `sample_around_best`
+    return surrogate
 
 
 def _bounds(X: Tensor) -> Tensor:
