@@ -2,28 +2,40 @@
 
 A fifth of the training rows of each split calibrates the intervals of a network that was fitted to the other rows.
 MAPIE calibrates the same network with the same rows. Each split adds a line for each kind of interval to
-FOLDER/coverage.jsonl; existing lines are not computed again.
+FOLDER/coverage.jsonl; existing lines are not computed again. The table is printed, and FOLDER/coverage.png shows the
+coverage by data set, and in the thirds of the test rows by predicted standard deviation.
 """
 
 import argparse
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from pyro_bnn import BNNRegressor, calibration
+from pyro_bnn import BNNRegressor, calibration, plotting
 from pyro_bnn.data import UCI_SETS, load_uci
+from pyro_bnn.results.calibration import rank_of
 
 from ._regression import held_out
-from ._results import Row, add_row, by_cell, cell_of, line_of, read_rows
+from ._results import Row, add_row, by_cell, cell_of, line_of, mean_and_error, read_rows
+
+Value = Callable[[Row], float]
+Cells = Mapping[tuple[str, str], list[Row]]
 
 LEVEL = 0.9
 SCORES: tuple[calibration.IntervalScore, ...] = ("absolute", "scaled", "quantile")
 MAPIE = "MAPIE, absolute"
+KINDS = ("network", *SCORES, MAPIE)
+
+THIRDS = ("smallest", "middle", "largest")
+IN_THIRDS: tuple[tuple[str, str], ...] = (("network", "the network's own intervals"), ("scaled", "scaled intervals"))
+"""Kinds of intervals whose coverage in the thirds has a panel, and its title."""
 
 
 def measured(low: Tensor, high: Tensor, y: Tensor, sd: Tensor) -> Row:
@@ -74,6 +86,60 @@ def table(rows: list[Row]) -> Iterator[str]:
         yield line_of([name, kind, str(len(some)), *found, thirds])
 
 
+def expected_coverage(name: str, data: Path | None) -> float:
+    """Coverage that the theory gives for the number of calibration rows of a data set."""
+    num_rows = len(held_out(load_uci(name, 0, root=data), 0).x_test)
+    return rank_of(LEVEL, num_rows) / (num_rows + 1)
+
+
+def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
+    """Coverage of all test rows by data set, and of their thirds, with standard errors over the splits.
+
+    Args:
+        rows: Results.
+        path: File to write.
+        expected: Coverage that the theory gives, for each data set in the order of the axis.
+    """
+    cells, names = by_cell(rows, "intervals"), [*expected]
+    with plotting.style():
+        axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 6.6))[:, 0]
+        _panel(axes[0], {kind: (kind, lambda row: row["coverage"]) for kind in KINDS}, cells, expected)
+        axes[0].set_ylabel("coverage of all rows, %")
+        axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=6)
+        for ax, (kind, title) in zip(axes[1:], IN_THIRDS, strict=True):
+            thirds = {f"{part} sd": (kind, lambda row, i=i: row["thirds"][i]) for i, part in enumerate(THIRDS)}
+            _panel(ax, thirds, cells, expected)
+            ax.set_ylabel(f"{title}, %")
+        axes[1].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
+        for ax in axes:
+            ax.set_xticks(range(len(names)), names)
+        plotting.save(axes[0], path)
+    with Image.open(path) as drawn:
+        small = drawn.convert("RGB").quantize(32, dither=Image.Dither.NONE)  # a third of the size
+    small.save(path, optimize=True)
+
+
+def _panel(ax: Any, series: Mapping[str, tuple[str, Value]], cells: Cells, expected: Mapping[str, float]) -> None:
+    """Points with error bars: `series` has the kind of interval and the number of each label."""
+    for place, share in enumerate(expected.values()):
+        label = "expected" if place == 0 else None
+        ax.hlines(100 * share, place - 0.4, place + 0.4, color="black", linewidth=1, linestyle="--", label=label)
+    for index, (label, (kind, value)) in enumerate(series.items()):
+        places = [place for place, name in enumerate(expected) if (name, kind) in cells]
+        found = [mean_and_error([100 * value(row) for row in cells[[*expected][place], kind]]) for place in places]
+        ax.errorbar(
+            [place + 0.6 * ((index + 0.5) / len(series) - 0.5) for place in places],
+            [mean for mean, _ in found],
+            yerr=[error or 0.0 for _, error in found],
+            linestyle="none",
+            marker="os^Dv"[index],
+            markersize=5,
+            elinewidth=1,
+            color=plotting.PALETTE[index],
+            label=label,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder that contains uci/NAME; default $PYRO_BNN_DATA")
@@ -93,7 +159,10 @@ def main() -> None:
                 for row in list(split_rows(name, split, options.method, options.data)):
                     add_row(file, row)
                 print(f"# {name} {split}", flush=True)
-    print(*table(read_rows(file)), sep="\n")
+    rows = read_rows(file)
+    print(*table(rows), sep="\n")
+    names = dict.fromkeys(row["dataset"] for row in rows)
+    picture(rows, options.out / "coverage.png", {name: expected_coverage(name, options.data) for name in names})
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ import pyro_bnn
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery`
 PUBLIC = (
+    "acquisition",
     "calibration",
     "distributions",
     "interop",
     "kl",
+    "likelihoods",
     "metrics",
     "optim",
     "plotting",

@@ -5,6 +5,7 @@ from . import interop as interop
 from . import nets as nets
 from ._core.checkpointing import Checkpoint as Checkpoint
 from ._core.checkpointing import Interrupted as Interrupted
+from ._core.inputs import Shared as Shared
 from .auto.fitting import fit as fit
 from .inference import kl as kl
 from .inference import scale_maps as scale_maps
@@ -46,9 +47,11 @@ from .inference.svi import gradient_noise as gradient_noise
 from .inference.svi import optim as optim
 from .inference.svi import svi_step as svi_step
 from .inference.swag import SWAG as SWAG
+from .interop.export import export_onnx as export_onnx
 from .interop.scikit import BNNClassifier as BNNClassifier
 from .interop.scikit import BNNRegressor as BNNRegressor
 from .modelling import distributions as distributions
+from .modelling import likelihoods as likelihoods
 from .modelling.likelihoods import BernoulliLikelihood as BernoulliLikelihood
 from .modelling.likelihoods import CategoricalLikelihood as CategoricalLikelihood
 from .modelling.likelihoods import GaussianLikelihood as GaussianLikelihood
@@ -74,6 +77,7 @@ from .results import pruning as pruning
 from .results.comparison import compare as compare
 from .results.prediction import predict as predict
 from .results.prediction import predict_point as predict_point
+from .scores import acquisition as acquisition
 from .scores import metrics as metrics
 from .scores import uncertainty as uncertainty
 

@@ -49,6 +49,16 @@ def given_latent_scale(outputs, draws):
     return dist.Normal(outputs, scale)
 
 
+def laplace_of_two_parts(loc, width, scale):
+    """Not a lambda, which cannot be pickled."""
+    return dist.Laplace(loc, scale * nn.functional.softplus(width))
+
+
+def overdispersed(outputs, draws):
+    dispersion = torch.stack([draw["likelihood.dispersion"].reshape(1, 1) for draw in draws])
+    return dist.NegativeBinomial(1 / dispersion, logits=outputs + dispersion.log())
+
+
 def mixture_of_three(outputs, draws):
     logits, loc, rho = outputs.unflatten(-1, (3, 2, 3)).unbind(2)  # (S, N, O, M)
     gaussians = dist.Normal(loc, 1e-6 + nn.functional.softplus(rho))
@@ -88,6 +98,45 @@ LIKELIHOODS = {
         lambda outputs, _: dist.Poisson(outputs.exp()),
     ),
 }
+
+LIKELIHOODS |= {
+    "own": (
+        pb.likelihoods.DistributionLikelihood(
+            laplace_of_two_parts,
+            num_parts=2,
+            latent={"scale": dist.LogNormal(0.0, 1.0)},
+        ),
+        4,
+        two_numbers,
+        lambda outputs, draws: dist.Laplace(
+            outputs[..., :2],
+            given_latent_scale(outputs[..., :2], draws).scale * nn.functional.softplus(outputs[..., 2:]),
+        ),
+    ),
+    "overdispersed": (
+        pb.likelihoods.NegativeBinomial(dist.LogNormal(0.0, 1.0)),
+        2,
+        lambda n: torch.randint(5, (n, 2)).double(),
+        overdispersed,
+    ),
+    "zero-inflated": (
+        pb.likelihoods.ZeroInflatedNegativeBinomial(),
+        2,
+        lambda n: torch.randint(5, (n, 1)).double(),
+        lambda outputs, _: dist.ZeroInflatedNegativeBinomial(
+            total_count=torch.tensor(1.0), logits=outputs[..., :1], gate_logits=outputs[..., 1:]
+        ),
+    ),
+    "ordinal": (
+        pb.likelihoods.Ordinal(4, pb.likelihoods.Ordinal.prior(4, 0.5)),
+        1,
+        lambda n: torch.arange(n) % 4,
+        None,
+    ),
+}
+
+IN_C = [name for name in LIKELIHOODS if name not in ("overdispersed", "ordinal")]
+"""Likelihoods whose operations are written in C; the others need the digamma function and cumulative sums."""
 
 SCALE_MAPS = {
     kind.name: kind(1e10) if kind is scale_maps.Capped else kind()

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from torch import nn
 
 import benchmarks.__main__
-from benchmarks import _blundell, _measure, _peers, _rows, mnist_blundell, modes, nuts
+from benchmarks import _blundell, _measure, _peers, _rows, _serving, mnist_blundell, modes, nuts, serving
 from benchmarks._steps import FitSVI, HandWritten, Setting
 from pyro_bnn.app.datasets import load_data
 from pyro_bnn.app.recipes import RECIPES
@@ -309,3 +309,20 @@ def test_a_setting_can_be_changed_from_the_command_line(blundell, tmp_path, caps
         with pytest.raises(SystemExit):
             blundell("--epochs", 1, "--methods", "natural", "--change", wrong)
         assert wrong.partition("=")[2] in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_ways_to_serve_are_timed_and_drawn(program, monkeypatch, tmp_path):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(_serving, "BURST_SECONDS", 0.001)
+    quick = replace(_serving.CASES["10-50-50-1"], is_compiled=False)
+    monkeypatch.setitem(_serving.CASES, "10-50-50-1", quick)
+    files = {"--json": tmp_path / "times.json", "--picture": tmp_path / "picture.png"}
+    options = [item for pair in files.items() for item in pair]
+    text = program(serving.main, "--networks", "10-50-50-1", "--draws", 3, "--rounds", 2, *options)
+    rows = [line for line in text.splitlines() if line.startswith("| 10-50-50-1")]
+    assert [row.split(" | ")[1] for row in rows] == [
+        *("plain network", "predict", "predict, stored draws", "PredictiveModule", "torch.export", "ONNX"),
+    ]
+    assert files["--picture"].exists()
+    assert program(serving.main, *options, "--draw-only").splitlines() == text.splitlines()[-len(rows) - 2 :]

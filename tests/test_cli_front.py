@@ -175,6 +175,7 @@ IN_WORDS = {
     "split_by": "a choice at random",
     "time_limit": "by the number of rows",
     "test_fraction": "0.2",
+    "calibrate": "none",
 }
 """Defaults that are no setting of the recipe of an image set."""
 

@@ -149,8 +149,7 @@ def sampled(sampler, **kwargs):
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_draws_with_any_likelihood(likelihood):
-    count = {"gaussian-learned": 1, "poisson": 1}.get(likelihood)
-    net = nn.Linear(4, count or LINEAR.get(likelihood, 2))
+    net = nn.Linear(4, LIKELIHOODS[likelihood][1])
     compute = lambda model, guide, x, y: draws(pb.HMC(max_steps=2), model, x, y)  # noqa: E731
     both(compute, make_guide=lambda model: None, net=net, likelihood=likelihood)
 
@@ -231,7 +230,7 @@ def test_a_point_prediction():
     both(lambda model, guide, x, y: pb.predict_point(model, guide.median(), x, y=y).nll)
 
 
-NUMBERS = [name for name in LIKELIHOODS if name not in ("categorical", "bernoulli")]
+NUMBERS = [name for name, (*_, by_hand) in LIKELIHOODS.items() if by_hand is not None]
 
 
 @pytest.mark.parametrize("likelihood", NUMBERS)

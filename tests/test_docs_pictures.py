@@ -13,8 +13,8 @@ PICTURES = DOCS / "pictures"
 LARGEST_FILE = 60_000
 """Pictures are in the repository and on every page that is loaded: bytes."""
 
-MADE_ELSEWHERE = ("cost", "cost_lenet", "optimisation")
-"""Pictures of results: `benchmarks.methods` and `benchmarks.optimise` make them."""
+MADE_ELSEWHERE = ("cost", "cost_lenet", "coverage", "optimisation", "serving")
+"""Pictures of results: `benchmarks.methods`, `coverage`, `optimise` and `serving` make them."""
 
 
 def maker():

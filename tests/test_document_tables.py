@@ -15,7 +15,8 @@ import pyro_bnn as pb
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPACES = (
-    *("pb", "calibration", "data", "distributions", "interop", "kl", "metrics", "nets", "optim"),
+    *("pb", "acquisition", "calibration", "data", "distributions", "interop", "kl", "likelihoods", "metrics"),
+    *("nets", "optim"),
     *("plotting", "pruning", "scale_maps", "uncertainty"),
 )
 

@@ -116,6 +116,7 @@ SHORTER = {
         "num_warmup=100": "num_warmup=50",
         "chains.sample(100)": "chains.sample(40)",
     },
+    "docs/how_to/graphs.md": {"num_samples=500": "num_samples=100", "num_warmup=500": "num_warmup=100"},
     "docs/how_to/laplace.md": {"range(3)": "range(2)"},
 }
 

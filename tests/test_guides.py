@@ -9,12 +9,13 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal
 from torch import nn
 from torch.distributions import kl_divergence
 
 import pyro_bnn as pb
 from pyro_bnn.inference.guides import UniformInit
+from pyro_bnn.inference.guides._auto import KINDS
 
 from .cases import GUIDES, LIKELIHOODS, PRIORS, pairs, small_model
 from .tolerances import STANDARD_ERRORS, agrees_in_mean, assert_identical
@@ -301,14 +302,8 @@ INITS = [
 @pytest.mark.parametrize("init", INITS, ids=lambda init: type(init).__name__)
 @pytest.mark.parametrize(
     "make",
-    [
-        functools.partial(pb.auto_guide, AutoNormal),
-        pb.DeltaGuide,
-        functools.partial(pb.auto_guide, AutoMultivariateNormal),
-        functools.partial(pb.auto_guide, AutoLowRankMultivariateNormal),
-        low_rank,
-    ],
-    ids=["AutoNormal", "point", "full rank", "AutoLowRank", "low rank"],
+    [pb.DeltaGuide, low_rank, *(functools.partial(pb.auto_guide, kind) for kind in KINDS)],
+    ids=["point", "low rank", *(kind.__name__ for kind in KINDS)],
 )
 def test_other_guides_start_where_the_mean_field_guide_starts(make, init, likelihood):
     model, _, _ = small_model(likelihood=likelihood)

@@ -14,7 +14,7 @@ from pyro_bnn.inference.mcmc._native import native
 from pyro_bnn.inference.mcmc._operations import OPERATIONS
 from pyro_bnn.inference.mcmc._traced import traced
 
-from .cases import LIKELIHOODS, PRIORS, small_model
+from .cases import IN_C, LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy, quietly
 from .tolerances import IDENTITY
 
@@ -44,9 +44,9 @@ def check(potential):
     return emitted(function.graph, [z[:1], *function.constants], OPERATIONS).blocks is not None
 
 
-@pytest.mark.daily("normal-categorical", "horseshoe-per-weight-categorical", "mixture-bernoulli")
+@pytest.mark.daily("normal-categorical", "horseshoe-per-weight-*", "mixture-bernoulli")
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
-@pytest.mark.parametrize(("prior", "likelihood"), list(zip(PRIORS, itertools.cycle(LIKELIHOODS))))
+@pytest.mark.parametrize(("prior", "likelihood"), list(zip(PRIORS, itertools.cycle(IN_C))))
 def test_a_potential_in_blocks_is_that_of_torch(prior, likelihood):
     assert check(potential_of(3 * ROWS + REST, prior=PRIORS[prior], likelihood=likelihood))
 
@@ -61,7 +61,7 @@ def test_few_rows_are_written_whole():
 
 
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", IN_C)
 def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
     texts, compile_text = [], _native._compile
     monkeypatch.setattr(_native, "_kept", type(_native._kept)())

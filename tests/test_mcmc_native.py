@@ -18,7 +18,7 @@ from pyro_bnn.inference.mcmc import _native
 from pyro_bnn.inference.mcmc._native import native
 from pyro_bnn.inference.mcmc._native_kernel import NativeNUTSKernel
 
-from .cases import LIKELIHOODS, PRIORS, small_model
+from .cases import IN_C, PRIORS, small_model
 from .chains import hierarchy, quietly
 from .kill_chains import equal
 from .test_exact import Problem
@@ -47,7 +47,7 @@ NETS = {
 CASES = {
     **{
         f"{prior}, {likelihood}": {"prior": PRIORS[prior], "likelihood": likelihood}
-        for prior, likelihood in zip(PRIORS, itertools.cycle(LIKELIHOODS))
+        for prior, likelihood in zip(PRIORS, itertools.cycle(IN_C))
     },
     **{f"network {name}": {"net": net} for name, net in NETS.items()},
 }

@@ -46,12 +46,10 @@ def test_the_joint_density_is_prior_plus_scaled_likelihood(prior, likelihood):
     weights = {name.removeprefix("net."): value for name, value in draw.items() if name.startswith("net.")}
     expected = sum(trace.nodes[name]["fn"].log_prob(value).sum() for name, value in draw.items())
     output = functional_call(small_net(LIKELIHOODS[likelihood][1]), weights, (x,))
-    with poutine.condition(data=draw), poutine.block():
-        observation = (
-            model.likelihood(output)
-            if "likelihood.scale" not in draw
-            else dist.Normal(output, draw["likelihood.scale"])
-        )
+    with poutine.block():
+        noise = {name.partition(".")[2]: value for name, value in draw.items() if name.startswith("likelihood.")}
+        is_gaussian = likelihood.startswith("gaussian-latent")
+        observation = dist.Normal(output, noise["scale"]) if is_gaussian else model.likelihood.given(noise)(output)
     expected = expected + 30 / 6 * observation.log_prob(y).sum()
     assert_identical(total, expected)
 

@@ -12,7 +12,7 @@ from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.scores.uncertainty import ValuePrediction
+from pyro_bnn.scores.uncertainty import RegressionPrediction, ValuePrediction
 
 pytestmark = pytest.mark.uses_param_store  # functions keep their parameters there
 ADAM = functools.partial(torch.optim.Adam, lr=0.05)
@@ -89,10 +89,13 @@ def test_every_kind_of_guide_finds_the_exact_posterior(data, make, name):
     assert abs(draws.mean() - mean) < 0.5 * sd  # the exact posterior has a guide in each family
     assert 0.7 < draws.std() / sd < 1.4
     prediction = pb.predict(model, posterior, x, num_samples=400, seed=0)
-    assert isinstance(prediction, ValuePrediction)
+    assert isinstance(prediction, RegressionPrediction)
     torch.testing.assert_close(prediction.mean, draws.mean() * x, rtol=0.0, atol=float(sd))
-    torch.testing.assert_close(prediction.variance.sqrt(), draws.std() * x.abs(), rtol=0.3, atol=1e-6)
+    torch.testing.assert_close(prediction.epistemic.sqrt(), draws.std() * x.abs(), rtol=0.3, atol=1e-6)
     assert prediction.score(y)["rmse"] < 1.3 * NOISE
+    values = pb.predict(model, posterior, x, num_samples=400, site="_RETURN", seed=0)
+    assert isinstance(values, ValuePrediction)
+    torch.testing.assert_close(values.mean, prediction.mean)
 
 
 def test_chains_and_fits_predict_alike(data):
@@ -151,7 +154,7 @@ def late(x, y=None):
 
 
 def returns_none(x, y=None):
-    line(x, y)
+    pyro.sample("slope", dist.Normal(0.0, 2.0))
 
 
 def two(x, y=None):
@@ -176,7 +179,7 @@ REFUSED = {
     ),
     "predict without a value": (
         lambda x, y: pb.predict(returns_none, pb.MeanFieldGuide(line, x, y), x),
-        "must return the values to predict",
+        "must have one observed site with a row for each input, or return the values to predict.* got NoneType",
     ),
     "predict with another model's posterior": (
         lambda x, y: pb.predict(two, pb.MeanFieldGuide(line, x, y), x),
@@ -191,8 +194,8 @@ REFUSED = {
         r"got Linear, which draws none of \['slope'\]",
     ),
     "predict with targets": (
-        lambda x, y: pb.predict(line, pb.MeanFieldGuide(line, x, y), x, y=y),
-        "`y` needs a BayesianModel, which has a likelihood of single rows, got function; leave it out",
+        lambda x, y: pb.predict(line, pb.MeanFieldGuide(line, x, y), x, y=y, site="_RETURN"),
+        r"`y` needs an observed site.*name one of \['obs'\] as `site`, or leave `y` out",
     ),
     "predict by a model that needs targets": (
         lambda x, y: pb.predict(lambda x, y: line(x, y), pb.MeanFieldGuide(line, x, y), x),
@@ -217,11 +220,12 @@ def test_a_parameter_that_comes_late_is_refused(data):
 
 def test_a_prediction_of_values_can_be_shown_cut_and_tabled(data):
     x, y = data
-    prediction = pb.predict(line, pb.MeanFieldGuide(line, x, y), x, num_samples=5, keep_draws=True, seed=0)
+    options = {"site": "_RETURN", "seed": 0}
+    prediction = pb.predict(line, pb.MeanFieldGuide(line, x, y), x, num_samples=5, keep_draws=True, **options)
     assert list(prediction.to_frame().columns) == ["mean", "sd"]
     assert prediction[:3].values.shape == (5, 3)
     assert "standard deviation over draws" in str(prediction)
-    single = pb.predict(line, pb.MeanFieldGuide(line, x, y), x, num_samples=1, seed=0)
+    single = pb.predict(line, pb.MeanFieldGuide(line, x, y), x, num_samples=1, **options)
     with pytest.raises(ValueError, match="at least"):
         _ = single.variance
     with pytest.raises(ValueError, match="keep_draws=True"):

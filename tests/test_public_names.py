@@ -16,7 +16,8 @@ EXPORTS = PACKAGE / "__init__.pyi"
 """The list of public names; `__init__.py` loads them from it."""
 
 SPACES = (
-    *("calibration", "data", "distributions", "interop", "kl", "metrics", "nets", "optim"),
+    *("acquisition", "calibration", "data", "distributions", "interop", "kl", "likelihoods", "metrics"),
+    *("nets", "optim"),
     *("plotting", "pruning", "scale_maps", "uncertainty"),
 )
 """Modules among the public names."""

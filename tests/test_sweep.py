@@ -27,7 +27,8 @@ from pyro_bnn.modelling.priors import WeightPrior
 
 PACKAGE = Path(pb.__file__).parent
 SPACES = (
-    *("calibration", "data", "distributions", "interop", "kl", "metrics", "nets", "optim"),
+    *("acquisition", "calibration", "data", "distributions", "interop", "kl", "likelihoods", "metrics"),
+    *("nets", "optim"),
     *("plotting", "pruning", "scale_maps", "uncertainty"),
 )
 
@@ -80,11 +81,13 @@ class Pool:
             "model": self.model, "guide": self.guide, "posterior": self.posterior, "x": self.x, "y": self.y,
             "data": (self.x, self.y), "net": net, "prior": pb.NormalPrior(), "likelihood": pb.GaussianLikelihood(1.0),
             "num_data": 6, "optimizer": functools.partial(torch.optim.Adam, lr=1e-2), "num_epochs": 1,
-            "num_samples": 2, "num_warmup": 2, "num_chains": 1, "max_epochs": 1, "max_tree_depth": 2,
+            "num_samples": 2, "num_draws": 2, "num_warmup": 2, "num_chains": 1, "max_epochs": 1, "max_tree_depth": 2,
             "rank": 2, "lr": 1e-3, "path": self.path,
             "scale": 1.0, "loc": 0.0, "scales": (0.1, 0.2), "sampler": pb.SGLD(lr=1e-4),
             "posteriors": [self.posterior, self.posterior], "probs": probs, "values": self.guide.median(),
             "mean": self.y, "lower": self.y - 1, "upper": self.y + 1, "draws": torch.randn(3, 6, 2),
+            "pool": torch.randn(3, 6, 4), "targets": torch.randn(3, 5, 4), "num_rows": 2,
+            "predictions": probs[:, :, None],
             "log_probs": torch.randn(3, 6), "in_domain": torch.rand(6), "out_of_domain": torch.rand(6),
             "name": "digits", "priors": {"**": pb.NormalPrior()}, "variance": torch.ones(6, 2), "fraction": 0.5,
         }  # fmt: skip
@@ -97,7 +100,7 @@ class Pool:
         return self.by_callable.get((name, parameter), self.by_name.get(parameter, inspect.Parameter.empty))
 
 
-SHORT = {"num_epochs", "num_samples", "num_warmup", "num_chains", "max_epochs", "max_tree_depth"}
+SHORT = {"num_epochs", "num_samples", "num_draws", "num_warmup", "num_chains", "max_epochs", "max_tree_depth"}
 """Arguments that are always given, so that a call is short."""
 
 MADE_BY_FITS = {"GaussNewtonPosterior", "LaplacePosterior", "MCMCPosterior", "PinnedPosterior", "NaturalGradient"}
@@ -146,8 +149,9 @@ def is_endless(value, what):
 
 ENDLESS = {
     "num_epochs", "max_epochs", "num_warmup", "max_iterations", "num_parts", "num_cycles", "max_tree_depth",
-    "max_steps", "steps_per_draw", "num_steps", "num_samples", "num_chains", "rows", "columns", "num_members",
-    "num_components", "rank", "num_classes", "in_channels", "width", "every", "start", "num_scales", "size",
+    "max_steps", "steps_per_draw", "num_steps", "num_samples", "num_draws", "num_chains", "rows", "columns",
+    "num_members", "num_components", "rank", "num_classes", "in_channels", "width", "every", "start",
+    "num_scales", "size",
 }  # fmt: skip
 """Counts of what is done one after the other; those that are made at once are in `test_extreme_numbers`."""
 

@@ -83,7 +83,7 @@ CASES = {
     "pb.predict(weighted, posterior, x)": "RegressionPrediction",
     "pb.predict(of_unnamed, posterior, x)": "Prediction",
     "pb.predict(of_named, posterior, x)": "RegressionPrediction",
-    "pb.predict(own, posterior, x)": "ValuePrediction",
+    "pb.predict(own, posterior, x)": "Prediction",
     "pb.fit_svi(own, own, (x, y), optimizer=optimizer, num_epochs=1)": "pb.GuidePosterior",
     "of(pb.CategoricalLikelihood())": "pb.BayesianModel[ClassificationPrediction]",
     "mean_probs(categorical, posterior)": "Tensor",

@@ -258,16 +258,25 @@ class RunConfig:
         shown="0.2",
         kinds=ROWS,
     )
+    calibrate: Annotated[float, Ge(0), Lt(1)] = setting(
+        OWN,
+        "Share of the training rows, such as 0.2, that take no part in the fit. They correct the intervals of numbers "
+        "and make sets of classes, which then contain the promised share of new targets (conformal prediction).",
+        default=0.0,
+        shown="none",
+        kinds=ROWS,
+    )
     split_seed: Whole = setting(
         OWN,
-        "Seed that chooses the test rows; runs that differ only in --seed have the same test rows.",
+        "Seed that chooses the test rows and those of --calibrate; runs that differ only in --seed have the same rows.",
         default=0,
         shown="0",
         kinds=ROWS,
     )
     split_by: str = setting(
         OWN,
-        "Column of a table with dates or numbers: the latest rows are the test rows, instead of rows at random.",
+        "Column of a table with dates or numbers: the latest rows are the test rows, instead of rows at random, and "
+        "the rows before them those of --calibrate.",
         default="",
         shown="a choice at random",
         kinds=TABLE,

@@ -21,7 +21,7 @@ class Facts:
     """Facts about the data of a run, stored in its folder to build the network and to encode new rows."""
 
     sha256: str  # checksum of the rows
-    num_train: int  # rows to train on
+    num_train: int  # rows to train on, without those that calibrate
     num_test: int
     input_shape: list[int]  # of one row of the network's input
     target: Target
@@ -51,6 +51,7 @@ class Dataset:
     y_test: Tensor
     facts: Facts
     notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
+    held_out: tuple[Tensor, Tensor] | None = None  # inputs and targets of the rows that calibrate, if there are any
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -21,7 +21,11 @@ from ..inference.history import History
 from ..inference.mcmc import MCMCPosterior
 from ..inference.posterior import Status
 from ..inference.svi import fit_svi, scheduled
+from ..modelling.likelihoods import PoissonLikelihood
 from ..modelling.model import BayesianModel
+from ..results.calibration import ConformalIntervals, ConformalSets, load_calibration
+from ..results.prediction import predict
+from ..scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from .building import build, rebuild
 from .chains import PARTS, fit_chains
 from .config import RunConfig
@@ -35,6 +39,7 @@ from .validation import parsed
 
 T = TypeVar("T")
 RunPosterior = GuidePosterior | MCMCPosterior
+RunCalibration = ConformalIntervals | ConformalSets
 
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
 """Files of a run: settings, facts about the data, the history of a variational fit, and the posterior."""
@@ -73,9 +78,31 @@ def fit(
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
-    with folder.new(POSTERIOR) as path:
-        save_posterior(chains, path, model)
+    with own_code(config.net):
+        write_posterior(folder, model, chains, data)
     return model, chains
+
+
+def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterior, data: Dataset) -> None:
+    """Write a posterior; if rows were held out, they calibrate its predictions, and the file keeps the calibration."""
+    calibration = calibrated(model, posterior, data)
+    with folder.new(POSTERIOR) as path:
+        save_posterior(posterior, path, model, calibration=calibration)
+
+
+def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
+    """Conformal sets of classes or intervals of numbers, from the rows that were held out; None without such rows.
+
+    It uses the weight draws that are the defaults of `predict`.
+    """
+    if data.held_out is None:
+        return None
+    x, y = (part.to(model.device) for part in data.held_out)
+    prediction = predict(model, posterior, x, num_samples=num_draws(posterior, None), seed=DRAW_SEED)
+    if isinstance(prediction, ClassificationPrediction):
+        return ConformalSets(prediction, y)
+    is_count = isinstance(model.likelihood, PoissonLikelihood)
+    return ConformalIntervals(prediction.as_kind(RegressionPrediction), y, is_count=is_count)
 
 
 def _fit_svi(
@@ -118,13 +145,16 @@ def _fit_svi(
             seed=config.seed,
         )
     folder.write_json(HISTORY, posterior.history.to_dict())
-    with folder.new(POSTERIOR) as path:
-        save_posterior(posterior, path, model)
+    with own_code(config.net):
+        write_posterior(folder, model, posterior, data)
     if tracker is not None:
         folder.write_json(ACCURACY, tracker.state_dict())
         folder.write_text("accuracy.csv", tracker.curve.to_csv())
     return model, posterior
 
+
+DRAW_SEED = 0
+"""Default seed of the weight draws of predictions."""
 
 NUM_DRAWS, MOST_STORED = 100, 800
 """Heuristic: default numbers of weight draws, for variational posteriors and for chains."""
@@ -219,6 +249,19 @@ def load_run(
     assert guide is not None
     history = _read(Path(run), HISTORY, lambda text: History.from_dict(parsed(text)))
     return model, GuidePosterior(guide, Status(True, f"loaded from {run}."), history)
+
+
+def calibration_of(run: str | Path, config: RunConfig) -> RunCalibration | None:
+    """The calibration of a run's predictions; None for a run without --calibrate."""
+    if not config.calibrate:
+        return None
+    found = load_calibration(verified(run, POSTERIOR))
+    kind = ConformalSets if config.likelihood == "categorical" else ConformalIntervals
+    if not isinstance(found, kind):
+        raise ValueError(
+            f"the calibration in {run} must be one of {kind.__name__}, got {type(found).__name__}; train the run again."
+        )
+    return found
 
 
 def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:

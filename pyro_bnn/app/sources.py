@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..results.calibration import fewest_rows, set_aside
 from . import datasets
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
@@ -16,6 +17,11 @@ from .own.cells import Cells, listed
 from .own.encoding import learned_encoding
 from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
+
+MOST_CERTAIN = 0.95
+"""Level of intervals that the rows of --calibrate must allow; it is the default of `predict`."""
+
+FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 
 
 def load(
@@ -44,7 +50,11 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
     shape = " x ".join(map(str, data.facts.input_shape))
     classes = f"{len(data.classes)} classes of " if data.classes else ""
     what = f"{classes}{data.facts.target.name!r}"
-    return f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set aside."
+    calibrate = "" if data.held_out is None else f", and {len(data.held_out[0])} calibrate"
+    return (
+        f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set "
+        f"aside{calibrate}."
+    )
 
 
 # --- training rows and test rows --------------------------------------------------------------------------------------
@@ -84,6 +94,27 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
     return sorted(order[:num_training].tolist()), sorted(order[num_training:].tolist())
 
 
+def without_held_out(
+    training: Sequence[int], config: RunConfig, cells: Cells | None = None
+) -> tuple[list[int], list[int]]:
+    """The training rows to fit, and those that calibrate, as the settings say; both in ascending order.
+
+    With the cells of the column of --split-by, the latest training rows calibrate; without, rows at random.
+    """
+    if not config.calibrate:
+        return [*training], []
+    if cells is None:
+        fitted, held_out = set_aside("calibrate", len(training), config.calibrate, config.split_seed)
+    else:
+        fitted, held_out = last_rows(replace(cells, texts=cells.texts.iloc[[*training]]), config.calibrate)
+    if len(held_out) < FEWEST_HELD_OUT:
+        raise ValueError(
+            f"`calibrate` {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
+            f"intervals of {MOST_CERTAIN:.0%} need {FEWEST_HELD_OUT}; raise it, or leave it out."
+        )
+    return [training[row] for row in fitted], [training[row] for row in held_out]
+
+
 def _check_enough(num_rows: int) -> None:
     if num_rows < 4:
         raise ValueError(f"there are too few rows to learn from: at least 4 are needed, got {num_rows}.")
@@ -108,6 +139,8 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
         training, testing = last_rows(table.column(config.split_by), config.test_fraction)
     else:
         training, testing = split_rows(len(table), config.test_fraction, seed=config.split_seed, labels=labels)
+    by = table.column(config.split_by) if config.split_by else None
+    training, held_out = without_held_out(training, config, by)
     if facts is None:
         encoding, said = learned_encoding(table, names, training, wanted=config.features)
         if labels:
@@ -128,7 +161,8 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
         encoding, target = facts.table, facts.target
     x, y = encoding.inputs(table), target.encoded(cells)
     found = Facts(digest, len(training), len(testing), [encoding.width], target, encoding, None)
-    return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes))
+    calibrating = (x[held_out], y[held_out]) if held_out else None
+    return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating)
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
@@ -155,22 +189,23 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
         (x, y), test = (x[training], y[training]), (x[testing], y[testing])
     elif x.shape[1:] != test[0].shape[1:]:
         raise ValueError(f"`x_test` in {shown} must have rows of shape {x.shape[1:]}, got {test[0].shape[1:]}.")
+    fitted, held_out = without_held_out(range(len(x)), config)
+    named = [("y", x[fitted], y[fitted]), ("y_test", *test), *([("y", x[held_out], y[held_out])] if held_out else [])]
     if facts is None:
+        x, y = x[fitted], y[fitted]
         standardize = config.inputs == "standardized"
         encoding = learned_arrays(x, standardize=standardize, keep_whole=config.net != "mlp", shown=shown)
         if is_class:
-            both = (("y", y), ("y_test", test[1]))
-            labels = [label for name, part in both for label in target_labels(array_labels(name, part, shown))]
+            labels = [label for name, _, part in named for label in target_labels(array_labels(name, part, shown))]
             target = learned_classes("y", labels, shown)
         else:
             target = learned_numbers("y", numeric_targets(y, shown), config.likelihood, shown)
     else:
         assert facts.arrays is not None
         encoding, target = facts.arrays, facts.target
-    named = (("y", x, y), ("y_test", *test))
     sets = [(encoding.inputs(a, shown), _array_targets(target, b, shown, name)) for name, a, b in named]
-    found = Facts(digest, len(x), len(test[0]), encoding.shape, target, None, encoding)
-    return Dataset(*sets[0], *sets[1], found)
+    found = Facts(digest, len(fitted), len(test[0]), encoding.shape, target, None, encoding)
+    return Dataset(*sets[0], *sets[1], found, held_out=sets[2] if held_out else None)
 
 
 def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -> Tensor:

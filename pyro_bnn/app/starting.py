@@ -95,7 +95,7 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
             raise ValueError(f"{dataset} holds its test rows (x_test and y_test); leave out {' and '.join(given)}.")
         guesses["test_fraction"] = 0.0
     test_fraction = guesses.get("test_fraction", config.test_fraction)
-    num_train = max(round(num_rows * (1 - test_fraction)), 1)
+    num_train = max(round(num_rows * (1 - test_fraction) * (1 - config.calibrate)), 1)
     guesses["batch_size"] = math.ceil(num_train / math.ceil(num_train / LARGEST_BATCH))
     epochs = round(NUM_STEPS / math.ceil(num_train / settings.get("batch_size", guesses["batch_size"])))
     guesses["epochs"] = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._core import checks as _checks
-from .._core.inputs import Inputs, as_inputs, num_rows, take
+from .._core.inputs import Inputs, as_inputs, has_shared, num_rows, shapes, take
 from .._core.records import plain, record
 from .._core.saved_tensors import check_numbers, check_state
 from .._core.scope import EXCLUSIVE, Stream, eval_mode
@@ -205,6 +205,11 @@ class RefreshedPosterior(CarryingPosterior):
 
     def to_record(self) -> dict[str, Any]:
         """The inner posterior and x; see :meth:`Posterior.to_record`."""
+        if has_shared(self._x):
+            raise ValueError(
+                f"a file cannot hold the shared inputs of {shapes(self._x)}; save `StoredPosterior.of(posterior, "
+                "num_samples)`, which needs no inputs."
+            )
         return plain(RefreshedRecord(saved(self.inner), self._x, self._batch_size))
 
     @classmethod

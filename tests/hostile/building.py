@@ -4,12 +4,12 @@ import functools
 
 import pyro.distributions as dist
 import torch
-from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import distributions, kl, nets, scale_maps
 from pyro_bnn.inference.guides import UniformInit
+from pyro_bnn.inference.guides._auto import KINDS
 
 from .table import (
     NAN_ROWS,
@@ -281,19 +281,16 @@ GUIDES = [
     *bad("LowRankGuide", guide(pb.LowRankGuide), "rank", {**NOT_A_COUNT, "too many": 100}, "`rank` must be"),
     *[
         row
-        for make in (
-            pb.DeltaGuide,
-            functools.partial(pb.auto_guide, AutoNormal),
-            functools.partial(pb.auto_guide, AutoMultivariateNormal),
-            functools.partial(pb.auto_guide, AutoLowRankMultivariateNormal),
-        )
+        for name, make in {
+            "DeltaGuide": pb.DeltaGuide,
+            **{f"auto_guide({kind.__name__})": functools.partial(pb.auto_guide, kind) for kind in KINDS},
+        }.items()
         for row in [
-            *bad(make.__name__, guide(make), "model", NOT_AN_OBJECT, "`model` must be a BayesianModel, got"),
-            *bad(
-                make.__name__, guide(make), "init", {"a class": pb.NetworkInit, "text": "a"}, "`init` must be an Init"
-            ),
+            *bad(name, guide(make), "model", NOT_AN_OBJECT, "`model` must be a BayesianModel, got"),
+            *bad(name, guide(make), "init", {"a class": pb.NetworkInit, "text": "a"}, "`init` must be an Init"),
         ]
     ],
+    *bad("auto_guide", lambda w, kind: pb.auto_guide(kind, w.model), "kind", {"text": "a"}, "`kind` must be one of"),
 ]
 
 MIXTURES = [

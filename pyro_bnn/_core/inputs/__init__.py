@@ -6,7 +6,10 @@ from ._pairs import Pair as Pair
 from ._pairs import Pairs as Pairs
 from ._tree import ChangedInputError as ChangedInputError
 from ._tree import Inputs as Inputs
+from ._tree import Shared as Shared
+from ._tree import arguments_of as arguments_of
 from ._tree import call as call
+from ._tree import has_shared as has_shared
 from ._tree import leaves as leaves
 from ._tree import logits_of as logits_of
 from ._tree import map_inputs as map_inputs
@@ -15,4 +18,5 @@ from ._tree import num_rows as num_rows
 from ._tree import shapes as shapes
 from ._tree import take as take
 from ._tree import to_device as to_device
+from ._tree import unwrapped as unwrapped
 from ._tree import versions as versions

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import checks as _checks
-from ._tree import Inputs
+from ._tree import Inputs, Shared
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
 """NumPy type for each kind of numbers."""
@@ -39,6 +39,8 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
     """
     if isinstance(value, Tensor):
         return _checked(name, value)
+    if isinstance(value, Shared):
+        return Shared(_shared(name, value.value, like))
     if isinstance(value, PackedSequence):
         raise ValueError(
             f"`{name}` must have one row for each data point, got a PackedSequence; call `pad_packed_sequence` and "
@@ -56,10 +58,20 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
     return _tensor(name, value, like)
 
 
+def _shared(name: str, value: object, like: Tensor | None) -> Inputs:
+    """The value of a shared input, which may be a tensor without axes, since it needs no rows."""
+    return value if isinstance(value, Tensor) and value.dim() == 0 else as_inputs(name, value, like)
+
+
 def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
     """Targets as one tensor, from a tensor, array, list or data frame."""
     if isinstance(value, Tensor):
         return _checked(name, value)
+    if isinstance(value, Shared):
+        raise ValueError(
+            f"`{name}` must be one tensor of targets, got the input {value}; put all inputs of the network into a "
+            "tuple of their own, as in ((x_1, Shared(x_2)), y)."
+        )
     if isinstance(value, Mapping):
         raise ValueError(f"`{name}` must be one tensor, got a dictionary with the keys {list(value)}; choose one.")
     if isinstance(value, (list, tuple)):

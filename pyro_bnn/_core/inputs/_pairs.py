@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import checks as _checks
 from ._conversion import as_inputs, as_targets
-from ._tree import Inputs, leaves, map_inputs, num_rows, take, to_device
+from ._tree import Inputs, joined, num_rows, take, to_device
 
 Pair = tuple[Inputs, Tensor]
 
@@ -70,5 +70,4 @@ class Pairs:
         if isinstance(self._data, tuple):
             return self._data
         inputs, targets = zip(*self, strict=True)
-        columns = zip(*map(leaves, inputs), strict=True)
-        return map_inputs(lambda _: torch.cat(next(columns)), inputs[0]), torch.cat(targets)
+        return joined(inputs), torch.cat(targets)

@@ -1,39 +1,98 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows. Functions that return several inputs return tuples and dictionaries.
+All tensors have the same number of rows, except those in a :class:`Shared`, which belong to all rows. Functions that
+return several inputs return tuples and dictionaries.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Inputs = Tensor | Sequence["Inputs"] | Mapping[str, "Inputs"]
+
+class Shared:
+    """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
+
+    It stands for one input among others that have rows, as in ``net(nodes, features, edges)`` with the inputs
+    ``(nodes, Shared(features), Shared(edges))``. The network gets the tensors themselves. They do not count as rows:
+    mini-batches, batches of predictions and shares of processes take some rows of the other inputs, and these whole.
+    Works wherever a network with several inputs works. Arguments of a Pyro model of your own may be shared, too.
+
+    A loader gives them in each batch, as ``((nodes, Shared(features), Shared(edges)), y)``; they may differ between
+    batches, as for samples from a large graph.
+
+    Args:
+        value: A tensor of any shape, an array or a list; or a tuple or dictionary of these.
+
+    Example:
+        >>> features, edges = torch.zeros(34, 5), torch.zeros(2, 78, dtype=torch.long)
+        >>> Shared(features), Shared(edges)
+        (Shared((34, 5)), Shared((2, 78)))
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Shared({shapes(self.value)})"
+
+
+Inputs = Tensor | Shared | Sequence["Inputs"] | Mapping[str, "Inputs"]
 """A tensor, for a network called as ``net(x)``; a tuple or list, for ``net(*x)``; a dictionary, for ``net(**x)``."""
 
 
-def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
-    """The inputs with a function applied to each tensor."""
+def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bool = False) -> Inputs:
+    """The inputs with a function applied to each tensor; `with_rows` leaves shared inputs as they are."""
     if isinstance(x, Tensor):
         return function(x)
+    if isinstance(x, Shared):
+        return x if with_rows else Shared(map_inputs(function, x.value))
     if isinstance(x, Mapping):
-        return {key: map_inputs(function, part) for key, part in x.items()}
-    return tuple(map_inputs(function, part) for part in x)
+        return {key: map_inputs(function, part, with_rows=with_rows) for key, part in x.items()}
+    return tuple(map_inputs(function, part, with_rows=with_rows) for part in x)
 
 
-def named_leaves(name: str, x: Inputs) -> Iterator[tuple[str, Tensor]]:
-    """All tensors with their names, such as ``x``, ``x[0]`` and ``x['mask'][1]``, in their order."""
+def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """All tensors with their names, such as ``x``, ``x[0]`` and ``x['mask'][1]``, in their order.
+
+    `with_rows` leaves out shared tensors.
+    """
     if isinstance(x, Tensor):
         yield name, x
-        return
-    for key, part in x.items() if isinstance(x, Mapping) else enumerate(x):
-        yield from named_leaves(f"{name}[{key!r}]", part)
+    elif isinstance(x, Shared):
+        if not with_rows:
+            yield from named_leaves(name, x.value)
+    else:
+        for key, part in x.items() if isinstance(x, Mapping) else enumerate(x):
+            yield from named_leaves(f"{name}[{key!r}]", part, with_rows=with_rows)
 
 
 def leaves(x: Inputs) -> list[Tensor]:
     """All tensors, in their order."""
-    return [leaf for _, leaf in named_leaves("x", x)]
+    if isinstance(x, Tensor):
+        return [x]
+    parts = (x.value,) if isinstance(x, Shared) else x.values() if isinstance(x, Mapping) else x
+    return [leaf for part in parts for leaf in leaves(part)]  # without names, since this runs at every step
+
+
+def has_shared(x: object) -> bool:
+    """Whether there is a shared input; x may also be other arguments of a model."""
+    if isinstance(x, Tensor):
+        return False
+    if isinstance(x, Mapping):
+        return any(map(has_shared, x.values()))
+    return any(map(has_shared, x)) if isinstance(x, (tuple, list)) else isinstance(x, Shared)
+
+
+def unwrapped(x: Any) -> Any:
+    """The inputs, with the values of shared ones in their place; x itself if there are none."""
+    if not has_shared(x):
+        return x
+    if isinstance(x, Shared):
+        return unwrapped(x.value)
+    return {key: unwrapped(part) for key, part in x.items()} if isinstance(x, Mapping) else tuple(map(unwrapped, x))
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
@@ -41,16 +100,22 @@ def num_rows(x: Inputs, name: str = "x") -> int:
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
-    for leaf_name, leaf in named_leaves(name, x):
+    for leaf_name, leaf in named_leaves(name, x, with_rows=True):
         if leaf.dim() == 0:
             raise ValueError(f"`{leaf_name}` must have at least one row, got shape (); call `.reshape(1, ...)`.")
         first = first or (leaf_name, len(leaf))
         if len(leaf) != first[1]:
             raise ValueError(
                 f"all inputs must have the same number of rows, got {first[1]} in `{first[0]}` and {len(leaf)} in "
-                f"`{leaf_name}`; give each of them one row for each data point."
+                f"`{leaf_name}`; give each of them one row for each data point, or "
+                f"wrap an input that all rows share in `Shared(...)`."
             )
     if first is None:
+        if has_shared(x):
+            raise ValueError(
+                f"`{name}` must hold at least one input with rows, got {shapes(x)}, which all rows share; add one, "
+                "such as `torch.arange(N)`, whose rows say which outputs the network returns."
+            )
         raise ValueError(f"`{name}` must hold at least one tensor, got an empty {type(x).__name__}.")
     return first[1]
 
@@ -62,10 +127,26 @@ def versions(x: Inputs) -> list[int]:
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Some of the rows: slices give views, indices give copies."""
+    """Some of the rows: slices give views, indices give copies. Shared inputs stay whole."""
     if isinstance(rows, slice):
-        return map_inputs(lambda leaf: leaf[rows], x)
-    return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # three times as fast as `leaf[rows]`
+        return map_inputs(lambda leaf: leaf[rows], x, with_rows=True)
+    # three times as fast as `leaf[rows]`
+    return map_inputs(lambda leaf: leaf.index_select(0, rows), x, with_rows=True)
+
+
+def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
+    """The rows of several batches together, with their shared inputs, which must be the same in all batches."""
+    first, others = parts[0], parts[1:]
+    pairs = [zip(named_leaves(name, first), leaves(part), strict=True) for part in others if has_shared(first)]
+    of_rows = {leaf_name for leaf_name, _ in named_leaves(name, first, with_rows=True)}
+    for (leaf_name, leaf), other in (pair for batch in pairs for pair in batch):
+        if leaf_name not in of_rows and not torch.equal(leaf, other):
+            raise ValueError(
+                f"the shared input `{leaf_name}` must be the same in all batches, since all rows are used together, "
+                "got different ones; fit by mini-batches (`fit_svi`) if each batch has its own."
+            )
+    columns = zip(*([leaf for _, leaf in named_leaves(name, part, with_rows=True)] for part in parts), strict=True)
+    return map_inputs(lambda _: torch.cat(next(columns)), first, with_rows=True)
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
@@ -84,6 +165,8 @@ def shapes(x: Inputs) -> object:
     """Shapes for messages: a tuple for one tensor, a tuple or dictionary of these for several."""
     if isinstance(x, Tensor):
         return tuple(x.shape)
+    if isinstance(x, Shared):
+        return x  # shown as its shapes
     if isinstance(x, Mapping):
         return {key: shapes(part) for key, part in x.items()}
     return tuple(shapes(part) for part in x)
@@ -93,14 +176,21 @@ class ChangedInputError(ValueError):
     """A network changed its input in place."""
 
 
+def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a network, by position and by name."""
+    if isinstance(x, Tensor):
+        return (x,), {}
+    found = unwrapped(x)
+    return ((), dict(found)) if isinstance(found, Mapping) else (tuple(found), {})
+
+
 def call(net: nn.Module, x: Inputs) -> object:
     """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary.
 
     If the output is a dictionary with ``logits``, as in `transformers`, only these are returned.
     """
     before = versions(x)
-    arguments: tuple[Inputs, ...] = (x,) if isinstance(x, Tensor) else () if isinstance(x, Mapping) else tuple(x)
-    named: dict[str, Inputs] = dict(x) if isinstance(x, Mapping) else {}
+    arguments, named = arguments_of(x)
     try:
         output = net(*arguments, **named)
     except TypeError as error:
@@ -119,9 +209,7 @@ def logits_of(output: object) -> object:
     return output["logits"] if isinstance(output, Mapping) and "logits" in output else output
 
 
-def _require_signature(
-    net: nn.Module, arguments: tuple[Inputs, ...], named: dict[str, Inputs], error: TypeError
-) -> None:
+def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
     """Raise if the network does not take these arguments; do nothing if the error came from inside of it."""
     signature = inspect.signature(net.forward)
     try:

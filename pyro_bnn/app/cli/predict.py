@@ -29,7 +29,11 @@ def predict(
         str, typer.Option(help="File for the predictions, as CSV; - is standard output.", show_default="-")
     ] = "-",
     level: Annotated[
-        str, typer.Option(help="Probabilities of the intervals around predicted numbers, separated by commas.")
+        str,
+        typer.Option(
+            help="Probabilities of the intervals around predicted numbers, separated by commas; for a run with "
+            "--calibrate also of the sets of classes."
+        ),
     ] = ".95",
     keep: Annotated[
         str | None,
@@ -58,8 +62,9 @@ def predict(
 
     For numbers: mean, standard deviation (sd) and its parts aleatoric_sd (noise) and epistemic_sd (uncertainty about
     the weights), and intervals, in the units of the target. For classes: the most probable class, the probability of
-    each class, and the entropy and its two parts, in nats. Rows keep their order; the first column is the row number.
-    If the rows include the target, scores are printed too.
+    each class, and the entropy and its two parts, in nats. If the run was trained with --calibrate, the intervals are
+    conformal, and for each class a column tells whether it is in the conformal set (1 or 0). Rows keep their order; the
+    first column is the row number. If the rows include the target, scores are printed too.
     """
     if as_json and out == "-":
         raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")
@@ -86,7 +91,15 @@ def predict(
     text = io.StringIO()
     with own_code(config.net):
         scores = write_predictions(
-            text, model, posterior, sample, facts.target, levels=levels, num_samples=num_samples, seed=seed
+            text,
+            model,
+            posterior,
+            sample,
+            facts.target,
+            levels=levels,
+            num_samples=num_samples,
+            seed=seed,
+            calibration=runs.calibration_of(run, config),
         )
     if out == "-":
         typer.echo(text.getvalue(), nl=False)

@@ -85,7 +85,7 @@ def prune(
         pictures = pictures_of(folder, FILES)
         pruned = None
         if keep is not None and copy is not None:
-            status = save_pruned_run(run, copy, model, posterior, fraction=1 - keep, per=per)
+            status = save_pruned_run(run, copy, model, posterior, known, fraction=1 - keep, per=per)
             pruned = {"folder": out, "status": status}
     if pruned is not None:
         output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {out}\n")

@@ -1,9 +1,9 @@
 """`pyro-bnn train`.
 
-Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_train` and `num_test` (rows),
-`notes` (sentences), `classes`, `last_epoch` (null for chains; else `epoch`; `elbo`, `expected_log_likelihood` and `kl`
-of the whole data set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by
-epoch), `pictures` (file names).
+Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_train`, `num_test` and
+`num_calibration` (rows), `notes` (sentences), `classes`, `last_epoch` (null for chains; else `epoch`; `elbo`,
+`expected_log_likelihood` and `kl` of the whole data set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy`
+(null, or `train` and `test` by epoch), `pictures` (file names).
 """
 
 import sys
@@ -25,6 +25,7 @@ EXAMPLES = (
     "pyro-bnn train fashion-mnist --out garments --epochs 10 --download",
     "pyro-bnn train mnist --recipe article --hidden 1200,1200 --out wide",
     "pyro-bnn train houses.csv --target price --ignore id --out houses",
+    "pyro-bnn train houses.csv --target price --calibrate 0.2 --out houses",
     "pyro-bnn train data.npz --net lenet.py:make --out own",
 )
 
@@ -159,6 +160,7 @@ def train(
         seconds=seconds,
         num_train=len(known.x_train),
         num_test=len(known.x_test),
+        num_calibration=0 if known.held_out is None else len(known.held_out[0]),
         notes=[*notes, *known.notes],
         classes=known.classes,
         last_epoch=last,

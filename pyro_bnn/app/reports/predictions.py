@@ -11,9 +11,10 @@ from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..own.targets import Target
-from ..runs import RunPosterior
+from ..runs import RunCalibration, RunPosterior
 from ..sources import Sample
-from .scores import in_units, interval_of, scores_of
+from .calibrated import interval_of, sets_of
+from .scores import in_units, scores_of
 
 CHUNK = 2000
 """Number of rows that are predicted at once. All rows have the same weight draws."""
@@ -35,14 +36,16 @@ def write_predictions(
     levels: Sequence[float] = (0.95,),
     num_samples: int = 100,
     seed: int = 0,
+    calibration: RunCalibration | None = None,
 ) -> dict[str, float]:
     """Write a line of names, and a line of CSV for each row; return mean scores over the rows with known targets.
 
     For numbers: ``mean``; ``sd`` of an observation and its parts ``aleatoric_sd`` (noise) and ``epistemic_sd``
     (uncertainty about the weights), whose squares add up; and the ends of the intervals. All are in the target's units.
     With several targets, each name ends with the number of the target, from 0. For classes: the most probable class,
-    the probability of each class, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in nats. A copied
-    column with one of these names gets the ending `` (input)``.
+    the probability of each class, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in nats; with a
+    calibration also whether each class is in the set of each level (1 or 0). The intervals are calibrated if there is a
+    calibration. A copied column with one of these names gets the ending `` (input)``.
     """
     scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
     for start in range(0, len(sample.x), CHUNK):
@@ -56,7 +59,7 @@ def write_predictions(
             keep_draws=not target.is_class,
             seed=seed,
         )
-        columns = _columns(prediction, target, levels)
+        columns = _columns(prediction, target, levels, calibration)
         names = _kept_names(sample.kept, {"row", *columns})
         kept = {name: cells[part] for name, cells in zip(names, sample.kept.values(), strict=True)}
         pd.DataFrame({"row": sample.rows[part], **kept, **columns}).to_csv(
@@ -64,7 +67,7 @@ def write_predictions(
         )
         scored = prediction[sample.has_target[part]]
         if len(scored):
-            scores.append((len(scored), scores_of(scored, target)))
+            scores.append((len(scored), scores_of(scored, target, calibration)))
     return _averaged(scores)
 
 
@@ -89,12 +92,18 @@ def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]
     return means
 
 
-def _columns(prediction: Prediction, target: Target, levels: Sequence[float]) -> dict[str, Any]:
+def _columns(
+    prediction: Prediction, target: Target, levels: Sequence[float], calibration: RunCalibration | None
+) -> dict[str, Any]:
     if isinstance(prediction, ClassificationPrediction):
         probs = {f"p({name})": prediction.probs[:, index] for index, name in enumerate(target.classes)}
         parts = {"entropy": prediction.total, "aleatoric": prediction.aleatoric, "epistemic": prediction.epistemic}
         labels = [target.classes[label] for label in prediction.labels.tolist()]
-        return {"class": labels, **{name: _array(value) for name, value in (probs | parts).items()}}
+        sets: dict[str, Any] = {}
+        for level in levels if calibration is not None else ():
+            inside = sets_of(prediction, level, calibration).int().cpu().numpy()
+            sets |= {f"set_{100 * level:g}({name})": inside[:, index] for index, name in enumerate(target.classes)}
+        return {"class": labels, **{name: _array(value) for name, value in (probs | parts).items()}, **sets}
     own = in_units(prediction.as_kind(RegressionPrediction), target)
     values = {
         "mean": own.mean,
@@ -103,7 +112,7 @@ def _columns(prediction: Prediction, target: Target, levels: Sequence[float]) ->
         "epistemic_sd": own.epistemic.sqrt(),
     }
     for level in levels:
-        low, high = interval_of(own, level)
+        low, high = interval_of(own, level, calibration)
         values |= {f"lower_{100 * level:g}": low, f"upper_{100 * level:g}": high}
     num_outputs = own.mean.shape[1]
     return {

@@ -20,7 +20,7 @@ from ..datasets import Dataset
 from ..folders import Folder
 from ..manifest import verified
 from ..own.targets import Target
-from ..runs import CONFIG, DATA, HISTORY, POSTERIOR
+from ..runs import CONFIG, DATA, HISTORY, write_posterior
 from .pictures import save_picture
 
 FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
@@ -109,14 +109,23 @@ def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningR
 
 
 def save_pruned_run(
-    run: Path, folder: Folder, model: BayesianModel, posterior: GuidePosterior, *, fraction: float, per: Per
+    run: Path,
+    folder: Folder,
+    model: BayesianModel,
+    posterior: GuidePosterior,
+    data: Dataset,
+    *,
+    fraction: float,
+    per: Per,
 ) -> str:
-    """Write a copy of a run without a `fraction` of its weights; returns a sentence on how many were removed."""
+    """Write a copy of a run without a `fraction` of its weights; returns a sentence on how many were removed.
+
+    Rows that were held out calibrate the predictions of the remaining weights.
+    """
     pruned = pruning.prune(posterior, fraction=fraction, per=per)
     for name in (CONFIG, HISTORY, DATA):
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
-    with folder.new(POSTERIOR) as path:
-        save_posterior(pruned, path, model)
+    write_posterior(folder, model, pruned, data)
     return str(pruned.status)
 
 

@@ -24,7 +24,8 @@ from ...scores.uncertainty import (
 from ..datasets import Dataset
 from ..folders import Folder
 from ..own.targets import Target
-from ..runs import is_chains
+from ..runs import RunCalibration, is_chains
+from .calibrated import BeforeAndAfter, before_and_after, interval_of
 from .pictures import save_picture
 from .trained import Trained
 
@@ -64,6 +65,7 @@ class OwnDataScores:
     num_test: int
     rows: Sequence[Mapping[str, Any]]  # name and scores of each prediction; baselines come last
     is_class: bool
+    calibration: BeforeAndAfter | None = None  # coverage before and after, if rows were held out
 
     def __str__(self) -> str:
         names = [name for name in COLUMNS if any(name in row["scores"] for row in self.rows)]
@@ -73,7 +75,8 @@ class OwnDataScores:
         for row in self.rows:
             cells = (_shown(name, row["scores"].get(name)) for name in names)
             lines.append(f"{row['name']:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
-        return "\n".join([*lines, "", ENSEMBLE, LEGENDS[self.is_class]])
+        compared = [] if self.calibration is None else ["", str(self.calibration)]
+        return "\n".join([*lines, "", ENSEMBLE, LEGENDS[self.is_class], *compared])
 
 
 def _shown(name: str, value: float | None) -> str:
@@ -87,7 +90,8 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     target = run.rows.facts.target
     ways = ways_to_predict(run)
     rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
-    report = OwnDataScores(target.name, len(run.rows.x_test), rows, target.is_class)
+    compared = compared_coverage(run, ways[f"ensemble of {run.num_samples}"])
+    report = OwnDataScores(target.name, len(run.rows.x_test), rows, target.is_class, compared)
     folder.write_json("metrics.json", asdict(report))
     if not is_chains(run.posterior):
         save_picture(folder, "loss.png", plotting.loss_curves(run.posterior.history)[0])
@@ -95,6 +99,17 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
         probs = ways[f"ensemble of {run.num_samples}"].as_kind(ClassificationPrediction).probs
         save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, run.test[1])[0])
     return report
+
+
+def compared_coverage(run: Trained, ensemble: Prediction) -> BeforeAndAfter | None:
+    """Coverage on the test rows before and after calibration, in the target's units; None without a calibration."""
+    if run.calibration is None:
+        return None
+    if isinstance(ensemble, ClassificationPrediction):
+        return before_and_after(ensemble, run.test[1], run.calibration)
+    own = in_units(ensemble.as_kind(RegressionPrediction), run.rows.facts.target)
+    assert own.targets is not None
+    return before_and_after(own, own.targets.to(own.mean), run.calibration)
 
 
 def ways_to_predict(run: Trained) -> dict[str, Prediction]:
@@ -105,8 +120,8 @@ def ways_to_predict(run: Trained) -> dict[str, Prediction]:
     return {**dict([run.single()]), f"ensemble of {run.num_samples}": ensemble, **baselines}
 
 
-def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
-    """Scores of a prediction that has its targets, in the target's units.
+def scores_of(prediction: Prediction, target: Target, calibration: RunCalibration | None = None) -> dict[str, float]:
+    """Scores of a prediction that has its targets, in the target's units; coverage is that of calibrated intervals.
 
     CRPS and coverage are missing if the prediction does not have the components of its mixture.
     """
@@ -117,14 +132,9 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
     scores = own.score()
     if own.components is not None:
         for level in LEVELS:
-            low, high = interval_of(own, level)
+            low, high = interval_of(own, level, calibration)
             scores[f"coverage_{100 * level:.0f}"] = metrics.interval_coverage(low, high, own.targets.to(low))
     return scores
-
-
-def interval_of(prediction: RegressionPrediction, level: float) -> Tensor:
-    """Lower and upper ends of central intervals of the probability `level`, shape (2, N, O)."""
-    return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
 
 
 def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:

@@ -24,6 +24,7 @@ class Trained:
     unknown_name: str = ""
     num_samples: int = 100  # weight draws in each prediction
     seed: int = 0  # of the weight draws
+    calibration: runs.RunCalibration | None = None  # of its predictions, if rows were held out for it
 
     @property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -73,4 +74,5 @@ def load_trained(
                 "by `pyro-bnn predict`."
             )
     model, posterior = runs.load_run(run, rows, device=device)
-    return Trained(model, posterior, rows, unknown, name, runs.num_draws(posterior, num_samples), seed)
+    count, calibration = runs.num_draws(posterior, num_samples), runs.calibration_of(run, config)
+    return Trained(model, posterior, rows, unknown, name, count, seed, calibration)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from ...modelling.priors import FanInNormalPrior, NormalPrior, Prior
+from ...modelling.priors import FanInNormalPrior, NormalPrior, Prior, PriorLike, as_prior
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -49,11 +49,12 @@ def open_designs(
     *,
     hidden: tuple[int, ...] | None = None,
     activation: Callable[[], nn.Module] | None = None,
-    prior: Prior | None = None,
+    prior: PriorLike | None = None,
     likelihood: str | None = None,
 ) -> list[Design]:
     """The choices, with the given parts in place of their own, without repeats. A part that is None changes nothing."""
-    parts = {"hidden": hidden, "activation": activation, "prior": prior, "likelihood": likelihood}
+    made = None if prior is None else as_prior("prior", prior)
+    parts = {"hidden": hidden, "activation": activation, "prior": made, "likelihood": likelihood}
     given = {name: value for name, value in parts.items() if value is not None}
     found: list[Design] = []
     for choice in choices:

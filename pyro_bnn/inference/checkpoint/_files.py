@@ -5,33 +5,43 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.files import DamagedFileError, read_state, understood, write_state
 from ..._core.records import plain, record
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
-from ..posterior import Destination, Posterior, Saved, restored, saved
+from ..posterior import Calibration, Destination, Posterior, Saved, restored, restored_calibration, saved
 from ._model import ModelRecord, checked_state, record_of, require_same, without, without_frozen
+from ._own import OwnRecord, own_record, require_its_sites, require_same_own, sites_of
 
 KIND = "posterior"
+
+CALIBRATION = "calibration"
+"""Key of the calibration in a file, which only files with a calibration have."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file; `model` is None unless the posterior belongs to a :class:`BayesianModel`."""
+    """Content of a file: a posterior, and its model, which is a :class:`BayesianModel`, another Pyro model, or None."""
 
     model: ModelRecord | None
+    own: OwnRecord | None
     posterior: Saved
+
+
+Model = BayesianModel | Callable[..., object] | None
 
 
 def save_posterior(
     posterior: Posterior | Callable[..., object],
     path: str | Path,
-    model: BayesianModel | None,
+    model: Model,
     *,
+    data: Sequence[object] | None = None,
     with_frozen: bool = True,
+    calibration: Calibration | None = None,
 ) -> None:
     """Write a posterior to one file, with the parameters and buffers of its model.
 
@@ -44,33 +54,80 @@ def save_posterior(
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
         path: Path of the file.
-        model: The model of the posterior. Pass None for chains or a guide of another Pyro model; the file then has no
-            record of the model.
+        model: The model of the posterior. For a Pyro model of your own, the file records the names, shapes and supports
+            of its latent variables, and the parameters and buffers of a module. None records no model.
+        data: For a Pyro model of your own, the arguments of a call with its targets, such as (x, y): only a call shows
+            its latent variables. They are not saved.
         with_frozen: Whether to write the frozen parameters of the network, too. False makes the file of a posterior of
-            adapters small: it has their checksums instead, and can be loaded only into a model with the same values.
+            adapters small: it has their checksums instead, and can be loaded only into a model with the same values. It
+            needs a :class:`~pyro_bnn.BayesianModel`.
+        calibration: Correction of the posterior's predictions, of :mod:`pyro_bnn.calibration`, to keep in the file;
+            :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
     Raises:
-        ValueError: If the posterior cannot be saved, does not belong to the model, or has a number that is not finite;
-            the message says which of these is the case.
+        ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
+            or if a number is not finite; the message says which of these is the case.
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-    path, own = _checks.path("path", path), _record(model)
-    with_frozen = _checks.flag("with_frozen", with_frozen)
-    described = own
-    if own is not None and model is not None:
-        described = without(own, model, posterior.pruned_sites)
-        described = described if with_frozen else without_frozen(described, model)
-    content = plain(Content(described, saved(posterior)))
+    path, target = _checks.path("path", path), _Target(model, data)
+    described = target.described(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))
+    content = plain(Content(described, target.own, saved(posterior)))
     try:
-        _restored(content, Destination(model, list(posterior.guides) or None), own)  # raises if it cannot be loaded
+        _restored(content, target.destination(list(posterior.guides) or None), target)  # raises if it cannot be loaded
     except ValueError as error:
         raise ValueError(f"the posterior cannot be saved: {error}") from error
+    if calibration is not None:
+        content[CALIBRATION] = _saved_calibration(calibration)
     write_state(path, KIND, content)
 
 
+def _saved_calibration(calibration: Calibration) -> object:
+    """The record of a calibration, as plain data."""
+    _checks.kind("calibration", calibration, Calibration, "a member of `pyro_bnn.calibration`, or None")
+    try:
+        content = saved(calibration)
+        restored_calibration(content)  # raises if it cannot be loaded
+    except ValueError as error:
+        raise ValueError(f"the calibration cannot be saved: {error}") from error
+    return plain(content)
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Load the calibration in the file of a posterior; the file cannot run code.
+
+    Its tensors are on the CPU, and it works with predictions on any device.
+
+    Args:
+        path: A file that :func:`~pyro_bnn.save_posterior` wrote with a `calibration`.
+
+    Returns:
+        The calibration, which gives the same intervals, sets or probabilities as before saving.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or holds no calibration.
+    """
+    content = read_state(_checks.path("path", path), KIND)
+    if CALIBRATION not in content:
+        raise ValueError(
+            f"{path} holds a posterior without a calibration; save it by `save_posterior(..., calibration=...)`."
+        )
+    try:
+        with understood(path, KIND):
+            return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))
+    except DamagedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"the calibration in {path} cannot be loaded: {error}") from error
+
+
 def load_posterior(
-    path: str | Path, model: BayesianModel | None, *, guide: nn.Module | Sequence[nn.Module] | None = None
+    path: str | Path,
+    model: Model,
+    *,
+    guide: nn.Module | Sequence[nn.Module] | None = None,
+    data: Sequence[object] | None = None,
 ) -> Posterior:
     """Load a posterior, and the parameters and buffers of its model, from a file; the file cannot run code.
 
@@ -80,24 +137,29 @@ def load_posterior(
     Args:
         path: A file written by :func:`save_posterior`.
         model: A model built like the saved one. It receives the saved parameters and buffers, and stays on its device.
-            Pass None for a posterior that was saved without a model.
+            Pass None for a posterior that was saved without a model. The latent variables of a Pyro model of your own
+            must have the saved names, shapes and supports.
         guide: Guide that receives the saved state; for an ensemble a list with one guide for each member that has a
             guide. By default guides are made from the file, which works for this package's guides and for Pyro's
-            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass any other guide.
+            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass any other guide,
+            and every guide of a Pyro model of your own.
+        data: For a Pyro model of your own, the arguments of a call, as in :func:`save_posterior`; other rows will do.
 
     Returns:
-        The posterior, on the device of the model, with its status and its history or statistics.
+        The posterior, on the device of the model, with its status and its history or statistics; its calibration, if
+        there is one, is read by :func:`~pyro_bnn.calibration.load_calibration`.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
     """
-    destination = Destination(model, _checked_guides(guide))
-    own = _record(model)
+    target = _Target(model, data)
+    destination = target.destination(_checked_guides(guide))
     content = read_state(_checks.path("path", path), KIND)
+    content.pop(CALIBRATION, None)
     try:
         with understood(path, KIND):
-            posterior = _restored(content, destination, own)
+            posterior = _restored(content, destination, target)
     except DamagedFileError:
         raise
     except ValueError as error:
@@ -108,11 +170,50 @@ def load_posterior(
     return posterior
 
 
-def _record(model: BayesianModel | None) -> ModelRecord | None:
-    if model is None:
-        return None
-    _checks.kind("model", model, BayesianModel, "a BayesianModel, or None for a posterior of another Pyro model")
-    return record_of(model)
+class _Target:
+    """A model, and its present record: `plain` of a :class:`BayesianModel`, `own` of another Pyro model."""
+
+    def __init__(self, model: Model, data: Sequence[object] | None) -> None:
+        if model is not None and (isinstance(model, (type, Posterior)) or not callable(model)):
+            got = _checks.described(model)
+            raise ValueError(f"`model` must be a BayesianModel, a Pyro model of your own, or None, got {got}.")
+        self.model = model if isinstance(model, BayesianModel) else None
+        self.plain = None if self.model is None else record_of(self.model)
+        is_own = model is not None and self.model is None
+        if data is not None and not is_own:
+            raise ValueError("`data` is for a Pyro model of your own; leave it out.")
+        self._sites = sites_of(model, data) if is_own and model is not None else None
+        self.own = None if self._sites is None or model is None else own_record(model, self._sites)
+        self.module = model if isinstance(model, nn.Module) else None
+
+    def described(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
+        """The record for a file, without what the posterior makes needless."""
+        if self.own is not None and not with_frozen:
+            raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
+        if self.plain is None or self.model is None:
+            return None
+        record = without(self.plain, self.model, posterior.pruned_sites)
+        return record if with_frozen else without_frozen(record, self.model)
+
+    def destination(self, guides: Sequence[nn.Module] | None) -> Destination:
+        """The destination of a posterior."""
+        return Destination(self.model, guides, own_sites=self._sites)
+
+    def state(self, file: Content) -> dict[str, Tensor]:
+        """The state in a file for the model, after all checks of the model; empty without one."""
+        if (file.model is None) != (self.plain is None) or (file.own is None) != (self.own is None):
+            kind = "a BayesianModel" if file.model else "a Pyro model of your own" if file.own else ""
+            raise ValueError(
+                f"it was saved with {kind}; pass one that was built like it as `model`." if kind
+                else "it was saved without a model; pass None as `model`."
+            )  # fmt: skip
+        if file.own is not None and self.own is not None:
+            require_same_own(file.own, self.own)
+            return file.own.state
+        if file.model is not None and self.model is not None and self.plain is not None:
+            require_same(file.model, self.plain)
+            return checked_state(file.model, self.model, self.plain)
+        return {}
 
 
 def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module] | None:
@@ -125,29 +226,20 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
     return guides
 
 
-def _restored(content: object, destination: Destination, own: ModelRecord | None) -> Posterior:
-    """The posterior in a file, after all checks; only `destination.pending` changes.
-
-    `own` is the record of the destination's model.
-    """
+def _restored(content: object, destination: Destination, target: _Target) -> Posterior:
+    """The posterior in a file, after all checks; only `destination.pending` changes."""
     file = record(Content, content, "file")
-    if (file.model is None) != (own is None):
-        raise ValueError(
-            "it was saved without a model; pass None as `model`." if file.model is None
-            else "it was saved with a model; pass one that was built like it as `model`."
-        )  # fmt: skip
-    state = {}
-    if file.model is not None and destination.model is not None and own is not None:
-        require_same(file.model, own)
-        state = checked_state(file.model, destination.model, own)
+    state = target.state(file)
     posterior = restored(file.posterior, destination)
+    if target.own is not None:
+        require_its_sites(posterior, target.own.sites)
     if destination.guides is not None and len(destination.pending) != len(destination.guides):
         raise ValueError(
             f"it holds {len(destination.pending)} guide(s) but `guide` has {len(destination.guides)}; "
             "pass one for each."
         )
-    if destination.model is not None:
-        destination.pending.append((destination.model, state))
+    if target.module is not None:
+        destination.pending.append((target.module, state))
     return posterior
 
 

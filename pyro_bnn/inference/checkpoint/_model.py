@@ -73,7 +73,7 @@ def without_frozen(record: ModelRecord, model: BayesianModel) -> ModelRecord:
 def _checksum(value: Tensor) -> str:
     """SHA-256 of the bytes of a tensor."""
     content = value.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return hashlib.sha256(content.numpy()).hexdigest()
+    return hashlib.sha256(content.numpy().data).hexdigest()
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
@@ -165,7 +165,7 @@ def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> 
             raise ValueError(f"it lacks `{name}` of the model; build the model like the saved one.")
         check_tensor(f"{name}` of the model in the file", state[name], value.shape, value.dtype)
     check_numbers("the model", state, own.state, {name for name, _ in model.named_buffers()})
-    fixed = state.get("likelihood.fixed_scale")
-    if fixed is not None and not bool((fixed > 0).all()):
-        raise ValueError(f"`likelihood.fixed_scale` of the model must be above 0, got {float(fixed.min()):.4g}.")
+    for name in (name for name in own.state if name.startswith("likelihood.fixed_")):
+        if bool((own.state[name] > 0).all()) and not bool((state[name] > 0).all()):
+            raise ValueError(f"`{name}` of the model must be above 0, got {float(state[name].min()):.4g}.")
     return state

@@ -1,6 +1,6 @@
 """Gauss-Newton matrices, their diagonals, and their Kronecker factors."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import reduce
 from typing import Any
@@ -10,7 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..._core.extras import optional
-from ..._core.inputs import Inputs, Pair, call, leaves, logits_of, map_inputs, num_rows, take
+from ..._core.inputs import (
+    Inputs,
+    Pair,
+    arguments_of,
+    call,
+    has_shared,
+    leaves,
+    logits_of,
+    map_inputs,
+    named_leaves,
+    num_rows,
+    take,
+)
 from ..._core.scope import filtered_warnings
 from ...modelling.likelihoods import (
     BernoulliLikelihood,
@@ -59,7 +71,8 @@ def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Mod
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full
-    return _diagonal_by_layer if acts_by_layers(net, x) else _diagonal
+    # With a shared input, the rows of a layer may be those of the input, such as the nodes of a graph.
+    return _diagonal_by_layer if not has_shared(x) and acts_by_layers(net, x) else _diagonal
 
 
 # --- the curvature in the outputs -------------------------------------------------------------------------------------
@@ -125,16 +138,17 @@ def _rows(net: nn.Module, x: Inputs, root: Tensor) -> Iterator[Tensor]:
 
 
 def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: Tensor) -> Tensor:
-    def of_row(values: dict[str, Tensor], row: Inputs, its_root: Tensor) -> Tensor:
-        one = map_inputs(lambda leaf: leaf[None], row)
-        arguments = (one,) if isinstance(one, Tensor) else () if isinstance(one, Mapping) else tuple(one)
-        named = dict(one) if isinstance(one, Mapping) else {}
+    def of_row(values: dict[str, Tensor], row: list[Tensor], its_root: Tensor) -> Tensor:
+        parts = iter(row)
+        one = map_inputs(lambda _: next(parts)[None], x, with_rows=True)
+        arguments, named = arguments_of(one)
         output: Any = logits_of(torch.func.functional_call(net, values, arguments, named))
         return its_root.mT @ output[0]
 
+    rows = [leaf for _, leaf in named_leaves("x", x, with_rows=True)]
     try:
         with filtered_warnings("ignore", "There is a performance drop"):  # for operations that vmap runs row by row
-            found = torch.func.vmap(torch.func.jacrev(of_row), in_dims=(None, 0, 0))(parameters, x, root)
+            found = torch.func.vmap(torch.func.jacrev(of_row), in_dims=(None, 0, 0))(parameters, rows, root)
     except RuntimeError:  # for example, recurrent layers do not support this
         return torch.stack([_jacobian(net, take(x, slice(n, n + 1)), root[n]) for n in range(len(root))])
     return torch.cat([part.flatten(2).detach() for part in found.values()], -1)
@@ -187,7 +201,7 @@ def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
     """
     output, calls = _watched(net, x)
-    if not all(len(some) == 1 and _is_known(layer, some[0][0]) for layer, some in calls.items()):
+    if not all(len(s) == 1 and len(s[0][0]) == len(root) and _is_known(layer, s[0][0]) for layer, s in calls.items()):
         return _diagonal(net, x, root)
     parameters = [p for p in net.parameters() if p.requires_grad]
     sums = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
@@ -294,6 +308,11 @@ def kronecker_curvature(
         kind = "classification" if is_of_classes else "regression"
         backend = library().CurvlinopsGGN(_OfOneInput(net), kind, dict_key_x="0")
         for x, y in batches:
+            if has_shared(x):
+                raise ValueError(
+                    "Kronecker factors need layers whose rows are those of the data, but a shared input may have other "
+                    'rows, such as the nodes of a graph; make only the last layer random, or use structure="diagonal".'
+                )
             if not total and not acts_by_layers(net, x):
                 raise ValueError(
                     "Kronecker factors need standard layers, but the gradients of the layers differ from those of the "

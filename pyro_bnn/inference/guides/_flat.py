@@ -228,4 +228,10 @@ def _are_alike(first: Site, second: Site) -> bool:
     a, b = first.transform, second.transform
     while isinstance(a, IndependentTransform) and isinstance(b, IndependentTransform):
         a, b = a.base_transform, b.base_transform
-    return (first.name, first.start.shape) == (second.name, second.start.shape) and bool(a == b)
+    is_same = bool(a == b) or (type(a) is type(b) and not _settings(a) and not _settings(b))  # Pyro's have no `==`
+    return (first.name, first.start.shape) == (second.name, second.start.shape) and is_same
+
+
+def _settings(transform: object) -> list[str]:
+    """Names of the public attributes of a transform."""
+    return [name for name in vars(transform) if not name.startswith("_")] if transform is not None else []

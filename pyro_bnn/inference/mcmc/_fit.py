@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, keeping
 from ..._core.fit_arguments import check_fit
-from ..._core.inputs import Inputs, as_inputs, as_targets
+from ..._core.inputs import Inputs, as_inputs, as_targets, unwrapped
 from ..._core.scope import EXCLUSIVE, Stream, outer_stacklevel
 from ...modelling.model import BayesianModel
 from ..guides import Init
@@ -234,7 +234,7 @@ def _arguments(data: object) -> tuple[Any, ...]:
             f"`data` must be the tuple of the model's arguments, such as (x, y), got {_checks.described(data)}; pass "
             "(x,) for a single one."
         )
-    return tuple(data)
+    return tuple(map(unwrapped, data))
 
 
 def _constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:

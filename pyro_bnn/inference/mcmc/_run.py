@@ -15,6 +15,7 @@ from tqdm import tqdm
 from ..._core import checks as _checks
 from ..._core.checkpointing import Keeper
 from ..._core.files import raw_bytes, read_state, understood
+from ..._core.inputs import Shared
 from ..._core.scope import Stream
 from ..joint import Potential
 from ._adaptation import AnyAdaptation
@@ -219,6 +220,8 @@ def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) 
 
 def digest(value: object) -> str:
     """Dtype, shape and SHA-256 of a tensor's content, as text; for a list or dictionary, of each of its entries."""
+    if isinstance(value, Shared):
+        return f"shared {digest(value.value)}"
     if isinstance(value, Mapping):
         return str({name: digest(part) for name, part in value.items()})
     if isinstance(value, list | tuple):

@@ -1,34 +1,46 @@
-"""Converts posteriors to plain data and back."""
+"""Converts posteriors and calibrations to plain data and back."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from ._calibration import Calibration
 from ._destination import Destination
 from ._posterior import Posterior
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Saved:
-    """Any posterior in a file: the name of its class, and the result of its :meth:`Posterior.to_record`."""
+    """A posterior or a calibration in a file: the name of its class, and the result of its `to_record`."""
 
     kind: str
     content: dict[str, Any]
 
 
-def saved(posterior: Posterior) -> Saved:
-    """The record of a posterior for a file; raises if it cannot be saved."""
-    return Saved(type(posterior).__name__, posterior.to_record())
+def saved(value: Posterior | Calibration) -> Saved:
+    """The record of a posterior or a calibration for a file; raises if it cannot be saved."""
+    return Saved(type(value).__name__, value.to_record())
 
 
 def restored(values: Saved, destination: Destination) -> Posterior:
-    """The posterior in a record, after checks; only `destination.pending` changes.
+    """The posterior in a record, after checks; only `destination.pending` changes."""
+    kind: type[Posterior] = _kind_of(values, Posterior)  # type: ignore[type-abstract]  # its subclasses are found
+    return kind.from_record(values.content, destination)
 
-    Any imported subclass of :class:`Posterior` is found by its name.
-    """
-    every = Posterior.__subclasses__()
+
+def restored_calibration(values: Saved) -> Calibration:
+    """The calibration in a record, after checks."""
+    kind: type[Calibration] = _kind_of(values, Calibration)  # type: ignore[type-abstract]
+    return kind.from_record(values.content)
+
+
+def _kind_of(values: Saved, base: type[T]) -> type[T]:
+    """The class of a record: any imported subclass of `base` is found by its name."""
+    every = base.__subclasses__()
     for kind in every:
         every += kind.__subclasses__()  # the loop also visits these
     kinds = {kind.__name__: kind for kind in every if "from_record" in vars(kind)}
     if values.kind not in kinds:
         raise ValueError(f"its kind must be one of {', '.join(sorted(kinds))}, got {values.kind!r}.")
-    return kinds[values.kind].from_record(values.content, destination)
+    return kinds[values.kind]

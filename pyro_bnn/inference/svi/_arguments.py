@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._core.inputs import as_inputs, as_targets, num_rows, shapes, to_device
+from ..._core.inputs import Shared, as_inputs, as_targets, num_rows, shapes, to_device
 
 Batch = tuple[Any, ...]
 """Arguments of the model. For a `BayesianModel` these are x, a tensor or nested tensors, and y, a tensor."""
@@ -49,16 +49,20 @@ class Arguments:
         return self._of_rows(["x", "y"], parts, if_empty)
 
     def _of_rows(self, names: list[str], parts: Sequence[object], if_empty: str) -> Batch:
-        batch = []
+        batch: list[Any] = []
+        first: tuple[str, Any] | None = None
         for name, part in zip(names, parts, strict=True):
             convert = as_targets if name == "y" else as_inputs
             batch.append(convert(name, part, self.like))
-            if num_rows(batch[-1], name) != num_rows(batch[0], names[0]):
+            if isinstance(batch[-1], Shared) and not self.paired:
+                continue
+            first = first or (name, batch[-1])
+            if num_rows(batch[-1], name) != num_rows(first[1], first[0]):
                 raise ValueError(
-                    f"`{names[0]}` and `{name}` must have the same number of rows, got shapes {shapes(batch[0])} and "
+                    f"`{first[0]}` and `{name}` must have the same number of rows, got shapes {shapes(first[1])} and "
                     f"{shapes(batch[-1])}."
                 )
-        if num_rows(batch[0]) == 0:
+        if num_rows(tuple(batch), "data") == 0:
             raise ValueError(if_empty)
         return tuple(to_device(part, self.device) for part in batch)
 
@@ -81,6 +85,8 @@ class Arguments:
             return to_device(part, self.device)
         if isinstance(part, np.ndarray):
             return to_device(as_inputs("batch", part, self.like), self.device)
+        if isinstance(part, Shared):
+            return Shared(self._argument(part.value))
         if isinstance(part, dict):
             return {key: self._argument(value) for key, value in part.items()}
         if type(part) in (tuple, list):

@@ -51,7 +51,7 @@ class Batches:
         arguments = Arguments(device, like, paired)
         if _is_whole(data):
             self.tensors = arguments.of_data(tuple(data))
-            rows = num_rows(self.tensors[0])
+            rows = num_rows(self.tensors)
             size = rows if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
             self.num_rows, self._batch_size = rows, min(size, rows)
             if self._batch_size < self._processes.count:

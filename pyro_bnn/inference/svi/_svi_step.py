@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..._core import checks as _checks
+from ..._core.inputs import unwrapped
 from ..._core.scope import EXCLUSIVE, own_parameters, short_errors
 from ...modelling.model import BayesianModel, random_paths, rest_frozen
 from ..estimators import ELBOS, Applied, Estimator
@@ -71,6 +72,8 @@ class SVIStep:
         weight = self._kl_weight if kl_weight is None else check_weight(kl_weight)
         if isinstance(self.model, BayesianModel):
             batch = _as_pair(self.model, batch, is_first=self._step is None)
+        else:
+            batch = unwrapped(batch)
         with EXCLUSIVE:
             return self.prepared(*batch)(batch, weight)
 
@@ -111,6 +114,7 @@ class SVIStep:
         if torch.is_inference_mode_enabled():
             raise ValueError("a step needs gradients; call it outside of `torch.inference_mode()`.")
         if self._step is None:
+            batch = batch if isinstance(self.model, BayesianModel) else unwrapped(batch)
             with short_errors(), own_parameters(self.model, self.guide):
                 self._step = self._prepare(batch)
             self._begin_together()

@@ -28,6 +28,7 @@ from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import FanInNormalPrior
+from ...results.calibration import set_aside
 from ...results.prediction import predict
 from ...scores.uncertainty import MixtureDensityPrediction, Prediction, RegressionPrediction
 from ._methods import METHODS, PARTIAL, WITH_KL, WITHOUT_VALIDATION, Settings, Task
@@ -161,29 +162,21 @@ class BNNEstimator(Settings):
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
         return self
 
-    def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[np.ndarray, np.ndarray | None]:
+    def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
         """The rows to fit, and the rows to calibrate on, or None; draws the seed of the fit.
 
         `unfit` says for each situation in which a fit cannot be calibrated whether the fit is in it.
         """
         self._seed = self._drawn_seed()
-        rows, fraction = np.arange(num_rows), self.calibration_fraction
+        fraction = self.calibration_fraction
         if fraction is None:
-            return rows, None
-        share = _checks.between_zero_and_one("calibration_fraction", fraction)
+            return [*range(num_rows)], None
         if given := [situation for situation, is_given in unfit.items() if is_given]:
             raise ValueError(
                 f"`calibration_fraction` must be None {given[0]}, got {fraction!r}; leave it out, or calibrate by "
                 "`pyro_bnn.calibration`."
             )
-        count = round(share * num_rows)
-        if not 1 <= count <= num_rows - 2:
-            raise ValueError(
-                f"`calibration_fraction` must leave a row to calibrate and two to fit, got {fraction!r} for {num_rows} "
-                "rows."
-            )
-        order = np.random.default_rng(self._seed).permutation(num_rows)
-        return np.sort(order[count:]), np.sort(order[:count])
+        return set_aside("calibration_fraction", num_rows, fraction, self._seed)
 
     def _drawn_seed(self) -> int:
         if self.random_state is None:

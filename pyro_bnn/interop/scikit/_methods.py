@@ -24,7 +24,7 @@ from ...inference.svi import OptimizerMaker, fit_svi, natural_gradient
 from ...inference.swag import SWAG
 from ...modelling.likelihoods import MixtureDensityLikelihood
 from ...modelling.model import BayesianModel
-from ...modelling.priors import Prior
+from ...modelling.priors import PriorLike
 
 INIT = NetworkInit(0.02)
 """Initial scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`. NUTS starts at draws from these Gaussians."""
@@ -68,7 +68,7 @@ class Settings(BaseEstimator):
     _: KW_ONLY
     method: str = "auto"
     activation: Callable[[], nn.Module] | str | None = None
-    prior: Prior | None = None
+    prior: PriorLike | None = None
     time_limit: float | None = None
     max_iter: int | None = None
     batch_size: int | None = None

@@ -58,7 +58,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes one.
-        prior: Prior of the weights; None means a Gaussian whose variance is inverse to the number of a unit's inputs.
+        prior: Prior of the weights, or a distribution of one real number; None means a Gaussian whose variance is
+            inverse to the number of a unit's inputs.
         time_limit: Seconds that ``"auto"`` may take on torch's threads, not counting compilation; the result then
             depends on the speed of the machine. None means about a minute of processor time for each thousand rows, at
             least 20 seconds and at most 5 minutes. The number of steps is then the same on every machine.
@@ -183,10 +184,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             self._mean, self._scale = counts if kind == "counts" else standard_units(y_all, weights)
         y_standard = (y_all - self._mean) / self._scale
         self._fit(x, y_standard, weights, designs, likelihoods, num_targets, is_part=is_part, is_next=is_next)
-        self._is_count = kind == "counts"
         if held_out is not None:
             prediction = self._predicted(held_out[0], keep_draws=False).as_kind(RegressionPrediction)
-            self._calibration = ConformalIntervals(prediction, (held_out[1] - self._mean) / self._scale)
+            y_held = (held_out[1] - self._mean) / self._scale
+            self._calibration = ConformalIntervals(prediction, y_held, is_count=kind == "counts")
         return self
 
     @overload
@@ -223,11 +224,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             tail = (1 - _checks.between_zero_and_one("level", level)) / 2
             return np.moveaxis(self.predict_quantile(X, [tail, 1 - tail]), 0, -1)
         ends = self._calibration.interval(self._prediction(X, RegressionPrediction, keep_draws=False), level)
-        ends = self._mean + self._scale * ends
-        if self._is_count:  # rounding keeps the same whole numbers inside
-            low, high = ends[0].ceil().clamp_min(0.0), ends[1].floor()
-            ends = torch.stack([low, torch.maximum(low, high)])
-        return np.moveaxis(self._shaped(ends), 0, -1)
+        return np.moveaxis(self._shaped(self._mean + self._scale * ends), 0, -1)
 
     def predict_quantile(self, X: ArrayLike, q: float | Sequence[float]) -> Floats:
         """Quantiles of an observation.

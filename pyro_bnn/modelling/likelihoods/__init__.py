@@ -1,14 +1,35 @@
-"""Likelihoods: each maps a network's output to the distribution of an observation."""
+"""Likelihoods: each maps a network's output to the distribution of an observation.
+
+:class:`DistributionLikelihood` takes any distribution; the others are for numbers with outliers, counts, proportions,
+ordered classes and censored values. Likelihoods for classes, Gaussian noise and simple counts are in `pyro_bnn` itself.
+"""
 
 from ._base import Likelihood as Likelihood
+from ._censored import Censored, Survival
 from ._classification import BernoulliLikelihood as BernoulliLikelihood
 from ._classification import CategoricalLikelihood as CategoricalLikelihood
+from ._counts import NegativeBinomial, ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
+from ._distribution import DistributionLikelihood
+from ._heavy_tails import Beta, StudentT
 from ._mixture import MixtureDensityLikelihood as MixtureDensityLikelihood
 from ._named import LIKELIHOOD_CHOICES as LIKELIHOOD_CHOICES
 from ._named import LIKELIHOODS as LIKELIHOODS
 from ._named import NOISE_PRIOR as NOISE_PRIOR
 from ._named import likelihoods_in_words as likelihoods_in_words
 from ._named import make_likelihood as make_likelihood
+from ._ordinal import Ordinal
 from ._regression import GaussianLikelihood as GaussianLikelihood
 from ._regression import HeteroscedasticGaussianLikelihood as HeteroscedasticGaussianLikelihood
 from ._regression import PoissonLikelihood as PoissonLikelihood
+
+__all__ = [
+    "Beta",
+    "Censored",
+    "DistributionLikelihood",
+    "NegativeBinomial",
+    "Ordinal",
+    "StudentT",
+    "Survival",
+    "ZeroInflatedNegativeBinomial",
+    "ZeroInflatedPoisson",
+]

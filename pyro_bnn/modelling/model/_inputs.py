@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.inputs import Inputs, leaves, named_leaves, num_rows, shapes
+from ..._core.inputs import Inputs, Shared, leaves, named_leaves, num_rows, shapes
 from ..likelihoods import CategoricalLikelihood, Likelihood
 
 
@@ -32,8 +32,11 @@ def check_input(x: Inputs, like: Tensor) -> None:
 
 
 def _require_tensors(name: str, x: object) -> None:
-    """Raise unless x is a tensor, or a tuple, list or dictionary of these, at any depth."""
+    """Raise unless x is a tensor, or a tuple, list or dictionary of these, shared or not, at any depth."""
     if isinstance(x, Tensor):
+        return
+    if isinstance(x, Shared):
+        _require_tensors(name, x.value)
         return
     if not isinstance(x, (tuple, list, Mapping)):
         raise ValueError(f"`{name}` must be a tensor, got {type(x).__name__}; pass several in a tuple or a dictionary.")
@@ -54,7 +57,7 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
     are_dense = _is_dense(x) and _is_dense(y)
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
-    if are_dense and (tuple(y.shape), y.device, len(y)) == (tuple(expected), device, len(x)):
+    if are_dense and (tuple(y.shape), y.device, len(y)) == (tuple(expected), device, len(x)):  # type: ignore[arg-type]
         return  # fast, since it runs at every step
     _checks.kind("y", y, Tensor, "a tensor")
     if y.device != device:

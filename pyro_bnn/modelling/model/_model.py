@@ -11,12 +11,12 @@ from pyro.nn.module import pyro_method
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.inputs import Inputs, map_inputs, num_rows
+from ..._core.inputs import Inputs, map_inputs, num_rows, take
 from ..._core.scope import eval_mode, local_param, seeded
 from ..._core.summary import Shown, Summary
 from ...scores.uncertainty import P_co
 from ..likelihoods import Likelihood
-from ..priors import WeightPrior
+from ..priors import PriorLike, as_prior
 from ._inputs import check_input, check_shapes, require_values
 from ._latents import LatentVariables
 from ._response import Interception, Response, respond
@@ -41,7 +41,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
     sites such as ``prior.0.scale``, drawn before the weights. The learnable numbers of a prior are parameters.
 
     A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as ``net(**x)``. Inputs
-    may be nested; all have N rows.
+    may be nested; all have N rows, except those in a :class:`~pyro_bnn.Shared`, which all rows share.
 
     The padding row of a random embedding is constant: the layer uses the row of `net`. The drawn row has no effect on
     the likelihood, so its posterior is its prior.
@@ -51,7 +51,8 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
-        prior: Prior of each selected parameter.
+        prior: Prior of each selected parameter. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``,
+            is the prior of each of its elements.
         likelihood: Distribution of y given the network's output; the model makes a copy.
         num_data: Number N of data points in the whole data set.
         where: Which parameters are random: a glob on site names, in which ``*`` is one component and ``**`` any number
@@ -76,13 +77,13 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         self,
         net: nn.Module,
         *,
-        prior: WeightPrior,
+        prior: PriorLike,
         likelihood: Likelihood[P_co],
         num_data: int,
         where: Rules = "**",
         exclude: Rules = (),
     ) -> None:
-        _checks.kind("prior", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
+        prior = as_prior("prior", prior)
         _checks.kind("likelihood", likelihood, Likelihood, "a Likelihood, such as CategoricalLikelihood()")
         num_data = _checks.at_least("num_data", num_data, 1)
         super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
@@ -113,7 +114,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         """
         response = self._observe(x)
         observed, y = (response.distribution, None) if y is None else response.observed(x, y, self.num_data)
-        observation = observed.to_event(len(response.target_shape) - 1)
+        observation = observed.to_event(len(observed.batch_shape) - response.num_lead - 1)
         with pyro.poutine.scale(scale=self.num_data / num_rows(x)), pyro.plate("data", num_rows(x), dim=-1):
             pyro.sample("obs", observation, obs=y)
         return response.output
@@ -176,7 +177,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         check_input(x, self.like)
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
-            first = map_inputs(lambda leaf: leaf[:1].clone(), x)  # the network may change it in place
+            first = map_inputs(torch.clone, take(x, slice(1)))  # the network may change it in place
             response = self._respond(self._likelihood.drawn(), weights, first)
             observed = num_rows(x), *response.target_shape[1:]
         check_shapes(self._likelihood, observed, x, y)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core import functional as _functional
 from ..._core.devices import reads_wait
-from ..._core.inputs import Inputs, num_rows, shapes
+from ..._core.inputs import Inputs, has_shared, num_rows, shapes
 from ..._core.reuse import Memory
 from ..likelihoods import Likelihood
 from ._inputs import check_shapes
@@ -79,7 +79,7 @@ class Response:
     @property
     def target_shape(self) -> tuple[int, ...]:
         """Shape of the targets, ``(N, ...)``."""
-        return tuple(self.distribution.batch_shape[self.num_lead :])
+        return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
         """The distribution, with the log-densities weighted as in a fit, and the converted targets, after checks."""
@@ -108,6 +108,11 @@ def respond(
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)
     interceptor, memory = interception.interceptor, interception.memory
+    if interceptor is not None and has_shared(x):
+        raise ValueError(
+            "an estimator draws noise for each row, but a shared input passes the same weights on to all rows "
+            f"({shapes(x)}); leave the estimator out."
+        )
     remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
     with remembered, nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
         output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)

@@ -14,4 +14,7 @@ from ._elementary import ScaleMixturePrior as ScaleMixturePrior
 from ._hierarchical import HierarchicalNormalPrior as HierarchicalNormalPrior
 from ._hierarchical import HorseshoePrior as HorseshoePrior
 from ._hierarchical import LearnedNormalPrior as LearnedNormalPrior
+from ._of_distribution import DistributionPrior as DistributionPrior
+from ._of_distribution import PriorLike as PriorLike
+from ._of_distribution import as_prior as as_prior
 from ._posterior import PosteriorPrior as PosteriorPrior

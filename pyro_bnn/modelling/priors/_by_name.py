@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.globs import matches
 from ._base import Prior, WeightPrior
+from ._of_distribution import PriorLike, as_prior
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class PriorByName(Prior):
 
     Args:
         priors: Prior of each glob, in order of precedence. In a glob, ``*`` is one component of a name, and ``**`` any
-            number of components.
+            number of components. A distribution of one real number is the prior of every element.
 
     Raises:
         ValueError: If `priors` is not a dict of priors. A parameter that matches no glob raises later.
@@ -27,7 +28,7 @@ class PriorByName(Prior):
         >>> prior = PriorByName({"net.**.bias": NormalPrior(1.0), "**": ScaleMixturePrior()})
     """
 
-    priors: Mapping[str, WeightPrior]
+    priors: Mapping[str, PriorLike]
 
     def __post_init__(self) -> None:
         _checks.kind("priors", self.priors, Mapping, 'a dict of priors by glob, such as {"**": NormalPrior()}')
@@ -35,13 +36,13 @@ class PriorByName(Prior):
             raise ValueError('`priors` must hold at least one glob, got none; begin with {"**": NormalPrior()}.')
         _checks.globs("priors", list(self.priors))
         for glob, prior in self.priors.items():
-            _checks.kind(f"priors[{glob!r}]", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
+            as_prior(f"priors[{glob!r}]", prior)
 
     def prior_of(self, name: str) -> WeightPrior:
         """The first prior whose glob matches a site name."""
         for glob, prior in self.priors.items():
             if matches(glob, name):
-                return prior
+                return as_prior(f"priors[{glob!r}]", prior)
         raise ValueError(f'no glob of {list(self.priors)} matches `{name}`; add a last entry "**" for all the rest.')
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:

@@ -7,16 +7,23 @@ References:
     Vovk et al. (2005), Algorithmic Learning in a Random World; Lei et al. (2018), https://arxiv.org/abs/1604.04173.
 """
 
+from ...inference.checkpoint import load_calibration
+from ...inference.posterior import Calibration
 from ._adaptive import AdaptiveIntervals
+from ._held_out import set_aside as set_aside
 from ._intervals import ConformalIntervals
 from ._intervals import IntervalScore as IntervalScore
+from ._quantile import fewest_rows as fewest_rows
+from ._quantile import rank_of as rank_of
 from ._scaling import SpreadFactor, Temperature
 from ._sets import ConformalSets
 
 __all__ = [
     "AdaptiveIntervals",
+    "Calibration",
     "ConformalIntervals",
     "ConformalSets",
     "SpreadFactor",
     "Temperature",
+    "load_calibration",
 ]

@@ -1,14 +1,39 @@
 """Conformal intervals for rows that arrive one after the other, and whose distribution may change."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.records import plain, record
+from ...inference.posterior import Calibration
 from ...scores.uncertainty import RegressionPrediction
-from ._quantile import deviations
+from ._kinds import deviations
 
 
-class AdaptiveIntervals:
+@dataclass
+class AdaptiveRecord:
+    """The state after the last row: its miss rate is the share of targets outside of the next interval."""
+
+    level: float
+    rate: float
+    num_scores: int | None
+    miss: float
+    scores: list[float]
+
+    def __post_init__(self) -> None:
+        _checks.between_zero_and_one("level", self.level)
+        _checks.positive("rate", self.rate)
+        if self.num_scores is not None:
+            _checks.at_least("num_scores", self.num_scores, 1)
+        if not all(score >= 0 for score in self.scores):
+            raise ValueError("`scores` must be numbers of at least 0, got others.")
+
+
+class AdaptiveIntervals(Calibration):
     r"""Intervals for a time series that contain the wanted share of targets in the long run, even under drift.
 
     After each row the level is corrected by whether its interval contained its target:
@@ -35,16 +60,12 @@ class AdaptiveIntervals:
     """
 
     def __init__(self, *, level: float = 0.9, rate: float = 0.01, num_scores: int | None = 500) -> None:
-        self._miss = 1 - _checks.between_zero_and_one("level", level)
-        self._rate = _checks.positive("rate", rate)
-        self._most = None if num_scores is None else _checks.at_least("num_scores", num_scores, 1)
-        self._now = self._miss
-        self._scores: list[float] = []
+        self._own = AdaptiveRecord(level, rate, num_scores, 1 - level, [])
 
     @property
     def level_now(self) -> float:
         """Level of the next interval: 1 or more means the whole line, 0 or less an empty interval."""
-        return 1 - self._now
+        return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":
         """Take the scores of earlier rows, without a change of the level.
@@ -79,23 +100,35 @@ class AdaptiveIntervals:
         for row, score in enumerate(_scores(prediction, y).tolist()):
             width = self._width()
             ends.append(self.interval(prediction[row : row + 1]))
-            self._now += self._rate * (self._miss - (score > width))
+            self._own.miss += self._own.rate * (1 - self._own.level - (score > width))
             self._keep([score])
         return torch.cat(ends, 1) if ends else torch.stack([prediction.mean] * 2)
 
     def _keep(self, scores: list[float]) -> None:
-        self._scores += scores
-        if self._most is not None:
-            del self._scores[: -self._most]
+        self._own.scores += scores
+        if self._own.num_scores is not None:
+            del self._own.scores[: -self._own.num_scores]
 
     def _width(self) -> float:
         """Largest score inside of the next interval."""
-        if self._now <= 0 or not self._scores:
+        if self._own.miss <= 0 or not self._own.scores:
             return float("inf")
-        if self._now >= 1:
+        if self._own.miss >= 1:
             return -float("inf")
-        scores = torch.tensor(self._scores, dtype=torch.float64)
-        return float(scores.quantile(1 - self._now, interpolation="higher"))
+        scores = torch.tensor(self._own.scores, dtype=torch.float64)
+        return float(scores.quantile(1 - self._own.miss, interpolation="higher"))
+
+    def to_record(self) -> dict[str, Any]:
+        """The state after the last row; see :meth:`Calibration.to_record`."""
+        found: dict[str, Any] = plain(self._own)
+        return found
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> "AdaptiveIntervals":
+        """See :meth:`Calibration.from_record`."""
+        found = cls.__new__(cls)
+        vars(found)["_own"] = record(AdaptiveRecord, values, "calibration")
+        return found
 
 
 def _scores(prediction: RegressionPrediction, y: Tensor) -> Tensor:

@@ -1,19 +1,38 @@
 """Conformal intervals of numbers."""
 
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.records import plain, record
+from ...inference.posterior import Calibration
 from ...scores.uncertainty import RegressionPrediction
-from ._quantile import conformal_quantile, deviations
+from ._kinds import check_scores, deviations, require_numbers
+from ._quantile import conformal_quantile
 
 IntervalScore = Literal["absolute", "scaled", "quantile"]
 INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 
-class ConformalIntervals:
+@dataclass(frozen=True)
+class IntervalRecord:
+    """The scores of the calibration rows, shape ``(n, *O)``; not those of ``"quantile"``, which depend on the level."""
+
+    score: str
+    is_count: bool
+    scores: Tensor
+
+    def __post_init__(self) -> None:
+        if self.score not in ("absolute", "scaled"):
+            raise ValueError(f"`score` must be 'absolute' or 'scaled', got {self.score!r}.")
+        check_scores(self.scores)
+
+
+class ConformalIntervals(Calibration):
     r"""Intervals that contain a new target with at least a given probability (split conformal prediction).
 
     With calibration rows :math:`(x_i, y_i)`, and a score :math:`s(x, y)` that is larger the less a target fits its
@@ -32,7 +51,10 @@ class ConformalIntervals:
         score: ``"absolute"`` uses :math:`|y - m(x)|`: all intervals of an output have the same width. ``"scaled"`` uses
             :math:`|y - m(x)| / \sigma(x)` with the predictive standard deviation: intervals are wide where the
             prediction is uncertain. ``"quantile"`` uses :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`
-            with the predictive quantiles, which needs `keep_draws`: it keeps the asymmetry of the prediction.
+            with the predictive quantiles, which needs `keep_draws`: it keeps the asymmetry of the prediction, and
+            cannot be saved.
+        is_count: Whether targets are counts. The ends are then whole numbers of at least 0, and the same counts are
+            inside.
 
     Raises:
         ValueError: If the score is unknown, or the targets do not fit the prediction.
@@ -56,26 +78,34 @@ class ConformalIntervals:
         True
     """
 
-    def __init__(self, prediction: RegressionPrediction, y: Tensor, *, score: IntervalScore = "scaled") -> None:
-        _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
+    def __init__(
+        self, prediction: RegressionPrediction, y: Tensor, *, score: IntervalScore = "scaled", is_count: bool = False
+    ) -> None:
+        require_numbers(prediction)
         if score not in INTERVAL_SCORES:
             raise ValueError(f"`score` must be one of {', '.join(map(repr, INTERVAL_SCORES))}, got {score!r}.")
-        self.score: IntervalScore = score
-        self._y = prediction.targets_like(y)
-        self._prediction = prediction if score == "quantile" else None
-        self._scores = None if score == "quantile" else (self._y - prediction.mean).abs() / _unit(prediction, score)
+        y, self._is_count = prediction.targets_like(y), _checks.flag("is_count", is_count)
+        self._shape = y.shape
+        self._own: IntervalRecord | tuple[RegressionPrediction, Tensor] = (prediction, y)
+        if score != "quantile":
+            self._own = IntervalRecord(score, is_count, (y - prediction.mean).abs() / _unit(prediction, score))
+
+    @property
+    def score(self) -> str:
+        """The score: ``"absolute"``, ``"scaled"`` or ``"quantile"``."""
+        return self._own.score if isinstance(self._own, IntervalRecord) else "quantile"
 
     @property
     def num_rows(self) -> int:
         """Number of calibration rows."""
-        return len(self._y)
+        return self._shape[0]
 
     def interval(self, prediction: RegressionPrediction, level: float = 0.9) -> Tensor:
         """Lower and upper ends for new rows.
 
         Args:
             prediction: Prediction of the rows, by the same model and posterior as that of the calibration rows; with
-                `keep_draws` for the score ``"quantile"``.
+                `keep_draws` for the score ``"quantile"``. For ``"scaled"`` it may be in other units.
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
@@ -85,24 +115,52 @@ class ConformalIntervals:
         Raises:
             ValueError: If there are too few calibration rows for the level.
         """
-        _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
-        if prediction.mean.shape[1:] != self._y.shape[1:]:
+        require_numbers(prediction)
+        if prediction.mean.shape[1:] != self._shape[1:]:
             raise ValueError(
-                f"`prediction` must have outputs of shape {_checks.shape(self._y[0])}, as in the calibration, got "
+                f"`prediction` must have outputs of shape {(*self._shape[1:],)}, as in the calibration, got "
                 f"{_checks.shape(prediction.mean[0])}."
             )
-        if self._scores is not None:
-            half = conformal_quantile(self._scores, level) * _unit(prediction, self.score)
+        if isinstance(self._own, IntervalRecord):
+            half = conformal_quantile(self._own.scores.to(prediction.mean.device), level)
+            half = half * _unit(prediction, self._own.score)
             rounding = 4 * torch.finfo(half.dtype).eps  # a target that is on the edge stays inside
             half = half * (1 + rounding) + rounding * prediction.mean.abs()
-            return torch.stack([prediction.mean - half, prediction.mean + half])
-        assert self._prediction is not None
+            low, high = prediction.mean - half, prediction.mean + half
+        else:
+            low, high = self._moved_quantiles(*self._own, prediction, level)
+        if self._is_count:
+            low, high = low.ceil().clamp_min(0.0), high.floor()
+            high = torch.maximum(low, high)
+        return torch.stack([low, high])
+
+    @staticmethod
+    def _moved_quantiles(
+        held_out: RegressionPrediction, y: Tensor, prediction: RegressionPrediction, level: float
+    ) -> tuple[Tensor, Tensor]:
         tail = (1 - _checks.between_zero_and_one("level", level)) / 2
-        low, high = self._prediction.quantile([tail, 1 - tail])
-        margin = conformal_quantile(torch.maximum(low - self._y, self._y - high), level)
+        low, high = held_out.quantile([tail, 1 - tail])
+        margin = conformal_quantile(torch.maximum(low - y, y - high), level)
         low, high = prediction.quantile([tail, 1 - tail])
         middle = (low + high) / 2
-        return torch.stack([torch.minimum(low - margin, middle), torch.maximum(high + margin, middle)])
+        return torch.minimum(low - margin, middle), torch.maximum(high + margin, middle)
+
+    def to_record(self) -> dict[str, Any]:
+        """The scores; see :meth:`Calibration.to_record`."""
+        if not isinstance(self._own, IntervalRecord):
+            raise ValueError(
+                'intervals of the score "quantile" need all draws of the calibration rows, which a file does not hold; '
+                'choose score="scaled" or "absolute".'
+            )
+        found: dict[str, Any] = plain(self._own)
+        return found
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> "ConformalIntervals":
+        """See :meth:`Calibration.from_record`."""
+        own, found = record(IntervalRecord, values, "calibration"), cls.__new__(cls)
+        vars(found).update(_own=own, _shape=own.scores.shape, _is_count=own.is_count)
+        return found
 
 
 def _unit(prediction: RegressionPrediction, score: str) -> Tensor:

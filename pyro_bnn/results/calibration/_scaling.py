@@ -1,23 +1,26 @@
 """Corrections of predictions by one number, learned from held-out rows."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.records import plain, record
+from ...inference.posterior import Calibration
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
-from ._quantile import deviations
-from ._sets import prediction_labels, require_classes
+from ._kinds import deviations, prediction_labels, require_classes
 
 LOWEST, HIGHEST = 0.02, 50.0
 """Heuristic: range of the temperatures that are searched."""
 
 
 @dataclass(frozen=True)
-class Temperature:
+class Temperature(Calibration):
     r"""Class probabilities raised to a power: :math:`p_c^{1/T} / \sum_k p_k^{1/T}`.
 
     A temperature T above 1 makes them less certain. The order of the classes does not change.
@@ -64,6 +67,16 @@ class Temperature:
         """Corrected class probabilities, shape (N, C)."""
         return _log_probs(probs, self.value).exp().to(probs.dtype)
 
+    def to_record(self) -> dict[str, Any]:
+        """See :meth:`Calibration.to_record`."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> "Temperature":
+        """See :meth:`Calibration.from_record`."""
+        return record(cls, values, "calibration")
+
 
 def _log_probs(probs: Tensor, temperature: float) -> Tensor:
     """Logarithms of the corrected probabilities; finite also for a class whose probability was rounded to 0."""
@@ -71,7 +84,7 @@ def _log_probs(probs: Tensor, temperature: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SpreadFactor:
+class SpreadFactor(Calibration):
     """Predictive standard deviations times a factor for each output.
 
     Args:
@@ -79,6 +92,11 @@ class SpreadFactor:
     """
 
     value: Tensor
+
+    def __post_init__(self) -> None:
+        _checks.finite("value", _checks.real_tensor("value", self.value))
+        if bool((self.value < 0).any()):
+            raise ValueError(f"`value` must be factors of at least 0, got {float(self.value.min()):.4g}.")
 
     @classmethod
     def fit(cls, prediction: RegressionPrediction, y: Tensor) -> "SpreadFactor":
@@ -95,4 +113,15 @@ class SpreadFactor:
 
     def sd(self, prediction: RegressionPrediction) -> Tensor:
         """The corrected standard deviations of a prediction, shape ``(N, *O)``."""
-        return (self.value * deviations(prediction)).to(prediction.mean.dtype)
+        sd = deviations(prediction)
+        return (self.value.to(sd.device) * sd).to(prediction.mean.dtype)
+
+    def to_record(self) -> dict[str, Any]:
+        """See :meth:`Calibration.to_record`."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> "SpreadFactor":
+        """See :meth:`Calibration.from_record`."""
+        return record(cls, values, "calibration")

@@ -1,18 +1,69 @@
 """Conformal sets of classes."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.records import plain, record
 from ..._core.scope import seeded
+from ...inference.posterior import Calibration
 from ...scores.uncertainty import ClassificationPrediction
+from ._kinds import check_scores, prediction_labels, require_classes
 from ._quantile import conformal_quantile
 
 MIXING = 1e7
 """Scale of the factors that turn the probabilities of a row into its U: the digits after the point look random."""
 
 
-class ConformalSets:
+@dataclass(frozen=True)
+class SetScore:
+    """What determines the scores of classes; see :class:`ConformalSets`."""
+
+    penalty: float
+    num_free: int
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        _checks.not_negative("penalty", self.penalty)
+        _checks.at_least("num_free", self.num_free, 0)
+        if self.seed is not None:
+            _checks.seed(self.seed)
+
+    def of(self, probs: Tensor) -> Tensor:
+        """The score of each class, shape (N, C)."""
+        ordered, order = probs.sort(stable=True, dim=1, descending=True)
+        fraction = torch.ones_like(probs[:, :1])
+        if self.seed is not None:
+            with seeded(self.seed, torch.device("cpu")):  # the same numbers on all devices
+                factors = torch.rand(probs.shape[1], 1, dtype=torch.float64, device="cpu") * MIXING
+            fraction = (probs.double() @ factors.to(probs.device)).frac().to(probs.dtype)
+        rank = torch.arange(1, probs.shape[1] + 1, device=probs.device)
+        scores = ordered.cumsum(1) - (1 - fraction) * ordered + self.penalty * (rank - self.num_free).clamp_min(0)
+        return torch.empty_like(probs).scatter_(1, order, scores)
+
+
+@dataclass(frozen=True)
+class SetRecord:
+    """The scores of the labels of the calibration rows, shape (n,)."""
+
+    rule: SetScore
+    num_classes: int
+    scores: Tensor
+
+    def __post_init__(self) -> None:
+        check_scores(self.scores)
+        if self.scores.dim() != 1 or self.num_classes < 1:
+            raise ValueError(
+                f"`scores` must have shape (n,) and `num_classes` must be at least 1, got {_checks.shape(self.scores)} "
+                f"and {self.num_classes}."
+            )
+
+
+class ConformalSets(Calibration):
     r"""Sets of classes that contain the label of a new row with at least a given probability.
 
     With classes in the order of their predicted probabilities, :math:`p_{(1)} \ge p_{(2)} \ge \dots`, the score of the
@@ -51,18 +102,14 @@ class ConformalSets:
         num_free: int = 1,
         seed: int | None = None,
     ) -> None:
-        self._penalty = _checks.not_negative("penalty", penalty)
-        self._num_free = _checks.at_least("num_free", num_free, 0)
-        self._seed = seed if seed is None else _checks.seed(seed)
-        labels = prediction_labels(prediction, y)
-        self._num_classes = prediction.probs.shape[1]
-        scores = self._scores(prediction.probs)
-        self._of_labels = scores.gather(1, labels[:, None])[:, 0]
+        labels, rule = prediction_labels(prediction, y), SetScore(penalty, num_free, seed)
+        scores = rule.of(prediction.probs).gather(1, labels[:, None])[:, 0]
+        self._own = SetRecord(rule, prediction.probs.shape[1], scores)
 
     @property
     def num_rows(self) -> int:
         """Number of calibration rows."""
-        return len(self._of_labels)
+        return len(self._own.scores)
 
     def sets(self, prediction: ClassificationPrediction, level: float = 0.9) -> Tensor:
         """The set of each new row.
@@ -78,50 +125,25 @@ class ConformalSets:
             ValueError: If there are too few calibration rows for the level.
         """
         require_classes(prediction)
-        if prediction.probs.shape[1] != self._num_classes:
+        if prediction.probs.shape[1] != self._own.num_classes:
             raise ValueError(
-                f"`prediction` must have {self._num_classes} classes, as in the calibration, got "
+                f"`prediction` must have {self._own.num_classes} classes, as in the calibration, got "
                 f"{prediction.probs.shape[1]}."
             )
-        scores = self._scores(prediction.probs)
-        found = scores <= conformal_quantile(self._of_labels, level)
-        if self._seed is None:
+        limit = conformal_quantile(self._own.scores.to(prediction.probs.device), level)
+        found = self._own.rule.of(prediction.probs) <= limit
+        if self._own.rule.seed is None:
             found.scatter_(1, prediction.probs.argmax(1, keepdim=True), True)
         return found
 
-    def _scores(self, probs: Tensor) -> Tensor:
-        """The score of each class, shape (N, C)."""
-        ordered, order = probs.sort(stable=True, dim=1, descending=True)
-        fraction = torch.ones_like(probs[:, :1])
-        if self._seed is not None:
-            with seeded(self._seed, probs.device):
-                factors = torch.rand(probs.shape[1], 1, dtype=torch.float64, device=probs.device) * MIXING
-            fraction = (probs.double() @ factors).frac().to(probs.dtype)
-        rank = torch.arange(1, probs.shape[1] + 1, device=probs.device)
-        scores = ordered.cumsum(1) - (1 - fraction) * ordered + self._penalty * (rank - self._num_free).clamp_min(0)
-        return torch.empty_like(probs).scatter_(1, order, scores)
+    def to_record(self) -> dict[str, Any]:
+        """The scores; see :meth:`Calibration.to_record`."""
+        found: dict[str, Any] = plain(self._own)
+        return found
 
-
-def require_classes(prediction: ClassificationPrediction) -> None:
-    """Raise a `ValueError` unless the prediction has one label for each row."""
-    _checks.kind("prediction", prediction, ClassificationPrediction, "a prediction of classes, made by predict")
-    if prediction.probs.dim() != 2:
-        raise ValueError(
-            f"`prediction` must have one label for each row, got probabilities of shape "
-            f"{_checks.shape(prediction.probs)}; take one output at a time."
-        )
-
-
-def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor:
-    """Labels of the rows of a prediction as integers, shape (N,)."""
-    require_classes(prediction)
-    if _checks.tensor("y", y).is_floating_point() and bool((y != y.round()).any()):
-        raise ValueError("`y` must be whole numbers, the labels, got others.")
-    labels, (num_rows, num_classes) = y.long(), prediction.probs.shape
-    if labels.shape != (num_rows,):
-        raise ValueError(f"`y` must have shape ({num_rows},), got {_checks.shape(labels)}.")
-    if bool(((labels < 0) | (labels >= num_classes)).any()):
-        raise ValueError(
-            f"`y` must be labels from 0 to {num_classes - 1}, got some from {int(labels.min())} to {int(labels.max())}."
-        )
-    return labels.to(prediction.probs.device)
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> "ConformalSets":
+        """See :meth:`Calibration.from_record`."""
+        found = cls.__new__(cls)
+        vars(found)["_own"] = record(SetRecord, values, "calibration")
+        return found

@@ -11,15 +11,17 @@ from ..._core.inputs import Inputs, as_inputs, as_targets, leaves, num_rows
 from ...inference.guides import GuidePosterior
 from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel
-from ..prediction import predict
+from ...scores.uncertainty import Prediction
+from ..prediction import predict, require_model
 from ._result import Comparison, Scores
 from ._summary import NUM_GROUPS, summarise
 
-Entry = Posterior | Callable[..., object] | tuple[BayesianModel, Posterior]
+Model = BayesianModel | Callable[..., object]
+Entry = Posterior | Callable[..., object] | tuple[Model, Posterior]
 
 
 def compare(
-    model: BayesianModel,
+    model: Model,
     posteriors: Mapping[str, Entry],
     x: Inputs,
     *,
@@ -42,9 +44,10 @@ def compare(
     standard errors are up to 1.7 times too large; at much larger distances the standard errors are right.
 
     Args:
-        model: The model of the posteriors.
+        model: The model of the posteriors: a :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own with one
+            observed site, whose distribution is compared.
         posteriors: The methods by name, each a posterior or guide; or a pair (model, posterior) for a posterior of
-            another model.
+            another model, of either kind.
         x: Inputs, shape (N, ...).
         y: Targets at x, for the NLL, and coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
@@ -63,8 +66,9 @@ def compare(
         Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.
     """
     num_samples = _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
-    x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
+    require_model(model)
+    like = model.like if isinstance(model, BayesianModel) else None
+    x, y = as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
     seed = None if seed is None else _checks.seed(seed)
     _checks.kind("posteriors", posteriors, Mapping, 'a dict of posteriors by name, such as {"NUTS": a, "guide": b}')
     for name in posteriors:
@@ -78,7 +82,7 @@ def compare(
             _checks.at_least(f"the number of draws that {name!r} stores", posterior.num_stored, 2 * NUM_GROUPS)
     seed = int(torch.randint(2**62, ())) if seed is None else seed
     seeds = torch.randint(2**62, (len(entries),), generator=torch.Generator().manual_seed(seed)).tolist()
-    predictions = {
+    predictions: dict[str, Prediction] = {
         name: predict(
             its_model,
             posterior,
@@ -120,12 +124,12 @@ def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]
     return dict(regions)
 
 
-def _entry(name: str, entry: object, model: BayesianModel) -> tuple[BayesianModel, Posterior]:
+def _entry(name: str, entry: object, model: Model) -> tuple[Model, Posterior]:
     """The model and the posterior of an entry."""
     its_model, posterior = entry if isinstance(entry, tuple) and len(entry) == 2 else (model, entry)
     if not isinstance(posterior, Posterior) and callable(posterior) and not isinstance(posterior, BayesianModel):
         posterior = GuidePosterior(posterior)
-    if not isinstance(its_model, BayesianModel) or not isinstance(posterior, Posterior):
+    if not callable(its_model) or not isinstance(posterior, Posterior):
         raise ValueError(
             f"`posteriors[{name!r}]` must be a posterior, a guide, or a pair (model, posterior), got "
             f"{type(entry).__name__}."

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.scope import seeded
 from ...scores.metrics import interval_coverage
-from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from ...scores.uncertainty import CensoredPrediction, ClassificationPrediction, Prediction, RegressionPrediction
 from ._result import Estimate
 
 NUM_GROUPS = 20
@@ -118,7 +118,7 @@ class NumberSummary:
             "epistemic sd": over_points(prediction.epistemic.sqrt()),
             "total sd": over_points(prediction.total.sqrt()),
         }
-        if y is not None:
+        if y is not None and not isinstance(prediction, CensoredPrediction):  # whose targets may be cut off
             for probability in COVERAGES:
                 lower, upper = prediction.quantile([0.5 - probability / 2, 0.5 + probability / 2])
                 covered = interval_coverage(lower, upper, y[mask])

@@ -1,89 +1,170 @@
-"""Prediction by a user's Pyro model: its return value, over draws of its latent variables."""
+"""Prediction by a user's Pyro model: its observed site, or its return value, over draws of its latent variables."""
 
-from collections.abc import Callable
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from pyro import poutine
+from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution
 
 from ..._core import checks as _checks
-from ..._core.inputs import as_inputs
+from ..._core.inputs import as_inputs, as_targets, num_rows, unwrapped
+from ..._core.reflection import unwrap
 from ..._core.scope import EXCLUSIVE, Stream, eval_mode, own_parameters, short_errors
+from ...inference.guides import FlatGuide
 from ...inference.posterior import Draw, Posterior
-from ...scores.uncertainty import RunningMoments, ValuePrediction
+from ...modelling.distributions import NormalMixture
+from ...scores.uncertainty import (
+    Accumulator,
+    ClassAccumulator,
+    MixtureAccumulator,
+    MomentAccumulator,
+    Prediction,
+    RunningMoments,
+    ValuePrediction,
+)
+
+RETURN = "_RETURN"
+"""Pyro's name for the return value of a model, as in `Predictive(return_sites=["_RETURN"])`."""
 
 
-def predict_values(
-    model: Callable[..., Any], posterior: Posterior, x: Any, *, num_samples: int, keep_draws: bool, seed: int | None
-) -> ValuePrediction:
-    """The mean and the variance of what a Pyro model returns, over draws from a posterior.
+def predict_own(
+    model: Callable[..., Any],
+    posterior: Posterior,
+    x: Any,
+    *,
+    num_samples: int,
+    y: Any,
+    site: str | None,
+    keep_draws: bool,
+    seed: int | None,
+) -> Prediction:
+    """The prediction of a Pyro model, over draws from a posterior; see :func:`predict`.
 
     The model is called without its observations: as ``model(x)``, or as ``model(*x)`` if x is a tuple.
     """
-    found = as_inputs("x", x)
+    inputs = as_inputs("x", x)
+    found, rows = unwrapped(inputs), num_rows(inputs)
     arguments = found if isinstance(found, tuple) else (found,)
+    targets = None if y is None else as_targets("y", y)
     with EXCLUSIVE:
         stream = Stream(seed)
     source = posterior.draws(num_samples, *arguments)
-    values: list[Tensor] = []
-    moments = RunningMoments()
+    total: _Sum | None = None
     for _ in range(num_samples):
         with stream, torch.no_grad():
-            value = _returned(model, next(source), arguments)
-        if keep_draws:
-            values.append(value)
-        moments.add(value.double()[None])
-    mean, variance = moments.mean.to(value.dtype), moments.variance
-    if bool(mean.isnan().any()):
+            draw = next(source)
+            trace = _traced(model, draw, arguments)
+            if total is None:
+                total = _sum_of(model, trace, draw, rows, site, targets, keep=keep_draws)
+            total.add(trace.nodes)
+    assert total is not None
+    prediction = total.prediction()
+    if bool(prediction.expectation.isnan().any()):
         raise ValueError(
-            "`model` must return numbers, got NaN for some draws; look for a division by zero, or a logarithm of a "
+            "`model` must give numbers, got NaN for some draws; look for a division by zero, or a logarithm of a "
             "negative number."
         )
-    variance = None if variance is None else variance.to(value.dtype)
-    return ValuePrediction(num_samples, None, mean, variance, torch.stack(values) if values else None)
+    return prediction
 
 
-def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Tensor:
-    """The model's return value, given values of its latent variables."""
+def require_model(model: object) -> None:
+    """Raise unless `model` is a BayesianModel, or may be a Pyro model."""
+    if isinstance(model, (type, Posterior, FlatGuide, AutoGuide)) or not callable(model):
+        raise ValueError(
+            f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose observed "
+            "site or return value is then predicted."
+        )
+
+
+def _traced(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Any:
+    """A call of the model, given values of its latent variables."""
     net = model if isinstance(model, nn.Module) else nn.Module()
     conditioned = poutine.trace(poutine.condition(model, data=draw))
     with short_errors(), own_parameters(model), poutine.block(), eval_mode(net):
         try:
-            trace: Any = conditioned.get_trace(*arguments)
+            return prune_subsample_sites(conditioned.get_trace(*arguments))
         except TypeError as error:
             raise ValueError(
                 "`model` must be a BayesianModel, or a Pyro model that can be called without its observations, as "
                 f"`model(x, y=None)`; the call failed: {error}."
             ) from error
-    value = trace.nodes["_RETURN"]["value"]
-    if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0 or len(value) == 0:
-        raise ValueError(
-            "`model` must return the values to predict, a tensor of floats with one row per input, got "
-            f"{_checks.described(value)}."
-        )
-    if not any(name in trace.nodes for name in draw):
+
+
+# --- which site is predicted ------------------------------------------------------------------------------------------
+
+
+def _sum_of(
+    model: object, trace: Any, draw: Draw, rows: int, site: str | None, y: Tensor | None, *, keep: bool
+) -> "_Sum":
+    """The running sum of the predicted site, after all checks of the first draw."""
+    nodes: dict[str, Any] = trace.nodes
+    if not any(name in nodes for name in draw):
         raise ValueError(
             f"`model` must be a BayesianModel, got {_checks.described(model)}, which draws none of {list(draw)[:5]}; "
             "or pass the Pyro model of the posterior."
         )
-    _require_latents(trace, draw, len(value))
-    return value.detach()
+    _require_latents(nodes, draw, rows)
+    sites = {name: node for name, node in nodes.items() if node["type"] == "sample" and name not in draw}
+    observed = [name for name, node in sites.items() if not node["is_observed"] and node["fn"].shape()[:1] == (rows,)]
+    if site is None:
+        site = observed[0] if len(observed) == 1 else RETURN
+    if site != RETURN and site not in sites:
+        raise ValueError(
+            f"`site` must be an observed site of the model ({', '.join(sites) or 'there is none'}) or {RETURN!r}, the "
+            f"return value, got {site!r}."
+        )
+    if site == RETURN:
+        _require_values(nodes[RETURN]["value"], rows)
+        if y is not None:
+            raise ValueError(
+                f"`y` needs an observed site, whose density is evaluated, but the return value is predicted; name one "
+                f"of {observed} as `site`, or leave `y` out."
+            )
+        return _Values(site, keep=keep)
+    distribution = nodes[site]["fn"]
+    if distribution.shape()[:1] != (rows,):
+        raise ValueError(
+            f"the site `{site}` must have one row for each of {rows} inputs, got shape {tuple(distribution.shape())}."
+        )
+    y = None if y is None else _checked_targets(site, nodes[site], y)
+    accumulator = _accumulator_of(unwrap(distribution))
+    return _Drawn(site, y, keep=keep) if accumulator is None else _Observed(site, y, accumulator, keep=keep)
 
 
-def _require_latents(trace: Any, draw: Draw, num_rows: int) -> None:
+def _accumulator_of(distribution: Distribution) -> Accumulator | None:
+    """The running sum for an elementwise distribution; None if it has neither classes, nor finite moments."""
+    if isinstance(distribution, (Categorical, Bernoulli)):
+        return ClassAccumulator()
+    if isinstance(distribution, NormalMixture):
+        return MixtureAccumulator()
+    try:
+        has_moments = bool(distribution.mean.isfinite().all() and distribution.variance.isfinite().all())
+    except NotImplementedError:
+        return None
+    return MomentAccumulator() if has_moments and not distribution.event_shape else None
+
+
+def _require_latents(nodes: Mapping[str, Any], draw: Draw, num_rows: int) -> None:
     """Raise unless the names and shapes in a draw are those of the model's latent variables.
 
     A sample site in a plate, or with an axis of one element per row, counts as an observation.
     """
-    drawn: Any = prune_subsample_sites(trace).nodes
-    nodes = {name: node for name, node in drawn.items() if node["type"] == "sample"}
+    nodes = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
     missing = [
         name
         for name, node in nodes.items()
-        if not node["is_observed"] and not node["cond_indep_stack"] and num_rows not in node["value"].shape
+        if name not in draw
+        and not node["is_observed"]
+        and not node["cond_indep_stack"]
+        and num_rows not in node["value"].shape
     ]
     for names, problem in ((unknown, "has values of {}, which the model does not draw"), (missing, "lacks {}")):
         if names:
@@ -96,3 +177,116 @@ def _require_latents(trace: Any, draw: Draw, num_rows: int) -> None:
 
 def _refuse(problem: str) -> NoReturn:
     raise ValueError(f"the posterior belongs to another model: it {problem}; pass the model that was fitted.")
+
+
+def _require_values(value: object, rows: int) -> None:
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape[:1] != (rows,):
+        got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
+        raise ValueError(
+            "`model` must have one observed site with a row for each input, or return the values to predict, a tensor "
+            f"of floats with {rows} rows, got {got}."
+        )
+
+
+def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
+    """Targets with the dtype and device of the site's values, if they are possible."""
+    distribution, value = node["fn"], node["value"]
+    if y.shape != distribution.shape():
+        raise ValueError(
+            f"`y` must have the shape of the site `{site}`, {tuple(distribution.shape())}, got {_checks.shape(y)}."
+        )
+    if y.is_floating_point() and not value.is_floating_point():
+        raise ValueError(f"`y` must hold whole numbers, as the site `{site}` does, got {y.dtype}; call `y.long()`.")
+    _checks.finite("y", y)
+    y = y.to(value)
+    possible = distribution.support.check(y)
+    if not bool(possible.all()):
+        raise ValueError(
+            f"`y` must be possible values of the site `{site}`, got {int((~possible).sum())} outside of "
+            f"{distribution.support}; check the targets."
+        )
+    return y
+
+
+# --- sums over draws --------------------------------------------------------------------------------------------------
+
+
+class _Sum(ABC):
+    """A running sum over draws of the predictions at one site of a model."""
+
+    def __init__(self, site: str, y: Tensor | None = None, *, keep: bool) -> None:
+        self._site, self._y, self._keep = site, y, keep
+        self._count = 0
+        self._log_density: Tensor | None = None
+
+    def add(self, nodes: Mapping[str, Any]) -> None:
+        """Add a call of the model."""
+        node = nodes[self._site]
+        self._add(node)
+        self._count += 1
+        if self._y is not None:
+            log_prob = node["fn"].log_prob(self._y).reshape(len(self._y), -1).sum(-1)  # (N,)
+            previous = self._log_density
+            self._log_density = log_prob if previous is None else torch.logaddexp(previous, log_prob)
+
+    def prediction(self) -> Prediction:
+        """The prediction from all draws."""
+        density = None if self._log_density is None else self._log_density - math.log(self._count)
+        return replace(self._mean(density), targets=self._y)
+
+    @abstractmethod
+    def _add(self, node: Any) -> None: ...
+
+    @abstractmethod
+    def _mean(self, log_density: Tensor | None) -> Prediction: ...
+
+
+class _Observed(_Sum):
+    """Of the distribution of an observed site."""
+
+    def __init__(self, site: str, y: Tensor | None, accumulator: Accumulator, *, keep: bool) -> None:
+        super().__init__(site, y, keep=keep)
+        self._accumulator = accumulator
+
+    def _add(self, node: Any) -> None:
+        self._accumulator.add(unwrap(node["fn"]), keep=self._keep)
+
+    def _mean(self, log_density: Tensor | None) -> Prediction:
+        return self._accumulator.prediction(log_density)
+
+
+class _Values(_Sum):
+    """Of the return value of a model."""
+
+    def __init__(self, site: str, y: Tensor | None = None, *, keep: bool) -> None:
+        super().__init__(site, y, keep=keep)
+        self._moments, self._kept = RunningMoments(), list[Tensor]()
+
+    def _add(self, node: Any) -> None:
+        value = self._value(node).detach()
+        self._dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
+        self._moments.add(value.double()[None])
+        if self._keep:
+            self._kept.append(value.to(self._dtype))
+
+    def _value(self, node: Any) -> Tensor:
+        value: Tensor = node["value"]
+        return value
+
+    def _mean(self, log_density: Tensor | None) -> Prediction:
+        variance = self._moments.variance
+        return ValuePrediction(
+            num_samples=self._count,
+            log_density=log_density,
+            mean=self._moments.mean.to(self._dtype),
+            variance_of_values=None if variance is None else variance.to(self._dtype),
+            values=torch.stack(self._kept) if self._kept else None,
+        )
+
+
+class _Drawn(_Values):
+    """Of observations, one drawn for each draw of the latent variables."""
+
+    def _value(self, node: Any) -> Tensor:
+        value: Tensor = node["fn"].sample() if node["is_observed"] else node["value"]
+        return value

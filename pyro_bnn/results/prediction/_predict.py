@@ -6,22 +6,21 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
-import torch
-from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, take, to_device
 from ..._core.reuse import Plan
-from ..._core.scope import EXCLUSIVE, Stream
-from ...inference.guides import FlatGuide, GuidePosterior
+from ..._core.scope import Stream
+from ...inference.guides import GuidePosterior
 from ...inference.posterior import Draw, EnsemblePosterior, Posterior
 from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths
-from ...scores.uncertainty import Prediction, ValuePrediction, concatenate
+from ...scores.uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
-from ._own_model import predict_values
+from ._drawn import draw_seeds, new_seed
+from ._own_model import predict_own, require_model
 
 __all__ = ["predict", "predict_point"]
 
@@ -33,7 +32,7 @@ END = object()
 
 
 @overload
-def predict(  # type: ignore[overload-overlap]  # a BayesianModel is a callable, too; the first overload that fits counts
+def predict(  # a BayesianModel is a callable, too; the first overload that fits counts
     model: BayesianModel[P],
     posterior: Posterior | Callable[..., object],
     x: Inputs | Iterable,
@@ -54,9 +53,11 @@ def predict(
     x: Inputs | Iterable,
     *,
     num_samples: int | None = None,
+    y: Tensor | None = None,
     keep_draws: bool = False,
+    site: str | None = None,
     seed: int | None = None,
-) -> ValuePrediction: ...
+) -> Prediction: ...
 
 
 def predict(
@@ -69,6 +70,7 @@ def predict(
     batch_size: int = 10_000,
     keep_draws: bool = False,
     linearised: bool | None = None,
+    site: str | None = None,
     seed: int | None = None,
 ) -> Prediction:
     r"""The posterior predictive distribution at x, as a mean over weight draws.
@@ -79,9 +81,9 @@ def predict(
     x get the same draws. The network runs in eval mode, and returns to its former mode. Computations before the
     first random parameter run once for each batch of rows. For a small network several draws run at once.
 
-    For any other Pyro model, the return value is predicted: ``model(x)`` runs for each draw, with all rows at once. The
-    result, a :class:`ValuePrediction`, has the mean and variance of the values. `y`, a loader and `linearised` are then
-    refused, since such a model has no likelihood of single rows.
+    Any other Pyro model runs as ``model(x)`` (``model(*x)`` for a tuple) for each draw, with all rows at once. If it
+    has one observed site, the distribution of this site is predicted; otherwise its return value is (see `site`). A
+    loader and `linearised` are then refused, and `batch_size` has no effect, since the rows may depend on each other.
 
     Args:
         model: The model; its learned parameters are used, too.
@@ -98,13 +100,18 @@ def predict(
             outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; for an ensemble, around the median of the draw's member. None
             linearises only the results of :func:`fit_gauss_newton`, except those of a last layer. A linearised
             prediction takes about three times as long.
+        site: What a Pyro model of your own predicts: the name of an observed site with one row for each input, or
+            ``"_RETURN"`` for the return value. None takes the observed site if there is exactly one, otherwise the
+            return value.
         seed: Seed of the prediction; torch's generators do not change. None draws a seed.
 
     Returns:
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
         :class:`~pyro_bnn.uncertainty.RegressionPrediction`; for a mixture density network a
-        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; for a Pyro model of your own a
-        :class:`~pyro_bnn.uncertainty.ValuePrediction`.
+        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; for censored targets a
+        :class:`~pyro_bnn.uncertainty.CensoredPrediction`. For an observed site of a Pyro model of your own, these too:
+        classes for `Categorical` and `Bernoulli`, else numbers if the elements are independent with finite moments; for
+        other sites and for return values a :class:`~pyro_bnn.uncertainty.ValuePrediction`.
 
     Raises:
         ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives
@@ -122,9 +129,11 @@ def predict(
         num_samples = min(DEFAULT_NUM_SAMPLES, source.num_stored or DEFAULT_NUM_SAMPLES)
     count = _checks.at_least("num_samples", num_samples, 1)
     if not isinstance(model, BayesianModel):
-        _require_own_model(model, x, {"y": y, "linearised": linearised or None})
+        _require_own_model(model, x, {"linearised": linearised or None})
         keep = _checks.flag("keep_draws", keep_draws)
-        return predict_values(model, source, x, num_samples=count, keep_draws=keep, seed=seed)
+        return predict_own(model, source, x, num_samples=count, y=y, site=site, keep_draws=keep, seed=seed)
+    if site is not None:
+        raise ValueError(f"`site` is for Pyro models of your own, got {site!r} with a BayesianModel; leave it out.")
 
     is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
     centers = _centers(source, everywhere=linearised is not None) if is_linear else ()
@@ -137,11 +146,7 @@ def predict(
 
 def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
     """Raise unless `model` is a user's Pyro model, and no argument is given that needs a BayesianModel."""
-    if isinstance(model, (type, Posterior, FlatGuide, AutoGuide)) or not callable(model):
-        raise ValueError(
-            f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose return "
-            "value is then predicted."
-        )
+    require_model(model)
     refused = [name for name, value in given.items() if value is not None] + (["a loader"] if _is_loader(x) else [])
     if refused:
         raise ValueError(
@@ -226,12 +231,8 @@ def _predict(
 ) -> P:
     batch_size = _checks.at_least("batch_size", batch_size, 1)
     _checks.in_memory("num_samples", num_samples, 2 * 32)  # Python's whole numbers and their places in a list
-    if seed is None:
-        with EXCLUSIVE:
-            seed = int(torch.randint(2**62, ()))
-    stream = Stream(seed, model.device)
-    with stream:
-        seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
+    stream = Stream(new_seed(seed), model.device)
+    seeds = draw_seeds(stream, num_samples)
     parts = [
         _predict_rows(model, partial(draws, inputs), seeds, inputs, targets, batch_size, way)
         for inputs, targets in _parts(x, y, stream, model.like)
@@ -262,7 +263,7 @@ def _parts(
     if y is not None:
         raise ValueError("`y` cannot be given with a loader, which has its own targets; leave it out.")
     with stream:
-        batches = iter(x)
+        batches = iter(cast(Iterable, x))
     while True:
         with stream:
             batch = next(batches, END)
@@ -288,7 +289,9 @@ def _predict_rows(
     way: Way,
 ) -> P:
     for name, leaf in named_leaves("x", x):
-        _checks.finite(name, _checks.rows(name, leaf))
+        _checks.finite(name, leaf)
+    for name, leaf in named_leaves("x", x, with_rows=True):
+        _checks.rows(name, leaf)
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)

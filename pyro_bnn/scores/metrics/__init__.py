@@ -16,6 +16,9 @@ from ._classification import (
     negative_log_likelihood,
 )
 from ._detection import OODScores, ood_scores
+from ._inputs import Numbers as Numbers
+from ._inputs import as_tensor as as_tensor
+from ._inputs import probabilities as probabilities
 from ._regression import crps_from_draws, crps_of_normal_mixture, interval_coverage, root_mean_squared_error
 
 __all__ = [

@@ -165,9 +165,23 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
     )
 
 
+class Sliced(ABC):
+    """A distribution that takes and joins its own draws and rows, since its arguments do not have these axes."""
+
+    @abstractmethod
+    def taken(self, index: Tensor, dim: int) -> Distribution:
+        """The part with some indices along an axis: 0 for draws, 1 for rows."""
+
+    @abstractmethod
+    def joined(self, others: Sequence[Any], dim: int) -> Distribution:
+        """Several distributions of this type, this one first, joined along an axis."""
+
+
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
     """One distribution from several of the same type, concatenated along an axis."""
     first = distributions[0]
+    if isinstance(first, Sliced):
+        return first.joined(distributions, dim)
     parameters: dict[str, Any] = {
         name: torch.cat([getattr(d, name) for d in distributions], dim) for name in _names(first)
     }
@@ -181,6 +195,8 @@ def in_double(distribution: Distribution) -> Distribution:
 
 def take(value: Any, index: Tensor, dim: int) -> Any:
     """The elements of a tensor or distribution with given indices along an axis; other objects are returned as is."""
+    if isinstance(value, Sliced):
+        return value.taken(index, dim)
     if isinstance(value, Distribution):
         parameters = {name: getattr(value, name).index_select(dim, index) for name in _names(value)}
         return type(value)(**parameters, validate_args=False)

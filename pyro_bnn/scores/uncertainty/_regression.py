@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal, Poisson
+from torch.distributions import Distribution, Normal
 
 from ..._core import checks as _checks
-from ..._core.gaussian_mixture import BISECTIONS, mixture_cdf, mixture_icdf
+from ..._core.gaussian_mixture import mixture_cdf, mixture_icdf
 from ..._core.scope import seeded
 from ..._core.summary import counted
 from .. import metrics
 from ._frames import array, by_output, frame
 from ._prediction import Prediction, in_double, require_variance, take
+from ._quantiles import NUM_DRAWS, has_cdf, levels_of, mean_cdf, mixture_quantile, quantile_of_draws
 
 if TYPE_CHECKING:
     import pandas
@@ -103,11 +104,14 @@ class RegressionPrediction(Prediction):
             tail = (1 - _checks.between_zero_and_one("level", level)) / 2
             for name, bound in zip(("lower", "upper"), self.quantile([tail, 1 - tail]), strict=True):
                 columns |= by_output(name, bound, outputs)
-        if self.targets is not None:
-            columns |= by_output("target", self.targets, outputs)
+        columns |= self.target_columns(outputs)
         if self.log_density is not None:
             columns["log_density"] = array(self.log_density)
         return frame(columns, len(self), index)
+
+    def target_columns(self, outputs: Sequence[str] | None) -> dict[str, Any]:
+        """The targets as columns of a data frame, by name; none if there are no targets."""
+        return {} if self.targets is None else by_output("target", self.targets, outputs)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
@@ -223,20 +227,28 @@ class RegressionPrediction(Prediction):
             return take(components, index, 0).sample()
 
     def cdf(self, y: Tensor) -> Tensor:
-        """Probability that an observation is no larger than y, element by element, shape ``(..., N, *O)`` like y."""
+        """Probability that an observation is no larger than y, element by element, shape ``(..., N, *O)`` like y.
+
+        Without a closed form it is the share of 4000 draws, always with the same seed.
+        """
         gaussians = self._gaussians()
         components = in_double(self._kept_components())
+        draws = self.sample(NUM_DRAWS, seed=0) if gaussians is None and not has_cdf(components) else None
 
         def cdf(values: Tensor) -> Tensor:
-            below = _mean_cdf(components, values.double()) if gaussians is None else mixture_cdf(*gaussians, values)
+            if draws is not None:
+                return (draws <= values).to(self.mean.dtype).mean(0)
+            below = mean_cdf(components, values.double()) if gaussians is None else mixture_cdf(*gaussians, values)
             return below.to(self.mean.dtype)
 
         return self._for_each(cdf, y)
 
     def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
-        """Quantiles of the mixture, element by element, by bisection between its components' quantiles.
+        """Quantiles of the mixture, element by element, by bisection.
 
         Quantiles are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models.
+        If the components have no distribution function in closed form, they are the quantiles of 4000 draws, always
+        with the same seed.
 
         Args:
             q: A probability, strictly between 0 and 1, or a tensor or list of probabilities.
@@ -245,22 +257,20 @@ class RegressionPrediction(Prediction):
             Quantiles, shape ``(*q.shape, N, *O)``. For counts a quantile is the smallest whole number whose cdf is at
             least q.
         """
-        levels = _levels(q)
-        quantiles = [self._quantile(level).to(self.mean.dtype) for level in levels.flatten().tolist()]
-        return torch.stack(quantiles).reshape(*levels.shape, *self.mean.shape)
-
-    def _quantile(self, q: float) -> Tensor:
+        levels = levels_of(q)
         gaussians = self._gaussians()
-        if gaussians is not None:
-            return mixture_icdf(*gaussians, torch.full_like(self.mean, q, dtype=torch.double))
         components = in_double(self._kept_components())
-        low, high = _bracket(components, q)
-        counts = isinstance(components, Poisson)
-        for _ in range(BISECTIONS):
-            middle = ((low + high) / 2).floor() if counts else (low + high) / 2
-            below = _mean_cdf(components, middle) < q
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return high
+        if gaussians is None and not has_cdf(components):
+            found = quantile_of_draws(self.sample(NUM_DRAWS, seed=0), levels.flatten())
+            return found.to(self.mean.dtype).reshape(*levels.shape, *self.mean.shape)
+
+        def quantile(level: float) -> Tensor:
+            if gaussians is not None:
+                return mixture_icdf(*gaussians, torch.full_like(self.mean, level, dtype=torch.double))
+            return mixture_quantile(components, level)
+
+        quantiles = [quantile(level).to(self.mean.dtype) for level in levels.flatten().tolist()]
+        return torch.stack(quantiles).reshape(*levels.shape, *self.mean.shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -301,34 +311,3 @@ class MixtureDensityPrediction(RegressionPrediction):
         parts = (weights, components["loc"].double(), components["scale"].double())
         joined = [part.movedim(0, -2).flatten(-2) for part in parts]  # (S, N, *O, M) to (N, *O, S * M)
         return joined[0], joined[1], joined[2]
-
-
-def _levels(q: object) -> Tensor:
-    """Probabilities in double precision."""
-    try:
-        levels = torch.as_tensor(q, dtype=torch.double)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        levels = torch.zeros(0)
-    levels = _checks.tensor("q", levels)
-    if isinstance(q, bool) or levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
-        got = f"shape {_checks.shape(q)}" if isinstance(q, Tensor) and q.numel() > 9 else _checks.got(q)
-        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {got}.")
-    return levels
-
-
-def _mean_cdf(components: Distribution, y: Tensor) -> Tensor:
-    """Distribution function of the mixture of all draws."""
-    if isinstance(components, Poisson):
-        cdf = torch.special.gammaincc((y.floor() + 1).clamp_min(1e-30), components.rate) * (y >= 0)
-    else:
-        cdf = components.cdf(y)
-    return cdf.mean(0)
-
-
-def _bracket(components: Distribution, q: float) -> tuple[Tensor, Tensor]:
-    """A value below and a value above the quantile of the mixture."""
-    if isinstance(components, Poisson):
-        rate = components.rate.amax(0)
-        return torch.full_like(rate, -1.0), (rate + (rate * q / (1 - q)).sqrt()).ceil() + 1  # Cantelli's inequality
-    quantiles = components.icdf(torch.full_like(components.mean, q))
-    return quantiles.amin(0), quantiles.amax(0)

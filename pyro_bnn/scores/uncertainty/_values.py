@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class ValuePrediction(Prediction):
-    """The return value of a Pyro model of your own, over draws of its latent variables.
+    """Values of a Pyro model of your own, over draws of its latent variables: its return value, or observations.
 
-    If the model returns a mean, `variance` is the epistemic part. If it returns a drawn observation, `variance` is the
-    total. There is no log-density, since the model defines no likelihood of single rows.
+    If the model returns a mean, `variance` is the epistemic part. For observations, of which one is drawn for each draw
+    of the latent variables, `variance` is the total. Only observations have a log-density.
 
     Args:
         num_samples: Number of draws, S.
-        log_density: None.
-        targets: None.
+        log_density: Log-density of the targets under the observed site, in nats, shape (N,); None without targets, and
+            for a return value.
+        targets: Targets of `log_density`.
         mean: Mean of the values, shape ``(N, *O)``.
         variance_of_values: Unbiased variance of the values over draws, shape ``(N, *O)``; None for a single draw.
         values: The values of each draw, shape ``(S, N, *O)``; None unless `keep_draws`.
@@ -60,8 +61,10 @@ class ValuePrediction(Prediction):
         return f"standard deviation over draws (root mean square) {float(self.variance.mean()) ** 0.5:.3g}"
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """The root mean squared error of the mean, ``rmse``; see :meth:`Prediction.score`."""
-        return {"rmse": metrics.root_mean_squared_error(self.mean, self._targets_for_score(y))}
+        """Root mean squared error ``rmse``, and the ``nll`` if there is a log-density; see :meth:`Prediction.score`."""
+        y = self._targets_for_score(y)
+        has_density = self.targets is not None and self.log_density is not None and torch.equal(y, self.targets)
+        return {"rmse": metrics.root_mean_squared_error(self.mean, y)} | ({"nll": self.nll} if has_density else {})
 
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
         """The columns ``mean`` and ``sd``; see :meth:`Prediction.to_frame`."""

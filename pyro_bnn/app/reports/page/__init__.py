@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...runs import is_chains
+from .calibrated import calibrated_section
 from .classifier import accuracy_section, calibration_section, examples_section, unknown_section
 from .fit import about_section, chains_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
@@ -17,6 +18,7 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     unknown_section,
     errors_section,
     intervals_section,
+    calibrated_section,
     examples_section,
     chains_section,
     training_section,

@@ -12,7 +12,7 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ..pictures import drawn, panel
-from ..scores import interval_of
+from .calibrated import CHANCE, limits_by_chance
 from .section import Level, Section, Tile, Verdict, judged, percent
 from .subject import Regressed, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
@@ -22,10 +22,6 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)
 
 HEADLINE = 0.9
 """The interval that is drawn and shown at the top."""
-
-CHANCE = 0.99
-"""Coverage is accepted within the range that correct intervals have with this probability, which is close to 1
-because several levels are tested: a correct prediction fails in less than one case in twenty."""
 
 SMALL_MISS = 0.05
 """Heuristic: an error of the coverage below this is called slight."""
@@ -61,7 +57,7 @@ def errors_section(subject: Subject) -> Section | None:
         _of_errors(squared, guessed),
         *of_ways(found, name, rival, points=points, is_nearer=gain > NUM_ERRORS * error),
     ]
-    low, high = interval_of(found.prediction, HEADLINE)
+    low, high = found.interval(HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)
     return Section(
         "Errors",
@@ -113,7 +109,7 @@ def _root(squared: Tensor) -> tuple[float, float]:
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
     """A picture of observed against predicted numbers, and its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
-    low, high = interval_of(found.prediction, HEADLINE)[..., output]
+    low, high = found.interval(HEADLINE)[..., output]
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     ax = panel(3.2)
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
@@ -159,18 +155,24 @@ def intervals_section(subject: Subject) -> Section | None:
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     """The share of targets inside the intervals, and the range of that share by chance.
 
-    Intervals of counts cover more than their level; the share that they promise is computed from the prediction.
+    A network's own intervals of counts cover more than their level; the share that they promise is computed from the
+    prediction.
     """
-    low, high = interval_of(found.prediction, level)
-    promised = level
-    if found.is_count:
-        promised = min(1.0, float((found.prediction.cdf(high) - found.prediction.cdf(low - 1)).mean()))
-    number = len(found.y)
+    low, high = found.interval(level)
+    promised, number = level, len(found.y)
+    if found.calibration is not None:
+        limits = limits_by_chance(level, found.calibration.num_rows, number)
+        if found.is_count:
+            limits = limits[0], 1.0  # whole numbers have equal scores, so intervals may contain more
+    else:
+        if found.is_count:
+            promised = min(1.0, float((found.prediction.cdf(high) - found.prediction.cdf(low - 1)).mean()))
+        limits = tuple(part / number for part in binom.interval(CHANCE, number, promised))
     return {
         "level": level,
         "promised": promised,
         "held": metrics.interval_coverage(low, high, found.y),
-        "limits": tuple(part / number for part in binom.interval(CHANCE, number, promised)),
+        "limits": limits,
         "width": float((high - low).mean()),
     }
 

@@ -12,6 +12,7 @@ from ....modelling.model import BayesianModel
 from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ... import runs
 from ...config import RunConfig
+from ..calibrated import interval_of
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units, rivals_of, ways_to_predict
 from ..trained import Trained
@@ -27,6 +28,7 @@ class Classified:
     test_name: str  # words for the test rows, such as "test images"
     evaluation: Evaluation
     rivals: Mapping[str, ClassificationPrediction]  # of simple methods
+    calibration: runs.RunCalibration | None = None
     images: Tensor | None = None  # the test rows as grey images, (N, H, W), if they are images
     unknown: Tensor | None = None  # out-of-domain images, (M, H, W)
     unknown_name: str = ""
@@ -54,6 +56,11 @@ class Regressed:
     train_mean: Tensor  # mean of the training targets, (O,)
     train_scale: Tensor  # standard deviation of the training targets, (O,)
     is_count: bool
+    calibration: runs.RunCalibration | None = None
+
+    def interval(self, level: float) -> Tensor:
+        """Lower and upper ends of intervals, calibrated if there is a calibration, shape (2, N, O)."""
+        return interval_of(self.prediction, level, self.calibration)
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
             f"{'validation' if config.validation else 'test'} {noun}s",
             evaluate_classifier(found),
             {name: rival.as_kind(ClassificationPrediction) for name, rival in rivals_of(rows).items()},
+            calibration=found.calibration,
             images=rows.x_test if is_image else None,
             unknown=unknown,
             unknown_name=found.unknown_name,
@@ -101,6 +109,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
         about = {"file": config.dataset}
     about |= {
         "training rows": f"{len(rows.x_train):,} of {' x '.join(map(str, rows.facts.input_shape))} inputs",
+        **({} if rows.held_out is None else {"rows that calibrate": f"{len(rows.held_out[0]):,}"}),
         "test rows": f"{len(rows.x_test):,}",
         "classes": ", ".join(rows.classes),
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
@@ -128,4 +137,5 @@ def _regressed(run: Trained) -> Regressed:
         train_mean=train.mean(0),
         train_scale=train.std(0),
         is_count=isinstance(run.model.likelihood, PoissonLikelihood),
+        calibration=run.calibration,
     )

@@ -1,0 +1,103 @@
+"""Latency and throughput of predictions: `python -m benchmarks.serving`. See README.md.
+
+One row, and 256 rows, are answered by the plain network at the mean weights, by `predict`, and by what is exported, in
+turn. Everything runs on one thread.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from PIL import Image
+
+from pyro_bnn import plotting
+
+from ._measure import Cell
+from ._results import line_of
+from ._serving import CASES, PLAIN, Served, served
+
+COUNTS = (1, 256)
+
+
+def table(found: list[Served]) -> Iterator[str]:
+    """Latencies and throughputs, a line for each network and way."""
+    yield line_of(
+        ["network", "way", "1 row, ms: median, 99 %", "times the plain network", "256 rows, ms: median, 99 %",
+         "times the plain network", "rows / s"]
+    )  # fmt: skip
+    yield "|---|---|--:|--:|--:|--:|--:|"
+    for name, way in dict.fromkeys((one.case, one.way) for one in found):
+        cells = []
+        for one in found:
+            if (one.case, one.way) == (name, way):
+                ratio = "1" if way == PLAIN else in_words(one.ratio)
+                cells += [f"{1e3 * one.median:.3g}, {1e3 * one.high:.3g}", ratio]
+        largest = [one for one in found if (one.case, one.way) == (name, way)][-1]
+        yield line_of([name, way, *cells, f"{largest.rows / largest.median:,.0f}"])
+
+
+def in_words(ratio: Cell) -> str:
+    """Median and quartiles of a ratio."""
+    median, low, high = (
+        f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (ratio.median, *ratio.quartiles)
+    )
+    return f"{median} ({low} to {high})"
+
+
+def picture(found: list[Served], path: Path) -> None:
+    """Latencies of one row and of many, a panel for each number of rows."""
+    axes = plotting.new_axes(1, len(COUNTS), size=("page", 3.0))
+    names = list(dict.fromkeys(one.way for one in found))
+    for ax, count in zip(axes[0], COUNTS, strict=True):
+        for style, case in zip(("o", "s", "D"), dict.fromkeys(one.case for one in found), strict=False):
+            some = [one for one in found if one.case == case and one.rows == count]
+            ax.plot([1e3 * one.median for one in some], [names.index(one.way) for one in some], style, label=case)
+        ax.set(xscale="log", xlabel="latency, ms", title=f"{count} row{'s' if count > 1 else ''}")
+        ax.set_yticks(range(len(names)), labels=names)
+        ax.invert_yaxis()
+        ax.title.set_fontsize(9)
+    axes[0, 1].set_yticklabels([])
+    axes[0, 1].legend(fontsize=7, loc="center left")
+    write(axes[0, 0], path)
+
+
+def write(ax: Axes, path: Path) -> None:
+    """Write a picture in 48 colours, a third of the size."""
+    plotting.save(ax, path)
+    with Image.open(path) as made:
+        small = made.convert("RGB").quantize(48, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("--networks", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
+    parser.add_argument("--draws", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the times here; with --draw-only read them")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="write a picture here")
+    parser.add_argument("--draw-only", action="store_true", help="measure nothing; table and picture of --json FILE")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.draw_only:
+        if options.json is None:
+            parser.error("--draw-only needs --json: the file of an earlier run.")
+        found = [Served(**{**row, "ratio": Cell(**row["ratio"])}) for row in json.loads(options.json.read_text())]
+    else:
+        found = [one for name in options.networks for one in served(name, options.draws, list(COUNTS), options.rounds)]
+        loads = ", ".join(f"{load:.1f}" for load in os.getloadavg())
+        print(f"\ntorch {torch.__version__}, 1 thread, {options.draws} draws; load of the machine {loads}\n")
+    print(*table(found), sep="\n")
+    if options.json and not options.draw_only:
+        options.json.write_text(json.dumps([dataclasses.asdict(one) for one in found]))
+    if options.picture:
+        picture(found, options.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Intervals and sets of a run, and how many targets they contain before and after calibration."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ...results.calibration import ConformalIntervals, ConformalSets
+from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
+from ..runs import RunCalibration
+
+LEVEL = 0.9
+"""Level of the intervals and sets that are compared."""
+
+PARTS = ("smallest", "middle", "largest")
+"""Thirds of the rows by predicted standard deviation, or by predicted entropy for classes."""
+
+
+def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
+    """Lower and upper ends of intervals of the probability `level`, shape (2, N, O).
+
+    Without a calibration they are central intervals of the prediction, which needs its components. A calibration of
+    standardised targets fits a prediction in the target's units, since its scores have no unit.
+    """
+    if calibration is not None:
+        assert isinstance(calibration, ConformalIntervals)
+        return calibration.interval(prediction, level)
+    return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
+
+
+def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
+    """Whether each class is in the set of its row, shape (N, C).
+
+    Without a calibration a set has the most probable classes, as few as have the probability `level` together.
+    """
+    if calibration is not None:
+        assert isinstance(calibration, ConformalSets)
+        return calibration.sets(prediction, level)
+    ordered, order = prediction.probs.double().sort(dim=1, descending=True)
+    is_inside = ordered.cumsum(1) - ordered < level  # the probability of more probable classes
+    return is_inside.new_zeros(is_inside.shape).scatter_(1, order, is_inside)
+
+
+@dataclass(frozen=True)
+class BeforeAndAfter:
+    """Coverage of a network's own intervals or sets, and of the calibrated ones.
+
+    Each of the two rows has `name`, `inside` (the share of targets inside), `width` (mean width, in the target's units,
+    or mean number of classes) and `thirds` (the share inside, in the thirds of `PARTS`).
+    """
+
+    level: float
+    num_calibration: int  # rows that calibrated
+    num_test: int
+    is_class: bool
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def noun(self) -> str:
+        """Word for what is compared."""
+        return "sets of classes" if self.is_class else "intervals"
+
+    @property
+    def spread(self) -> str:
+        """What the thirds are sorted by."""
+        return "entropy" if self.is_class else "sd"
+
+    @property
+    def deviation(self) -> float:
+        """Approximate standard deviation of the calibrated share inside, by the choice of rows."""
+        return math.sqrt(self.level * (1 - self.level) * (1 / self.num_test + 1 / self.num_calibration))
+
+    @property
+    def headings(self) -> list[str]:
+        """Headings of the columns."""
+        return ["inside", "mean size" if self.is_class else "mean width", *(f"{part} {self.spread}" for part in PARTS)]
+
+    def cells(self, row: Mapping[str, Any]) -> list[str]:
+        """The cells of a row below the headings."""
+        return [f"{row['inside']:.1%}", f"{row['width']:.4g}", *(f"{share:.1%}" for share in row["thirds"])]
+
+    def __str__(self) -> str:
+        head = f"{self.level:.0%} {self.noun}"
+        lines = [f"{head:30s}" + "".join(f"{name:>17s}" for name in self.headings)]
+        lines += [f"{row['name']:30s}" + "".join(f"{cell:>17s}" for cell in self.cells(row)) for row in self.rows]
+        targets, place = ("labels", "set") if self.is_class else ("targets", "interval")
+        note = (
+            f"inside: share of the {targets} in their {place}. {self.num_calibration} rows that were not trained on "
+            f"calibrate, so that the share\nis right on average over all rows, not in each third by predicted "
+            f"{self.spread}. By chance, it varies by about {100 * self.deviation:.1f} points."
+        )
+        return "\n".join([*lines, "", note])
+
+
+def before_and_after(
+    prediction: RegressionPrediction | ClassificationPrediction,
+    y: Tensor,
+    calibration: RunCalibration,
+) -> BeforeAndAfter:
+    """Coverage on test rows, by a prediction of numbers that has its components, or of classes."""
+    rows = []
+    for name, used in (("network", None), ("calibrated", calibration)):
+        if isinstance(prediction, ClassificationPrediction):
+            found = sets_of(prediction, LEVEL, used)
+            inside, width = found.gather(1, y[:, None]), found.sum(1)
+        else:
+            low, high = interval_of(prediction, LEVEL, used)
+            inside, width = (low <= y) & (y <= high), high - low
+        held = inside.double().flatten()
+        order = prediction.total.flatten().argsort(stable=True)
+        thirds = [float(held[part].mean()) for part in order.tensor_split(len(PARTS)) if len(part)]
+        shares = {"inside": float(held.mean()), "width": float(width.double().mean()), "thirds": thirds}
+        rows.append({"name": name, **shares})
+    is_class = isinstance(prediction, ClassificationPrediction)
+    return BeforeAndAfter(LEVEL, calibration.num_rows, len(y), is_class, rows)

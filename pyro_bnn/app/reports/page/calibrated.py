@@ -1,0 +1,58 @@
+"""The report's section on intervals or sets before and after calibration."""
+
+from scipy.stats import betabinom
+
+from ....results.calibration import rank_of
+from ..calibrated import BeforeAndAfter, before_and_after
+from .section import Section, Tile, Verdict, judged, percent
+from .subject import Subject
+
+CHANCE = 0.99
+"""Coverage is accepted within the range that correct intervals have with this probability, which is close to 1
+because several levels are tested: a correct prediction fails in less than one case in twenty."""
+
+
+def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
+    """Range of the share of test targets inside of conformal intervals; it has the probability `CHANCE`.
+
+    With continuous scores, the coverage given the n calibration rows is Beta(k, n + 1 - k) for the rank k, so the
+    number of targets inside is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
+    """
+    rank = rank_of(level, num_calibration)
+    low, high = betabinom.interval(CHANCE, num_test, rank, num_calibration + 1 - rank)
+    return float(low / num_test), float(high / num_test)
+
+
+def calibrated_section(subject: Subject) -> Section | None:
+    """Coverage and width before and after calibration; None for a run without calibration."""
+    classified, regressed = subject.classified, subject.regressed
+    if classified is not None and classified.calibration is not None:
+        y = classified.y.to(classified.prediction.probs.device)
+        found = before_and_after(classified.prediction, y, classified.calibration)
+        tile = Tile(f"In the {percent(found.level, 0)} set", percent(found.rows[1]["inside"]), "of the test labels")
+        return _section(found, (_of_sets(found),), (tile,))
+    if regressed is not None and regressed.calibration is not None:  # the section on intervals has verdict and tile
+        y = regressed.y.to(regressed.prediction.mean)
+        return _section(before_and_after(regressed.prediction, y, regressed.calibration))
+    return None
+
+
+def _section(found: BeforeAndAfter, verdicts: tuple[Verdict, ...] = (), tiles: tuple[Tile, ...] = ()) -> Section:
+    return Section("Before and after calibration", "calibrated.html", {"found": found}, verdicts, tiles)
+
+
+def _of_sets(found: BeforeAndAfter) -> Verdict:
+    """Whether sets contain at least the promised share of the labels."""
+    row = found.rows[1]
+    low, _ = limits_by_chance(found.level, found.num_calibration, found.num_test)
+    numbers = (
+        f"{percent(row['inside'])} of the labels are in their {percent(found.level, 0)} set, where chance gives at "
+        f"least {percent(low)}; mean size {row['width']:.2f} classes"
+    )
+    return judged(
+        "uncertainty",
+        f"Problem: the calibrated sets of {percent(found.level, 0)} contain fewer labels than they do by chance in "
+        f"{percent((1 - CHANCE) / 2)} of the cases.",
+        (row["inside"] >= low, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
+        (True, "problem", "sets miss too many labels", f"The sets miss too many labels ({numbers})."),
+    )

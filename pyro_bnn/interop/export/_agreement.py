@@ -1,0 +1,53 @@
+"""How far exported predictions differ from those of `predict`."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+
+TOLERANCE = 1e-5
+"""Largest accepted difference from `predict`, see :func:`largest_difference`; for dtypes of fewer digits, see there."""
+
+ROUNDINGS = 64
+"""Heuristic: rounding errors of the dtype that are accepted where they exceed `TOLERANCE`, as in half precision."""
+
+
+def answers(prediction: Prediction) -> dict[str, Tensor]:
+    """The parts of a prediction that are exported, under their names there.
+
+    Raises:
+        ValueError: If the prediction is neither of classes nor of numbers.
+    """
+    if isinstance(prediction, ClassificationPrediction):
+        names = ("probs", "aleatoric", "epistemic")
+    elif isinstance(prediction, RegressionPrediction):
+        names = ("mean", "aleatoric", "epistemic")
+    else:
+        raise ValueError(
+            "an exported module needs a likelihood that predicts classes or numbers, got one whose prediction is a "
+            f"{type(prediction).__name__}; serve this model by `predict`, or export its network by `sparse_network`."
+        )
+    return {name: getattr(prediction, name) for name in names}
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Largest accepted difference for a network of this dtype."""
+    return max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps)
+
+
+def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Largest difference of two predictions.
+
+    For classes, probabilities and nats are compared. For numbers, means and standard deviations are compared, in units
+    of the largest mean or standard deviation. NaN if a value is NaN, or if the shapes differ.
+    """
+    pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
+    if any(a.shape != b.shape for a, b in pairs.values()):
+        return float("nan")
+    unit = 1.0
+    if "mean" in pairs:
+        pairs = {name: pair if name == "mean" else (pair[0].sqrt(), pair[1].sqrt()) for name, pair in pairs.items()}
+        unit = max(float(b.abs().max()) for _, b in pairs.values()) or 1.0
+    return max(float((a - b).abs().max()) / unit for a, b in pairs.values())

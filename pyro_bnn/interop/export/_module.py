@@ -1,0 +1,278 @@
+"""A posterior's predictions as one plain module with stored weight draws."""
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..._core import checks as _checks
+from ..._core.copies import copied
+from ..._core.functional import ordinary_attention
+from ..._core.inputs import Inputs, arguments_of, as_inputs, has_shared, logits_of, map_inputs, num_rows
+from ..._core.reflection import overridden_names
+from ..._core.scope import EXCLUSIVE, filtered_warnings
+from ...inference.guides import GuidePosterior
+from ...inference.posterior import Draw, Posterior
+from ...modelling.model import BayesianModel, own_paths
+from ...results.prediction import new_seed, predict, predicted_draws
+from ._agreement import answers, largest_difference, tolerance
+from ._stored import stored
+
+try:
+    from torch._higher_order_ops import scan as _scan
+except ImportError:  # an older torch
+    _scan = None  # type: ignore[assignment]
+
+DEFAULT_NUM_DRAWS = 100
+
+TRACED_ROWS = 23
+"""Heuristic: number of rows with which a module is traced. It should differ from all other sizes in the network, with
+which torch might otherwise take it to be equal."""
+
+Run = Callable[[Mapping[str, Tensor]], Tensor]
+"""Function from the weights of one draw, by path, to the output of the network."""
+
+
+class PredictiveModule(nn.Module):
+    r"""A plain `torch.nn.Module` from x to the mean and the uncertainty of a prediction, with K stored weight draws.
+
+    The draws are those of :func:`~pyro_bnn.predict` with the same seed, and so are the results, up to rounding:
+    ``predict(model, posterior, x, num_samples=module.num_draws, seed=module.seed)``. The constructor checks this on x.
+
+    The module can be called, compiled by `torch.compile`, and exported by `torch.export.export` with any number of
+    rows; see also :func:`~pyro_bnn.export_onnx`. It has buffers and no learnable parameters, can be moved to another
+    device, and may be called by several threads. Weights that are equal in all draws are stored once. If at least half
+    of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, zeros are not
+    stored.
+
+    Args:
+        posterior: Result of a fit, or any Pyro guide.
+        model: Its model.
+        x: Example inputs, shape (N, ...), as for `predict`; two or more typical rows. Results are checked on them.
+        num_draws: Number of weight draws, K, at least 2; by default 100, or all draws of a posterior that stores fewer.
+            Memory takes K numbers for each weight.
+        seed: Seed of the draws; None draws a seed.
+
+    Raises:
+        ValueError: If the model, network or likelihood cannot be exported; the message names the reason and a remedy.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
+        >>> x, guide = torch.randn(6, 4), pb.MeanFieldGuide(model)
+        >>> module = PredictiveModule(guide, model, x, num_draws=20, seed=0)
+        >>> {name: tuple(value.shape) for name, value in module(x).items()}
+        {'probs': (6, 3), 'aleatoric': (6,), 'epistemic': (6,)}
+        >>> expected = pb.predict(model, guide, x, num_samples=20, seed=0)
+        >>> torch.allclose(module(x)["epistemic"], expected.epistemic)
+        True
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior | Callable[..., object],
+        model: BayesianModel,
+        x: Inputs,
+        *,
+        num_draws: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+        _require_exportable(model, source)
+        if num_draws is None:
+            num_draws = min(DEFAULT_NUM_DRAWS, source.num_stored or DEFAULT_NUM_DRAWS)
+        self.num_draws = _checks.at_least("num_draws", num_draws, 2)
+        """Number of weight draws, K."""
+        self.seed = new_seed(seed)
+        """Seed with which `predict` gives the same results."""
+        x = as_inputs("x", x, model.like)
+        if has_shared(x):
+            raise ValueError(
+                "`x` must hold inputs with one row for each prediction, got a Shared one; register what is shared as a "
+                "buffer of the network, and export that network."
+            )
+        expected = answers(predict(model, source, x, num_samples=self.num_draws, seed=self.seed))
+        draws = predicted_draws(model, source, x, num_samples=self.num_draws, seed=self.seed)
+        self._store(model, draws)
+        self.requires_grad_(False).eval()
+        self.way = self._exportable_way(x)
+        """How the network runs for the draws: "vmap" for all at once; "scan" for one after the other, in a graph as one
+        loop. "loop" if torch can export neither; a graph then repeats the network, and recurrent layers have none."""
+        self._require_agreement(x, expected)
+
+    def _store(self, model: BayesianModel, draws: Draw) -> None:
+        """Keep the network, the likelihood and the draws."""
+        own, values = own_paths(model), model.network_weights(draws)
+        others = [name for name in draws if name not in model.latent_names]
+        unknown = [name for name in others if name not in own]
+        if unknown:
+            raise ValueError(
+                f"a network with random variables of its own cannot be exported, got {unknown[:3]}; make them "
+                "parameters of the network, which get a prior."
+            )
+        values |= {own[name]: draws[name] for name in others}
+        self.network = copied(model.network)
+        """The network, whose random parameters are in `draws`."""
+        self.draws = nn.ModuleDict()
+        """The weight draws of each random parameter."""
+        self._keys: dict[str, str] = {}  # of each path in `draws`
+        keys: dict[int, str] = {}  # of tied weights, which are one tensor
+        for path, value in values.items():
+            value = value.detach()
+            if bool((value == value[:1]).all()):
+                _replace(self.network, path, value[0])
+                continue
+            if id(values[path]) not in keys:
+                keys[id(values[path])] = re.sub(r"\W", "_", path) + f"_{len(keys)}"
+                self.draws[keys[id(values[path])]] = stored(value)
+            self._keys[path] = keys[id(values[path])]
+            _replace(self.network, path, value.new_zeros(0))
+        self.likelihood = copy.deepcopy(model.likelihood)
+        """The likelihood; values of its latent variables are in `noise`."""
+        self.noise = nn.ModuleDict(
+            {
+                name.removeprefix("likelihood."): stored(value.detach())
+                for name, value in draws.items()
+                if name.startswith("likelihood.") and name in model.latent_names
+            }
+        )
+
+    def forward(self, x: Inputs) -> dict[str, Tensor]:
+        """The prediction for x, shape (N, ...), with names and units as in `predict`.
+
+        Args:
+            x: A tensor; for a network with several inputs, a tuple or dictionary of these.
+
+        Returns:
+            For numbers ``mean``, and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. For
+            classes ``probs``, shape (N, C), and in nats ``aleatoric``, the expected entropy, and ``epistemic``, the
+            mutual information of label and weights, each of shape (N,).
+        """
+        outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
+        likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})
+        sums = likelihood.accumulator()
+        sums.add_draws(likelihood.forward(outputs), keep=False)  # `forward`: Pyro's call cannot be compiled
+        return answers(sums.prediction(None))
+
+    def _outputs(self, x: Inputs) -> Tensor:
+        """Outputs of the network for all draws, shape (K, N, ...)."""
+        weights = {path: self.draws[key]() for path, key in self._keys.items()}
+        run = partial(_output, self.network, x)
+        if torch.compiler.is_compiling():
+            return self._for_all(run, weights)
+        with EXCLUSIVE:  # the network has the weights of a draw meanwhile, and threads may share it
+            return self._for_all(run, weights)
+
+    def _for_all(self, run: Run, weights: dict[str, Tensor]) -> Tensor:
+        if not weights:  # all draws are equal
+            output = run({})
+            return output.expand(self.num_draws, *output.shape)
+        if self.way == "vmap":
+            result: Tensor = torch.func.vmap(run)(weights)
+            return result
+        if self.way == "scan" and torch.compiler.is_compiling():
+            start = torch.zeros((), dtype=torch.long)  # `scan` needs a value that passes from draw to draw
+            return _scan(lambda count, row: (count + 1, run(row).clone()), start, weights)[1]
+        rows = ({path: value[i] for path, value in weights.items()} for i in range(self.num_draws))
+        return torch.stack([run(row) for row in rows])
+
+    def _exportable_way(self, x: Inputs) -> str:
+        """The fastest way to run the network that torch can export for any number of rows."""
+        for way in ("vmap",) if _scan is None else ("vmap", "scan"):
+            self.way = way
+            try:
+                with filtered_warnings("error", "There is a performance drop"):
+                    exported(self, x)
+            except Exception:  # torch has many errors for what `vmap`, `scan` or symbolic sizes lack
+                continue
+            return way
+        return "loop"
+
+    def _require_agreement(self, x: Inputs, expected: Mapping[str, Tensor]) -> None:
+        """Raise unless the module gives the results of `predict` on x."""
+        with torch.no_grad():
+            found, again = self(x), self(x)
+        if any(not torch.equal(found[name], again[name]) for name in expected):
+            raise ValueError(
+                "the predictions of an exported module must repeat, but the network or likelihood draws random numbers "
+                "of its own, as `nets.MCDropout` does; build the network without it."
+            )
+        difference = largest_difference(found, expected)
+        if not difference <= tolerance(self._dtype()):
+            raise ValueError(
+                f"the module must give the results of `predict`, but differs by {difference:.2g} on `x`; serve this "
+                f"model by `predict`, since its likelihood {type(self.likelihood).__name__} or its network cannot be "
+                "exported."
+            )
+
+    def _dtype(self) -> torch.dtype:
+        tensors = [*self.draws.buffers(), *self.network.parameters(), *self.network.buffers()]
+        return next(value.dtype for value in tensors if value.is_floating_point())
+
+    def extra_repr(self) -> str:
+        """Number of draws, seed and way, for `repr`."""
+        return f"num_draws={self.num_draws}, seed={self.seed}, way={self.way!r}"
+
+
+def exported(module: PredictiveModule, x: Inputs) -> Any:
+    """The module as a `torch.export.ExportedProgram` for inputs like x, with any number of rows."""
+    rows = torch.export.Dim("rows")
+    index = torch.arange(TRACED_ROWS) % num_rows(x)
+    example = map_inputs(lambda leaf: leaf.index_select(0, index.to(leaf.device)), x)
+    shapes = map_inputs(lambda _: {0: rows}, x)  # type: ignore[arg-type, return-value]  # any function of tensors
+    with torch.no_grad(), ordinary_attention(), checks_kept():
+        return torch.export.export(module, (example,), dynamic_shapes=(shapes,), strict=False)
+
+
+@contextmanager
+def checks_kept() -> Iterator[None]:
+    """A context after which distributions check their arguments as before; torch's tracing of loops turns this off."""
+    with EXCLUSIVE:
+        before = Distribution._validate_args
+        try:
+            yield
+        finally:
+            Distribution.set_default_validate_args(before)
+
+
+def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
+    arguments, named = arguments_of(x)
+    output = logits_of(torch.func.functional_call(net, dict(weights), arguments, named))
+    assert isinstance(output, Tensor)  # as `predict` has checked
+    return output
+
+
+def _replace(net: nn.Module, path: str, value: Tensor) -> None:
+    """Put a tensor in the place of a parameter or buffer."""
+    owner, _, name = path.rpartition(".")
+    layer = net.get_submodule(owner)
+    is_parameter = name in layer._parameters
+    if is_parameter:
+        layer._parameters[name] = nn.Parameter(value, requires_grad=False)
+    else:
+        layer._buffers[name] = value
+
+
+def _require_exportable(model: object, posterior: Posterior) -> None:
+    """Raise if the predictions of a model and posterior are more than an average over plain networks."""
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    assert isinstance(model, BayesianModel)
+    overridden = overridden_names(type(model), BayesianModel)
+    if overridden:
+        raise ValueError(
+            f"`model` must be a plain BayesianModel, got {type(model).__name__}, which overrides {overridden[:3]}, and "
+            "whose code an exported module would not run; put the change into the network or the likelihood."
+        )
+    if posterior.is_linearised:
+        raise ValueError(
+            f"a posterior of {posterior.method} predicts with a linearised network, which cannot be exported; fit only "
+            "the last layer (`where=`), whose predictions need no linearisation, or fit by `fit_svi`."
+        )

@@ -1,0 +1,186 @@
+"""Predictions as an ONNX file."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.extras import optional
+from ..._core.files import write_atomically
+from ..._core.inputs import Inputs, as_inputs, named_leaves, num_rows, take
+from ...inference.posterior import Posterior
+from ...modelling.model import BayesianModel
+from ...results.prediction import predict
+from ._agreement import answers, largest_difference, tolerance
+from ._module import PredictiveModule, checks_kept, exported
+
+OLDEST_TORCH = (2, 6)
+"""First version of torch whose ONNX exporter takes an exported program and writes one file."""
+
+MOST_BYTES = 2**31 - 2**20
+"""Largest file: the format of ONNX files, protobuf, ends at 2 GiB."""
+
+
+def export_onnx(
+    posterior: Posterior | Callable[..., object],
+    model: BayesianModel,
+    path: str | Path,
+    x: Inputs,
+    *,
+    num_draws: int | None = None,
+    seed: int | None = None,
+) -> None:
+    """Write the predictions of a posterior to one ONNX file, which runs without torch and without this package.
+
+    The file is one graph with K weight draws and any number of rows. Its results are those of
+    ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs it
+    on x and on other numbers of these rows, and the results are compared with `predict`. They may differ by 1e-5:
+    absolutely for probabilities and nats, and for means and standard deviations of numbers in units of the largest one.
+
+    The input is named ``x``; several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs are those of
+    :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, ``aleatoric`` and ``epistemic`` (variances) for numbers, and
+    ``probs``, ``aleatoric`` and ``epistemic`` (nats) for classes. The number of draws and the seed are in the metadata
+    of the file.
+
+    Args:
+        posterior: Result of a fit, or any Pyro guide.
+        model: Its model, on the CPU.
+        path: Path of the file.
+        x: Example inputs, shape (N, ...), as for `predict`; two or more typical rows.
+        num_draws: Number of weight draws, K, at least 2; by default 100, or all draws of a posterior that stores fewer.
+            The file takes K numbers for each weight; removed weights (see :mod:`pyro_bnn.pruning`) take no space.
+        seed: Seed of the draws; None draws a seed.
+
+    Raises:
+        ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.
+        ValueError: If the model, network or likelihood cannot be exported, torch is too old, the file would be larger
+            than 2 GiB, or onnxruntime cannot run the file, or gives other results.
+        OSError: If the file cannot be written; an existing file stays unchanged.
+
+    Example:
+        >>> import tempfile
+        >>> import onnxruntime
+        >>> import pyro_bnn as pb
+        >>> net = torch.nn.Linear(4, 1)
+        >>> model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=6)
+        >>> x = torch.randn(6, 4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     export_onnx(pb.MeanFieldGuide(model), model, f"{folder}/line.onnx", x, num_draws=20, seed=0)
+        ...     session = onnxruntime.InferenceSession(f"{folder}/line.onnx")
+        >>> mean, aleatoric, epistemic = session.run(None, {"x": x.numpy()})
+        >>> mean.shape
+        (6, 1)
+    """
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        optional(package, package, "onnx")
+    if _version(torch.__version__) < OLDEST_TORCH:
+        raise ValueError(
+            f"the export to ONNX needs torch {'.'.join(map(str, OLDEST_TORCH))} or later, got {torch.__version__}; "
+            "update torch, or use `torch.export` with a `PredictiveModule`."
+        )
+    path = _checks.path("path", path)
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    if model.device.type != "cpu":
+        raise ValueError(f"`model` must be on the CPU, got {model.device}; call `model.cpu()`.")
+    module = PredictiveModule(posterior, model, x, num_draws=num_draws, seed=seed)
+    x = as_inputs("x", x, model.like)
+    num_bytes = sum(value.nbytes for value in module.state_dict().values())
+    if num_bytes > MOST_BYTES:
+        raise ValueError(
+            f"an ONNX file can have 2 GiB at most, but {module.num_draws} draws take {num_bytes / 2**30:.3g} GiB; use "
+            "fewer `num_draws`, or make only the last layer random."
+        )
+    content = file_content(module, x)
+    _require_agreement(content, module, posterior, model, x)
+    write_atomically(path, lambda file: file.write(content))
+
+
+def file_content(module: PredictiveModule, x: Inputs) -> bytes:
+    """The content of the file."""
+    with torch.no_grad():
+        names = [*module(take(x, slice(0, 1)))]
+    try:
+        with checks_kept():
+            program: Any = torch.onnx.export(exported(module, x), dynamo=True, verbose=False)
+    except Exception as error:  # torch has many errors for what it cannot trace or translate
+        raise ValueError(
+            f"torch {torch.__version__} cannot export this network ({str(error).strip().splitlines()[0][:200]}); serve "
+            "the model by `predict`, or replace the layer that torch cannot export."
+        ) from error
+    _tidy(program.model.graph, input_names(x), names)
+    found = program.model_proto
+    for key, value in (("num_draws", module.num_draws), ("seed", module.seed)):
+        found.metadata_props.add(key=key, value=str(value))
+    content: bytes = found.SerializeToString()
+    return content
+
+
+def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
+    """Name the inputs and outputs of a graph, and remove the traces of the code from which it was made.
+
+    torch may have used the same names for other values inside.
+    """
+    for number, node in enumerate(graph.all_nodes()):
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+            value.name = f"{value.name}_{number}" if value.name in (*inputs, *outputs) else value.name
+    for value, name in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
+        value.name = name
+
+
+def input_names(x: Inputs) -> list[str]:
+    """Names of the inputs in a file."""
+    prefix = "" if isinstance(x, Mapping) else "x"
+    return [re.sub(r"\W+", "_", name).strip("_") for name, _ in named_leaves(prefix, x)]
+
+
+def _require_agreement(
+    content: bytes,
+    module: PredictiveModule,
+    posterior: Posterior | Callable[..., object],
+    model: BayesianModel,
+    x: Inputs,
+) -> None:
+    """Raise unless onnxruntime gives the results of `predict` for all rows, for one, and for the rows twice."""
+    runtime = optional("onnxruntime", "onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    count = num_rows(x)
+    try:
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        for rows in (torch.arange(count), torch.arange(1), torch.arange(2 * count) % count):
+            given = take(x, rows)
+            feed = {
+                name: leaf.numpy() for name, (_, leaf) in zip(input_names(x), named_leaves("x", given), strict=True)
+            }
+            found = dict(zip(names, map(torch.from_numpy, session.run(None, feed)), strict=True))
+            prediction = predict(model, posterior, given, num_samples=module.num_draws, seed=module.seed)
+            _require_close(found, answers(prediction), len(rows), model.dtype)
+    except Exception as error:
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(
+            f"onnxruntime cannot run this network in {model.dtype} ({str(error).splitlines()[0][:200]}); use "
+            "`model.float()`, or export a `PredictiveModule` by `torch.export`."
+        ) from error
+
+
+def _require_close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], rows: int, dtype: torch.dtype) -> None:
+    difference = largest_difference(found, expected)
+    if not difference <= tolerance(dtype):
+        raise ValueError(
+            f"the results of onnxruntime must be those of `predict`, but differ by {difference:.2g} for {rows} rows; "
+            "export a `PredictiveModule` by `torch.export` instead."
+        )
+
+
+def _version(text: str) -> tuple[int, int]:
+    """Major and minor version."""
+    major, minor = re.findall(r"\d+", text)[:2]
+    return int(major), int(minor)

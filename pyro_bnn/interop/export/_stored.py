@@ -1,0 +1,48 @@
+"""Weight draws in a module: stacked, or without the weights that are zero in all draws."""
+
+from torch import Tensor, nn
+
+FEWEST_ZEROS = 0.5
+"""Heuristic: share of weights that must be zero in all draws, so that zeros are left out. Each weight that is kept then
+needs the place of its index, too."""
+
+
+class StackedDraws(nn.Module):
+    """The draws of one parameter, shape (K, ...)."""
+
+    values: Tensor
+
+    def __init__(self, draws: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("values", draws)
+
+    def forward(self) -> Tensor:
+        """The draws, shape (K, ...)."""
+        return self.values
+
+
+class SparseDraws(nn.Module):
+    """The draws of one parameter of which most elements are zero in all draws, as in a pruned posterior."""
+
+    values: Tensor
+    places: Tensor
+
+    def __init__(self, draws: Tensor) -> None:
+        super().__init__()
+        self.shape = draws.shape
+        flat = draws.flatten(1)  # (K, P)
+        places = (flat != 0).any(0).nonzero().flatten()
+        self.register_buffer("places", places.int())  # half the size; parameters have fewer than 2^31 elements
+        self.register_buffer("values", flat[:, places].contiguous())  # (K, number of places)
+
+    def forward(self) -> Tensor:
+        """The draws with their zeros, shape (K, ...)."""
+        zeros = self.values.new_zeros(len(self.values), self.shape[1:].numel())
+        return zeros.index_copy(1, self.places.long(), self.values).reshape(self.shape)
+
+
+def stored(draws: Tensor) -> StackedDraws | SparseDraws:
+    """The draws of one parameter, shape (K, ...), in the smaller form."""
+    is_zero = (draws == 0).all(0)
+    few = is_zero.numel() and float(is_zero.double().mean()) >= FEWEST_ZEROS
+    return SparseDraws(draws) if few else StackedDraws(draws.contiguous())

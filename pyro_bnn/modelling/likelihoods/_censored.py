@@ -1,0 +1,245 @@
+"""Likelihoods of numbers that are observed only in part: beyond a limit, or until the end of follow-up."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.special import log_ndtr
+
+from ..._core import checks as _checks
+from ...scores.uncertainty import Accumulator, CensoredPrediction, MomentAccumulator
+from ._base import require_output_dims
+from ._distribution import MadeLikelihood
+from ._made import MadeDistribution
+
+FAMILIES = ("weibull", "lognormal")
+
+
+class LimitedNormal(TorchDistribution):
+    """A Gaussian that is observed only between two limits; a value beyond a limit is observed as the limit.
+
+    Args:
+        base: The Gaussian.
+        low: Lower limit; minus infinity means none.
+        high: Upper limit; infinity means none.
+    """
+
+    arg_constraints = {}  # noqa: RUF012  # torch's own convention
+    support = constraints.real
+
+    def __init__(self, base: Any, low: float, high: float) -> None:
+        self.base, self._low, self._high = base, low, high
+        super().__init__(base.batch_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        base, log_prob = self.base, self.base.log_prob(value)
+        if self._low > -math.inf:
+            log_prob = torch.where(value <= self._low, log_ndtr((self._low - base.loc) / base.scale), log_prob)
+        if self._high < math.inf:
+            log_prob = torch.where(value >= self._high, log_ndtr((base.loc - self._high) / base.scale), log_prob)
+        return log_prob
+
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        draws: Tensor = self.base.sample(torch.Size(sample_shape))
+        return draws.clamp(self._low, self._high)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Distribution | None = None) -> "LimitedNormal":
+        return LimitedNormal(self.base.expand(torch.Size(batch_shape)), self._low, self._high)
+
+
+class RightCensored(TorchDistribution):
+    """A time and whether the event happened then, as a pair; if not, it happens later. Draws are complete times."""
+
+    arg_constraints = {}  # noqa: RUF012  # torch's own convention
+    support = constraints.independent(constraints.nonnegative, 1)
+
+    def __init__(self, base: Any) -> None:
+        self.base = base  # a Weibull or LogNormal
+        super().__init__(base.batch_shape, torch.Size([2]), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        time, event = value.unbind(-1)
+        return torch.where(event > 0, self.base.log_prob(time), self._log_survival(time))
+
+    def _log_survival(self, time: Tensor) -> Tensor:
+        base = self.base
+        if isinstance(base, dist.LogNormal):
+            return log_ndtr((base.loc - time.log()) / base.scale)
+        return -(base.concentration * (time.log() - base.scale.log())).exp()
+
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        times: Tensor = self.base.sample(torch.Size(sample_shape))
+        return torch.stack([times, torch.ones_like(times)], -1)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Distribution | None = None) -> "RightCensored":
+        return RightCensored(self.base.expand(torch.Size(batch_shape)))
+
+
+class CensoredAccumulator(Accumulator[CensoredPrediction]):
+    """Mean and variances of the values behind censored targets."""
+
+    def __init__(self) -> None:
+        self._moments = MomentAccumulator()
+
+    def add_draws(self, observations: Distribution, *, keep: bool) -> None:
+        """Add the distributions without censoring; see :meth:`Accumulator.add_draws`."""
+        assert isinstance(observations, MadeDistribution)
+        self._moments.add_draws(observations.replaced(_uncensored), keep=keep)
+        self.num_samples = self._moments.num_samples
+
+    def prediction(self, log_density: Tensor | None) -> CensoredPrediction:
+        """The moments of the mixture; see :meth:`Accumulator.prediction`."""
+        return CensoredPrediction(**vars(self._moments.prediction(log_density)))
+
+
+def _uncensored(distribution: Any) -> Distribution:
+    base: Distribution = distribution.base
+    return base
+
+
+class _CensoredLikelihood(MadeLikelihood):
+    """A likelihood whose distributions have an uncensored one, `base`, which is predicted."""
+
+    def accumulator(self) -> Accumulator[CensoredPrediction]:
+        return CensoredAccumulator()
+
+
+class Censored(_CensoredLikelihood):
+    r"""Gaussian noise, with numbers that are observed only between two limits: a Tobit model.
+
+    .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
+
+    Output and targets have the same shape, (N, O) or (N,). A target at a limit says that the value lies there or
+    beyond. Predictions are those of the value :math:`y^*`; the quantiles of y are its quantiles, clamped to the limits.
+
+    Args:
+        low: Lower limit l, such as the smallest amount that an instrument can measure; None means none.
+        high: Upper limit h; None means none.
+        scale: Standard deviation :math:`\sigma`. A number fixes it, None learns it from 1, and a distribution over
+            positive numbers makes it the latent variable ``likelihood.scale`` with this prior.
+
+    Raises:
+        ValueError: If there is no limit, the limits are not in order, or the scale is not above 0.
+
+    References:
+        Tobin (1958), Estimation of Relationships for Limited Dependent Variables, https://doi.org/10.2307/1907382.
+    """
+
+    def __init__(
+        self,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        scale: float | TorchDistributionMixin | None = None,
+    ) -> None:
+        super().__init__()
+        if low is None and high is None:
+            raise ValueError(
+                "`low` or `high` must be a number, got None for both; without limits use GaussianLikelihood."
+            )
+        self.low = -math.inf if low is None else _checks.number("low", low)
+        self.high = math.inf if high is None else _checks.number("high", high)
+        if self.low >= self.high:
+            raise ValueError(f"`low` must be below `high`, got {low} and {high}; exchange them.")
+        self.add_positive("scale", scale)
+
+    def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
+        """LimitedNormal(Normal(output, scale), low, high)."""
+        (output,) = parts
+        return LimitedNormal(dist.Normal(output, numbers["scale"]), self.low, self.high)
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Raise unless targets are numbers between the limits."""
+        super().check_values(output, y)
+        low, high = map(float, y.aminmax())
+        if low < self.low or high > self.high:
+            raise ValueError(
+                f"targets of Censored must lie between its limits {self.low:g} and {self.high:g}, got values from "
+                f"{low:g} to {high:g}; give a censored target the value of its limit, as by `y.clamp(low, high)`."
+            )
+
+    def extra_repr(self) -> str:
+        return f"low={self.low:g}, high={self.high:g}, {super().extra_repr()}"
+
+
+class Survival(_CensoredLikelihood):
+    r"""Times until an event, some of which are only known to be longer than the follow-up (right censoring).
+
+    .. math:: \log T = f(x) + \epsilon / k.
+
+    The output is the logarithm of a typical time: doubling :math:`e^{f(x)}` doubles all times (an accelerated failure
+    time model). With ``"weibull"`` T has the scale :math:`e^{f(x)}` and the concentration k; for k = 1 it is
+    exponential. With ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
+
+    Output of shape (N, 1) goes with targets of shape (N, 2): the time, above 0, and the event, 1 if it happened at this
+    time and 0 if the time is censored. Predictions are those of complete times, shape (N,); the probability to survive
+    a time t is ``1 - prediction.cdf(t)``.
+
+    Args:
+        family: Distribution of the times, ``"weibull"`` or ``"lognormal"``.
+        shape: The number k. A number fixes it, None learns it from 1, and a distribution over positive numbers makes it
+            the latent variable ``likelihood.shape`` with this prior.
+
+    Raises:
+        ValueError: If the family is unknown, or the shape is not above 0.
+
+    References:
+        Kalbfleisch and Prentice (2002), The Statistical Analysis of Failure Time Data, chapter 3.
+    """
+
+    def __init__(
+        self,
+        family: Literal["weibull", "lognormal"] = "weibull",
+        *,
+        shape: float | TorchDistributionMixin | None = None,
+    ) -> None:
+        super().__init__()
+        if family not in FAMILIES:
+            raise ValueError(f"`family` must be one of {', '.join(map(repr, FAMILIES))}, got {family!r}.")
+        self.family: str = family
+        self.add_positive("shape", shape)
+
+    def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
+        """RightCensored with a Weibull or a log-normal distribution."""
+        (output,) = parts
+        require_output_dims("Survival", output, 2, "(N, 1)")
+        if output.shape[-1] != 1:
+            raise ValueError(
+                f"Survival needs a network output of shape (N, 1), got {_checks.shape(output)}; give the last layer "
+                "one output."
+            )
+        log_time, shape = output[..., 0], numbers["shape"]
+        shape = shape[..., 0] if shape.dim() else shape
+        if self.family == "lognormal":
+            return RightCensored(dist.LogNormal(log_time, shape.reciprocal()))
+        return RightCensored(dist.Weibull(log_time.exp(), shape))
+
+    def num_outputs(self, num_targets: int) -> int:
+        """One."""
+        return 1
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Raise unless times are above 0 and events are 0 or 1."""
+        if not y.is_floating_point():
+            raise ValueError(f"targets of Survival must be floating point, got {y.dtype}; convert with `y.float()`.")
+        _checks.finite("y", y)
+        time, event = y.unbind(-1)
+        if bool((time <= 0).any()):
+            raise ValueError(
+                f"times of Survival must be above 0, got {float(time.min()):g}; the first column of `y` is the time, "
+                "the second the event."
+            )
+        if bool(((event != 0) & (event != 1)).any()):
+            raise ValueError(
+                f"events of Survival must be 0 (censored) or 1, got {float(event.min()):g} to {float(event.max()):g}; "
+                "the second column of `y` is the event."
+            )
+
+    def extra_repr(self) -> str:
+        return f"{self.family}, {super().extra_repr()}"

@@ -1,0 +1,246 @@
+"""Any distribution as a likelihood: a function makes it from the network's output."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, constraints
+
+from ..._core import checks as _checks
+from ..._core.reflection import unvalidated, unwrap
+from ..._core.scope import EXCLUSIVE, seeded
+from ...scores.uncertainty import Accumulator, MomentAccumulator, RegressionPrediction
+from ._base import require_multiple, require_output_dims
+from ._made import MadeDistribution, Maker
+from ._numbers import NumbersLikelihood
+
+WORDS: dict[Any, tuple[str, str]] = {
+    constraints.positive: ("above 0", "shift or rescale them"),
+    constraints.nonnegative: ("at least 0", "shift or rescale them"),
+    constraints.unit_interval: ("between 0 and 1", "rescale them"),
+    constraints.nonnegative_integer: ("whole numbers of at least 0", "use a distribution of real numbers"),
+}
+"""Supports in words, and what to do with targets outside."""
+
+
+class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
+    """A likelihood whose distribution is made from parts of the network's output and from numbers of its own.
+
+    A subclass implements :meth:`distribution`, and adds its numbers in `__init__`.
+    """
+
+    num_parts = 1
+    """Number of equal parts of the network's last axis."""
+
+    @abstractmethod
+    def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
+        """The distribution of the targets.
+
+        Args:
+            *parts: Parts of the output, each of shape ``(*draws, N, O)``; a single part is the whole output.
+            **numbers: The likelihood's own numbers, which broadcast with a part.
+
+        Returns:
+            A distribution with batch shape ``(*draws, N, ...)``.
+        """
+
+    def forward(self, output: Tensor) -> TorchDistributionMixin:
+        """The distribution that :meth:`distribution` returns."""
+        name = type(self).__name__
+        if self.num_parts > 1:
+            require_multiple(name, output, self.num_parts)
+        else:
+            require_output_dims(name, output, 1, "(N,) or (N, O)")
+        made = MadeDistribution(Maker(self._make, self._event_dims), output, self.present_numbers())
+        if made.batch_shape[:1] != output.shape[:1]:
+            raise ValueError(
+                f"the distribution of {name} must have one element for each row, batch shape ({len(output)}, ...), "
+                f"got {tuple(made.batch_shape)} for outputs of shape {_checks.shape(output)}; let it broadcast with "
+                "the output."
+            )
+        if made.event_shape and self.has_row_weights:
+            raise ValueError(
+                f"row weights need a distribution of single numbers, got {type(made.inner).__name__} with event shape "
+                f"{tuple(made.event_shape)}; leave the weights out."
+            )
+        return made
+
+    def _make(self, output: Tensor, numbers: Mapping[str, Tensor]) -> Distribution:
+        with EXCLUSIVE, pyro.validation_enabled(False):  # checks of arguments would stop a sampler or a compiler
+            made: object = self.distribution(*self._parts(output), **numbers)
+        if not isinstance(made, Distribution):
+            raise ValueError(
+                f"`make` must return a distribution, got {_checks.described(made)}; end it with one of "
+                "`pyro.distributions`."
+            )
+        return unvalidated(unwrap(made))
+
+    def _parts(self, output: Tensor) -> Sequence[Tensor]:
+        return [output] if self.num_parts == 1 else output.unflatten(-1, (self.num_parts, -1)).unbind(-2)
+
+    def num_outputs(self, num_targets: int) -> int:
+        """One for each part of each target."""
+        return self.num_parts * num_targets
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Raise unless the targets are in the support of the distribution."""
+        name = type(self).__name__
+        made = self.for_checks(output)(output[:1])
+        if y.is_complex() or not (y.is_floating_point() or made.support.is_discrete):
+            raise ValueError(f"targets of {name} must be floating point, got {y.dtype}; convert with `y.float()`.")
+        _checks.finite("y", y)
+        inside = made.support.check(y.to(output.dtype))
+        if not bool(inside.all()):
+            words, remedy = WORDS.get(made.support, (f"in {str(made.support)[:80]}", "use another distribution"))
+            low, high = map(float, y.aminmax())
+            raise ValueError(f"targets of {name} must be {words}, got values from {low:g} to {high:g}; {remedy}.")
+
+    def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        return super().as_targets(y, dtype).to(dtype)
+
+    def for_checks(self, output: Tensor) -> "MadeLikelihood":
+        """The likelihood with a draw of its latent variables, always the same one."""
+        if not self._pyro_samples:
+            return self
+        with seeded(0, output.device):
+            likelihood = self.drawn()
+        assert isinstance(likelihood, MadeLikelihood)
+        return likelihood
+
+    def accumulator(self) -> Accumulator[RegressionPrediction]:
+        return MomentAccumulator()
+
+
+class DistributionLikelihood(MadeLikelihood):
+    r"""Any distribution, made by a function of the network's output.
+
+    The model can then be fitted, sampled and predicted like any other. Predictions have the mean and variance of the
+    distribution, and its log-density at the targets. With `keep_draws` they have quantiles, intervals and distribution
+    functions: in closed form where torch or SciPy has the distribution function, otherwise from 4000 draws. A mean or
+    variance without closed form is estimated from 1000 draws for each weight draw.
+
+    A distribution of vectors, such as `MultivariateNormal`, is allowed: its event is the last axis of the targets.
+    `to_event` is not needed.
+
+    A file that `save_posterior` writes contains no code, so it cannot tell two functions apart: load it into a model
+    with the same `make`.
+
+    Args:
+        make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
+            or ``(*draws, N, O)``. It runs for one draw and for many: count axes from the end, as in ``out[..., 0]``. It
+            must only compute, and draw nothing.
+        num_parts: Number of equal parts of the output's last axis. If it is above 1, ``make`` gets so many tensors,
+            each of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
+        latent: Priors of latent variables, by name; ``make`` gets their values as keywords. They have no batch shape,
+            and are inferred together with the weights. Their sites are ``likelihood.NAME``. A value broadcasts with a
+            part of the output.
+        learned: First values of learned numbers, by name, without constraints; ``make`` gets them as keywords.
+
+    Raises:
+        ValueError: If `make` is no function, a name is not allowed, or a prior is no distribution without batch shape.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> likelihood = DistributionLikelihood(
+        ...     lambda out, scale: dist.Laplace(out, scale), latent={"scale": dist.LogNormal(0.0, 1.0)}
+        ... )
+        >>> likelihood
+        DistributionLikelihood(<lambda>, latent scale)
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Distribution],
+        *,
+        num_parts: int = 1,
+        latent: Mapping[str, TorchDistributionMixin] | None = None,
+        learned: Mapping[str, float | Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        example = "a function from the network's output to a distribution, such as `lambda out: dist.Laplace(out, 1.0)`"
+        if isinstance(make, (type, torch.nn.Module, Distribution)):
+            raise ValueError(f"`make` must be {example}, got {_checks.described(make)}.")
+        _checks.function("make", make, example)
+        self.make, self.num_parts = make, _checks.at_least("num_parts", num_parts, 1)
+        for argument, given in (("latent", latent), ("learned", learned)):
+            if given is not None:
+                _checks.kind(argument, given, Mapping, 'a dict by name, such as {"scale": ...}')
+            for name in given or {}:
+                self._check_name(argument, name)
+        for name, prior in (latent or {}).items():
+            self.add_latent(name, _checked_prior(name, prior))
+        for name, value in (learned or {}).items():
+            self.add_learned(name, _checked_start(name, value), torch.Tensor.clone)
+
+    def _check_name(self, argument: str, name: object) -> None:
+        if not isinstance(name, str) or not name.isidentifier() or name in dir(self) or name in self._event_dims:
+            raise ValueError(
+                f"`{argument}` must have names that can be keywords and are not taken, such as 'scale', got {name!r}; "
+                "choose another name."
+            )
+
+    def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
+        """The distribution that `make` returns."""
+        return self.make(*parts, **numbers)
+
+    def check_output(self, output: Tensor) -> None:
+        """Raise unless `make` works: its arguments are allowed, and one more axis of draws gives one more axis."""
+        likelihood = self.for_checks(output)
+        one = likelihood(output)
+        values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}
+        if isinstance(one.inner, (Categorical, Bernoulli)):
+            raise ValueError(
+                f"`make` must return a distribution of numbers, got {type(one.inner).__name__}; use "
+                "CategoricalLikelihood, BernoulliLikelihood or likelihoods.Ordinal for classes."
+            )
+        self._check_arguments(output, likelihood)
+        two = MadeDistribution(Maker(self._make, self._event_dims), torch.stack([output, output]), values)
+        if two.batch_shape != (2, *one.batch_shape):
+            raise ValueError(
+                f"`make` must work with an axis of draws before the rows: it turns outputs of shape "
+                f"{_checks.shape(output)} into a batch of {tuple(one.batch_shape)}, but {(2, *output.shape)} into "
+                f"{tuple(two.batch_shape)}, not {(2, *one.batch_shape)}. Count axes from the end, as in `out[..., 0]`, "
+                "and let the likelihood's own numbers broadcast with the whole output, as in `out[..., :1]`; or use "
+                "`num_parts`."
+            )
+
+    def _check_arguments(self, output: Tensor, likelihood: "MadeLikelihood") -> None:
+        """Raise if torch does not allow the arguments that `make` gives to its distribution."""
+        try:
+            with EXCLUSIVE, pyro.validation_enabled(True):
+                self.make(*self._parts(output), **likelihood.present_numbers())
+        except ValueError as error:
+            problem = str(error).strip().split("\n")[0][:200]
+            raise ValueError(
+                f"`make` must return an allowed distribution for every output of the network, got: {problem} Map the "
+                "output to the allowed range, as with `.exp()` for a positive number."
+            ) from error
+
+    def extra_repr(self) -> str:
+        parts = [getattr(self.make, "__name__", type(self.make).__name__)]
+        parts += [f"num_parts={self.num_parts}"] if self.num_parts > 1 else []
+        return ", ".join([*parts, *filter(None, [super().extra_repr()])])
+
+
+def _checked_prior(name: str, prior: object) -> TorchDistributionMixin:
+    if not isinstance(prior, TorchDistributionMixin) or prior.batch_shape:
+        got = f"batch shape {tuple(prior.batch_shape)}" if isinstance(prior, Distribution) else _checks.described(prior)
+        raise ValueError(
+            f"`latent[{name!r}]` must be one of `pyro.distributions` without batch shape, got {got}; for a vector use "
+            "`.to_event()`."
+        )
+    if prior.support.is_discrete:
+        raise ValueError(
+            f"`latent[{name!r}]` must be a continuous distribution, got {type(prior).__name__}; sum it out in `make`."
+        )
+    return prior
+
+
+def _checked_start(name: str, value: object) -> Tensor:
+    start = value if isinstance(value, Tensor) else torch.tensor(_checks.number(f"learned[{name!r}]", value))  # type: ignore[arg-type]
+    _checks.finite(f"learned[{name!r}]", _checks.real_tensor(f"learned[{name!r}]", start))
+    return start.detach().double().clone()

@@ -1,0 +1,106 @@
+"""Likelihoods of numbers with outliers, and of proportions."""
+
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..._core import checks as _checks
+from ._distribution import MadeLikelihood
+
+
+class StudentT(MadeLikelihood):
+    r"""Student's t around the output, for numbers with outliers.
+
+    .. math:: y = f(x) + \sigma t, \qquad t \sim t_\nu, \qquad \mathrm{Var}[y \mid f] = \sigma^2 \frac{\nu}{\nu - 2}.
+
+    Output and targets have the same shape, (N, O) or (N,). With few degrees of freedom an outlier has little influence;
+    with many this is a Gaussian.
+
+    Args:
+        df: Degrees of freedom :math:`\nu`. A number above 2 fixes them, since the variance is infinite for 2 or less.
+            None learns them, from 4. A distribution over positive numbers is the prior of :math:`\nu - 2`, the latent
+            variable ``likelihood.df_above_2``.
+        scale: Scale :math:`\sigma`. A number fixes it, None learns it from 1, and a distribution over positive numbers
+            makes it the latent variable ``likelihood.scale`` with this prior.
+
+    Raises:
+        ValueError: If a number is out of range, or a distribution is not over positive numbers.
+
+    References:
+        Lange, Little and Taylor (1989), Robust Statistical Modeling Using the t Distribution,
+        https://doi.org/10.2307/2290063.
+    """
+
+    def __init__(
+        self, df: float | TorchDistributionMixin | None = 4.0, scale: float | TorchDistributionMixin | None = None
+    ) -> None:
+        super().__init__()
+        above: Any = df
+        if df is not None and not isinstance(df, Distribution):
+            above = _checks.number("df", df) - 2
+            if above <= 0:
+                raise ValueError(
+                    f"`df` must be above 2, got {df}: the variance would be infinite. For fewer use "
+                    "`DistributionLikelihood(lambda out: dist.StudentT(df, out, scale))`."
+                )
+        self.add_positive("df_above_2", above, start=2.0)
+        self.add_positive("scale", scale)
+
+    def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
+        """StudentT(df, output, scale)."""
+        (output,) = parts
+        return dist.StudentT(2 + numbers["df_above_2"], output, numbers["scale"])
+
+    def extra_repr(self) -> str:
+        fixed, text = self._buffers.get("fixed_df_above_2"), super().extra_repr()
+        return text if fixed is None else f"df={2 + float(fixed):.4g},{text.partition(',')[2]}"
+
+
+class Beta(MadeLikelihood):
+    r"""Beta distribution of a proportion; the output is the log-odds of its mean.
+
+    .. math:: y \sim \mathrm{Beta}(\mu\phi, (1 - \mu)\phi), \qquad \mu = \frac{1}{1 + e^{-f(x)}}, \qquad
+              \mathrm{Var}[y \mid f] = \frac{\mu(1 - \mu)}{1 + \phi}.
+
+    Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some are 0 or 1,
+    move them inside, as by ``(y * (N - 1) + 0.5) / N``.
+
+    Args:
+        precision: The number :math:`\phi`. A number fixes it, None learns it from 10, and a distribution over positive
+            numbers makes it the latent variable ``likelihood.precision`` with this prior.
+
+    Raises:
+        ValueError: If a number is not above 0, or a distribution is not over positive numbers.
+
+    References:
+        Ferrari and Cribari-Neto (2004), Beta Regression for Modelling Rates and Proportions,
+        https://doi.org/10.1080/0266476042000214501; Smithson and Verkuilen (2006), A Better Lemon Squeezer?,
+        https://doi.org/10.1037/1082-989X.11.1.54, for zeros and ones.
+    """
+
+    def __init__(self, precision: float | TorchDistributionMixin | None = None) -> None:
+        super().__init__()
+        self.add_positive("precision", precision, start=10.0)
+
+    def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
+        """Beta(sigmoid(output) * precision, sigmoid(-output) * precision)."""
+        (output,) = parts
+        smallest = torch.finfo(output.dtype).tiny  # a mean that was rounded to 0 has no density
+        above, below = (
+            (torch.sigmoid(sign * output) * numbers["precision"]).clamp_min(smallest) for sign in (1.0, -1.0)
+        )
+        return dist.Beta(above, below)
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Raise unless targets lie strictly between 0 and 1."""
+        super().check_values(output, y)
+        at_ends = (y <= 0) | (y >= 1)
+        if bool(at_ends.any()):
+            raise ValueError(
+                f"targets of Beta must lie strictly between 0 and 1, got {int(at_ends.sum())} at an end; move them "
+                "inside, as by `(y * (N - 1) + 0.5) / N`."
+            )

@@ -1,0 +1,159 @@
+"""Distributions that a function makes from the network's output, for predictions that keep their draws."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from ..._core.devices import reads_wait
+from ..._core.scope import seeded
+from ...scores.uncertainty import RunningMoments, Sliced
+from ._cdfs import cdf
+from ._numbers import lifted
+
+MOMENT_DRAWS = 1000
+"""Heuristic: number of draws for a mean and variance without closed form. The error of the mean adds a thousandth of
+the noise variance to the epistemic variance."""
+
+MOST_NUMBERS = 2**22
+"""Heuristic: number of draws that are in memory together; 34 MB."""
+
+
+@dataclass(frozen=True)
+class Maker:
+    """A function from an output and the likelihood's numbers to a distribution, with the axes of each number."""
+
+    make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
+    event_dims: Mapping[str, int]
+
+    def __call__(self, output: Tensor, values: Mapping[str, Tensor]) -> Distribution:
+        return self.make(output, {name: lifted(v, self.event_dims[name], output) for name, v in values.items()})
+
+
+class MadeDistribution(TorchDistribution, Sliced):
+    """The distribution that a maker returns for an output.
+
+    It keeps the output, so that draws and rows can be taken or joined whatever the distribution is. Mean and variance
+    without closed form are computed from draws, always with the same seed.
+
+    Args:
+        maker: The maker.
+        output: Outputs, shape ``(*draws, N, *rest)``.
+        values: The likelihood's numbers, shape ``(*draws, *event)``.
+    """
+
+    arg_constraints = {}  # noqa: RUF012  # torch's own convention
+
+    def __init__(self, maker: Maker, output: Tensor, values: Mapping[str, Tensor]) -> None:
+        self._maker, self.output, self._names, self._values = maker, output, tuple(values), tuple(values.values())
+        self.inner: Distribution = maker(output, values)
+        self._drawn: tuple[Tensor, ...] = ()  # mean and variance, if they have no closed form
+        super().__init__(self.inner.batch_shape, self.inner.event_shape, validate_args=False)
+
+    @property
+    def numbers(self) -> dict[str, Tensor]:
+        """The likelihood's numbers."""
+        return dict(zip(self._names, self._values, strict=True))
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return self.inner.support  # type: ignore[return-value]  # a property of most distributions
+
+    def expand(self, batch_shape: Sequence[int], _instance: Distribution | None = None) -> Any:
+        num_new = len(batch_shape) - len(self.batch_shape)
+        if tuple(batch_shape)[max(num_new, 0) :] != tuple(self.batch_shape):
+            return self.inner.expand(torch.Size(batch_shape))
+        lead = tuple(batch_shape)[:num_new]
+        return (
+            self
+            if not lead
+            else MadeDistribution(self._maker, self.output.expand(*lead, *self.output.shape), self.numbers)
+        )
+
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        return self.inner.sample(torch.Size(sample_shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.inner.log_prob(value)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        return cdf(self.inner, value)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        return self.inner.icdf(value)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._moment(0)
+
+    @property
+    def variance(self) -> Tensor:
+        return self._moment(1)
+
+    def _moment(self, index: int) -> Tensor:
+        """The mean or the variance."""
+        if self._drawn:
+            return self._drawn[index]
+        try:
+            value = self.inner.variance if index else self.inner.mean
+        except NotImplementedError:
+            self._drawn = _moments_of_draws(self.inner)
+            return self._drawn[index]
+        if (
+            not index
+            and value.numel()
+            and not reads_wait(value.device)
+            and bool((value.isnan() & ~self.output.isnan().any()).all())
+        ):
+            raise ValueError(
+                f"a prediction needs the mean of an observation, but {type(self.inner).__name__} has none; use a "
+                "distribution with a mean, such as a StudentT with more than 2 degrees of freedom."
+            )
+        return value
+
+    def replaced(self, make: Callable[[Distribution], Distribution]) -> "MadeDistribution":
+        """The same with a function applied to each distribution that the maker returns."""
+        inner_make = self._maker.make
+        maker = Maker(lambda output, values: make(inner_make(output, values)), self._maker.event_dims)
+        return MadeDistribution(maker, self.output, self.numbers)
+
+    def taken(self, index: Tensor, dim: int) -> "MadeDistribution":
+        """The draws (`dim` 0) or rows (`dim` 1) with some indices."""
+        values = self.numbers
+        if dim == 0:
+            values = {name: v.index_select(0, index) if self._is_drawn(name, v) else v for name, v in values.items()}
+        return MadeDistribution(self._maker, self.output.index_select(dim, index), values)
+
+    def _is_drawn(self, name: str, value: Tensor) -> bool:
+        """Whether a number has one value for each draw."""
+        return value.dim() > self._maker.event_dims[name] and len(value) > 1
+
+    def joined(self, others: Sequence["MadeDistribution"], dim: int) -> "MadeDistribution":
+        """Several of them, this one included, joined along the draws (`dim` 0) or rows (`dim` 1)."""
+        output = torch.cat([other.output for other in others], dim)
+        return MadeDistribution(self._maker, output, self._joined_numbers(others) if dim == 0 else self.numbers)
+
+    def _joined_numbers(self, others: Sequence["MadeDistribution"]) -> dict[str, Tensor]:
+        parts: dict[str, list[Tensor]] = {name: [] for name in self._names}
+        for other in others:
+            for name, value in other.numbers.items():
+                event = value.shape[value.dim() - self._maker.event_dims[name] :]
+                parts[name].append(value.reshape(-1, *event).expand(len(other.output), *event))
+        return {name: torch.cat(values) for name, values in parts.items()}
+
+
+def _moments_of_draws(distribution: Distribution) -> tuple[Tensor, Tensor]:
+    """Mean and variance of draws, in double precision."""
+    at_once = max(MOST_NUMBERS // max(math.prod(distribution.batch_shape), 1), 1)
+    moments = RunningMoments()
+    with torch.no_grad(), seeded(0):
+        while moments.count < MOMENT_DRAWS:
+            num_draws = min(at_once, MOMENT_DRAWS - moments.count)
+            moments.add(distribution.sample(torch.Size([num_draws])).double())
+    assert moments.variance is not None
+    return moments.mean, moments.variance

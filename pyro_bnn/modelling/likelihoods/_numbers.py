@@ -1,0 +1,114 @@
+"""Likelihoods with numbers of their own, such as a noise scale: fixed, learned, or latent variables with a prior."""
+
+from collections.abc import Callable
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroSample
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.nn.functional import softplus
+
+from ..._core import checks as _checks
+from ..._core.reflection import require_positive
+from ..._core.scope import local_param
+from ...scores.uncertainty import P_co
+from ._base import Likelihood, MovedPrior
+
+
+class NumbersLikelihood(Likelihood[P_co]):
+    """A likelihood with numbers of its own, by name; each is fixed, learned or latent.
+
+    A subclass adds them in `__init__`, and reads them by :meth:`number`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event_dims: dict[str, int] = {}
+        self._maps: dict[str, Callable[[Tensor], Tensor]] = {}
+
+    def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
+        """Add a number above 0.
+
+        Args:
+            name: Its name.
+            value: A number fixes it. None makes it a learnable parameter that starts at `start`. A distribution over
+                positive numbers makes it a latent variable with this prior.
+            start: First value of a learned number.
+        """
+        if value is None:
+            free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
+            self.add_learned(name, free, softplus)
+        elif isinstance(value, Distribution):
+            self.add_latent(name, require_positive(name, value))
+        else:
+            self.add_fixed(name, torch.tensor(_checks.positive(name, value), dtype=torch.float64))
+
+    def add_fixed(self, name: str, value: Tensor) -> None:
+        """Add a fixed number."""
+        self._event_dims[name] = value.dim()
+        self.keep_exact(f"fixed_{name}", value)
+
+    def add_learned(self, name: str, free: Tensor, transform: Callable[[Tensor], Tensor]) -> None:
+        """Add a learned number: the transform of a free parameter."""
+        self._event_dims[name], self._maps[name] = free.dim(), transform
+        self.register_parameter(f"free_{name}", nn.Parameter(free))
+
+    def add_latent(self, name: str, prior: TorchDistributionMixin) -> None:
+        """Add a latent variable with a prior that has no batch shape."""
+        self._event_dims[name] = prior.event_dim
+        if "like" not in self._buffers:
+            self.register_buffer("like", torch.zeros(()))  # holds the device and dtype
+        setattr(self, name, PyroSample(MovedPrior(prior)))
+
+    def number(self, name: str) -> Tensor:
+        """The present value of a number, shape ``(*draws, *event)``."""
+        if name in self._pyro_samples:
+            value: Tensor = getattr(self, name)
+            return value
+        if f"fixed_{name}" in self._buffers:
+            return self.get_buffer(f"fixed_{name}")
+        free = self._parameters[f"free_{name}"]  # `getattr` would put it into Pyro's global store
+        assert free is not None
+        if self._pyro_context.active:
+            path = f"{self._pyro_name}." if self._pyro_name else ""
+            return self._maps[name](local_param(f"{path}free_{name}", free))
+        return self._maps[name](free)
+
+    def present_numbers(self) -> dict[str, Tensor]:
+        """The present values of all numbers, by name; see :meth:`number`."""
+        return {name: self.number(name) for name in self._event_dims}
+
+    def draw_shape(self) -> torch.Size:
+        """Draw axes of the latent variables, without the data axis of size 1 of vectorised particles."""
+        for name in self._pyro_samples:
+            value = self.number(name)
+            lead = value.shape[: value.dim() - self._event_dims[name]]
+            return lead[:-1] if len(lead) > 1 else lead
+        return torch.Size()
+
+    def extra_repr(self) -> str:
+        said = []
+        for name in self._event_dims:
+            if name in self._pyro_samples:
+                said.append(f"latent {name}")
+            elif f"fixed_{name}" in self._buffers:
+                value = self.get_buffer(f"fixed_{name}")
+                said.append(f"{name}=" + (f"{float(value):.4g}" if value.dim() == 0 else f"{len(value)} numbers"))
+            else:
+                said.append(f"learned {name}")
+        return ", ".join(said)
+
+
+def lifted(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
+    """A number of shape ``(*draws, *event)`` with new axes, so that it broadcasts with outputs ``(*draws, N, *rest)``.
+
+    The axes of one value take the place of the last axes of an output, as a noise scale of shape (O,) does.
+    """
+    lead = value.shape[: value.dim() - event_dim]
+    if not lead:
+        return value
+    if len(lead) > 1 and lead[-1] == 1:  # the data axis of vectorised particles
+        lead = lead[:-1]
+    ones = max(output.dim() - len(lead) - event_dim, 1)
+    return value.reshape(*lead, *[1] * ones, *value.shape[value.dim() - event_dim :])

@@ -1,0 +1,47 @@
+"""The weight draws of a prediction."""
+
+from collections.abc import Callable
+
+import torch
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs
+from ..._core.scope import EXCLUSIVE, Stream, eval_mode, reseed, restored
+from ...inference.guides import GuidePosterior
+from ...inference.posterior import Draw, Posterior
+from ...modelling.model import BayesianModel
+
+
+def new_seed(seed: int | None) -> int:
+    """The seed itself; for None one that is drawn from torch's generator."""
+    if seed is not None:
+        return _checks.seed(seed)
+    with EXCLUSIVE:
+        return int(torch.randint(2**62, ()))
+
+
+def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
+    """A seed for each draw of a prediction, from the stream of its seed."""
+    with stream:
+        seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
+    return seeds
+
+
+def predicted_draws(
+    model: BayesianModel, posterior: Posterior | Callable[..., object], x: Inputs, *, num_samples: int, seed: int
+) -> Draw:
+    """The draws that :func:`~pyro_bnn.predict` uses with the same arguments, ``{site: shape (S, *event)}``.
+
+    Raises:
+        ValueError: If the posterior belongs to another model, or its draws do not fit into memory.
+    """
+    source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    turns, draws = source.draws(num_samples, x), []
+    for own in draw_seeds(Stream(seed, model.device), num_samples):
+        with torch.no_grad(), restored(model.device), eval_mode(model):
+            reseed(own, model.device)
+            draws.append(next(turns))
+        if len(draws) == 1:
+            model.check_latents(draws[0])
+            _checks.in_memory("num_draws", num_samples, sum(value.nbytes for value in draws[0].values()))
+    return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}

@@ -1,0 +1,136 @@
+"""BatchBALD: rows whose labels together tell most about the weights."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.scope import seeded
+from ..uncertainty import ClassificationPrediction, mutual_information
+from ._draws import NUMBERS, by_rows, class_draws, probs_of
+
+
+def batch_bald(
+    pool: ClassificationPrediction | Tensor, num_rows: int, *, num_combinations: int = 1000, seed: int | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""Rows whose labels together tell most about the weights, chosen one after the other.
+
+    The rows with the largest values of :func:`bald` are often alike, and their labels tell the same. BatchBALD adds the
+    row whose label tells most if the labels of the rows chosen so far are known, too:
+
+    .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
+              I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
+
+    The expectation is over the combinations of labels :math:`\mathbf y` of the chosen rows. It is exact while there are
+    at most `num_combinations` of them. After that, so many are drawn in each step, by systematic sampling. The choice
+    is within a factor of 1 - 1/e of the best one.
+
+    S draws have at most log S nats to tell. When the information comes close to this, further rows are arbitrary, so
+    take many draws for large batches. Rows are passed over if their earlier value, which later ones cannot exceed, is
+    below the best found.
+
+    Args:
+        pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
+        num_rows: Number of rows to choose, B.
+        num_combinations: Largest number of combinations of labels. Time and memory are proportional to it.
+        seed: Seed of the sampled combinations; torch's generators do not change. None draws a seed.
+
+    Returns:
+        Numbers of the chosen rows, in the order of their choice, and the information of the first 1, 2, ..., B of them
+        about the weights, in nats; both have the shape (B,). The last is the joint score of the batch.
+
+    Raises:
+        ValueError: If there are fewer rows than `num_rows`, fewer than two draws, several outputs for each row, or
+            logits that are not finite, or if draws were not kept.
+
+    References:
+        Kirsch, van Amersfoort and Gal (2019), BatchBALD, https://arxiv.org/abs/1906.08158; Minoux (1978), Accelerated
+        Greedy Algorithms for Maximizing Submodular Set Functions, for the rows that are passed over.
+
+    Example:
+        >>> first = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
+        >>> second = torch.tensor([[3.0, 0.0], [0.0, 3.0], [3.0, 0.0], [0.0, 3.0]])
+        >>> batch_bald(torch.stack([first, first, second], 1), 2)  # not the two rows that are alike
+        (tensor([0, 2]), tensor([0.6919, 1.1942]))
+    """
+    logits = class_draws("pool", pool)
+    num_rows = _checks.at_least("num_rows", num_rows, 1)
+    if num_rows > logits.shape[1]:
+        raise ValueError(f"`num_rows` must be at most the {logits.shape[1]} rows of `pool`, got {num_rows}.")
+    limit = _checks.at_least("num_combinations", num_combinations, 1)
+    _checks.in_memory("num_combinations", limit, 8 * max(len(logits), logits.shape[2]))
+    with seeded(seed, logits.device):
+        offsets = torch.rand(num_rows, dtype=torch.double, device=logits.device)
+    gains = by_rows(lambda part: mutual_information(part.double()), logits)
+    known = _Labels.none(logits)
+    rows, information = [], []
+    for offset in offsets:
+        row = known.most_informative(logits, gains)
+        information.append(gains[row].clone())
+        known = known.joined(probs_of("pool", logits[:, row]), limit, offset)
+        rows.append(row)
+        gains[row] = -torch.inf  # never again
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return torch.stack(rows), torch.stack(information).cumsum(0).to(dtype)
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """Combinations of labels of the chosen rows.
+
+    Args:
+        probs: Probability of each combination, shape (K,).
+        draws: Probability of each draw given the combination, shape (K, S).
+        num_classes: Number of labels of a row, C.
+    """
+
+    probs: Tensor
+    draws: Tensor
+    num_classes: int
+
+    @classmethod
+    def none(cls, logits: Tensor) -> "_Labels":
+        """The one combination of no labels, given which all draws have the same probability."""
+        return cls(
+            torch.ones(1, dtype=torch.double, device=logits.device),
+            torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),
+            logits.shape[2],
+        )
+
+    def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
+        """The row with the largest gain; `gains` has upper limits, and is updated where they were not enough."""
+        order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
+        best, largest = order[0], -torch.inf
+        for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):
+            if float(gains[rows[0]]) <= largest:
+                break
+            gains[rows] = self.gain(probs_of("pool", logits[:, rows]))
+            top = gains[rows].argmax()
+            if float(gains[rows[top]]) > largest:
+                best, largest = rows[top], float(gains[rows[top]])
+        return best
+
+    def gain(self, probs: Tensor) -> Tensor:
+        """Expected information of the labels of rows about the draw; probabilities (S, N, C) to (N,).
+
+        Both entropies are means over the same combinations, so that it is at least 0 also for sampled combinations.
+        """
+        probs = probs.flatten(1)  # (S, N C)
+        uncertain = self.probs @ torch.special.entr(self.draws @ probs)
+        by_draw = self.probs @ self.draws @ torch.special.entr(probs)
+        return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
+
+    def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
+        """The combinations with the label of one more row, whose probabilities have the shape (S, C)."""
+        joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
+        if len(joint) <= limit:
+            chosen = joint.nonzero()[:, 0]
+            weights = joint[chosen]
+        else:
+            steps = (torch.arange(limit, device=joint.device) + offset) / limit
+            edges = joint.cumsum(0)
+            chosen = torch.searchsorted(edges, steps * edges[-1], right=True).clamp_max(int(joint.nonzero().max()))
+            weights = torch.full_like(steps, 1 / limit)
+        draws = self.draws[chosen // self.num_classes] * probs.mT[chosen % self.num_classes]
+        return _Labels(weights, draws / draws.sum(1, keepdim=True), self.num_classes)

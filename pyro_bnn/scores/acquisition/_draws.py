@@ -1,0 +1,108 @@
+"""What the scores take: predictions, or logits of all draws."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from .. import metrics
+from ..uncertainty import ClassificationPrediction, RegressionPrediction
+
+Pool: TypeAlias = ClassificationPrediction | RegressionPrediction | Tensor
+"""A prediction, or logits of shape (S, N, C)."""
+
+NUMBERS = 2**20
+"""Heuristic: size of the largest intermediate result, in numbers; 8 MB in double precision."""
+
+KEEP, MORE = "call `predict(..., keep_draws=True)`", "call `predict` with a larger `num_samples`"
+
+
+def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
+    """Logits for the functions of this module, from an array in the shape of baal.
+
+    Args:
+        predictions: Probabilities, shape (N, C, S): N rows, C classes, S draws.
+        logits: Whether they are logits, as networks give them, and not probabilities.
+
+    Returns:
+        Logits, shape (S, N, C).
+
+    Raises:
+        ValueError: If the shape is another one, or if probabilities do not sum to 1 over classes.
+
+    Example:
+        >>> from_baal([[[1.0, 0.5], [0.0, 0.5]]]).exp()
+        tensor([[[1.0000, 0.0000]],
+        <BLANKLINE>
+                [[0.5000, 0.5000]]], dtype=torch.float64)
+    """
+    found = metrics.as_tensor("predictions", predictions)
+    if found.dim() != 3 or found.numel() == 0:
+        raise ValueError(f"`predictions` must have shape (N, C, S), none of them 0, got {_checks.shape(found)}.")
+    found = found.movedim(-1, 0)
+    if _checks.flag("logits", logits):
+        return _checks.real_tensor("predictions", found)
+    try:
+        metrics.probabilities("predictions", found)
+    except ValueError as error:
+        raise ValueError(f"{error} If they are logits, pass `logits=True`.") from None
+    return found.log()
+
+
+def class_draws(name: str, value: object, *, least: int = 2) -> Tensor:
+    """Logits of all draws, shape (S, N, C), at least so many."""
+    if isinstance(value, ClassificationPrediction):
+        if value.logits is None:
+            raise ValueError(f"`{name}` must have the probabilities of each draw; {KEEP}.")
+        value = value.logits
+    elif not isinstance(value, Tensor):
+        raise ValueError(f"`{name}` must be a prediction of classes or a tensor, got {_checks.described(value)}.")
+    logits = _checks.real_tensor(name, value)
+    if logits.dim() != 3 or logits.numel() == 0:
+        raise ValueError(f"`{name}` must have logits of shape (S, N, C), none of them 0, got {_checks.shape(logits)}.")
+    if len(logits) < least:
+        raise ValueError(
+            f"`{name}` must have at least {least} draws, got {len(logits)}; call `predict` with a larger `num_samples`."
+        )
+    return logits.detach()
+
+
+def require_same_draws(pool: Tensor, targets: Tensor) -> None:
+    """Raise unless two tensors of shape (S, ...) have the same number of draws."""
+    if len(pool) != len(targets):
+        raise ValueError(
+            f"`pool` and `targets` must have the same draws, got {len(pool)} and {len(targets)}; predict both in one "
+            "call, or with the same `seed` and `num_samples`."
+        )
+
+
+def probs_of(name: str, logits: Tensor) -> Tensor:
+    """Probabilities in double precision."""
+    probs = logits.double().softmax(-1)
+    if bool(probs.isnan().any()):
+        raise ValueError(f"`{name}` must have finite logits, got NaN or infinity; drop the rows that have one.")
+    return probs
+
+
+def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """A function of logits of shape (S, N, C) with values of shape (N,), for a part of the rows at a time."""
+    return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
+
+
+def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
+    """Values of shape (S, N, ...) in parts of so many rows that at most `NUMBERS` numbers are needed."""
+    yield from values.split(max(NUMBERS // numbers_per_row, 1), dim=1)
+
+
+def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
+    """The prediction, if it is of one number for each row and has noise and two draws."""
+    outputs = prediction.mean.shape[1:]
+    if outputs.numel() != 1:
+        raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")
+    if prediction.variance_of_means is None:
+        raise ValueError(f"`{name}` must have at least 2 draws, got 1; {MORE}.")
+    if bool((prediction.aleatoric <= 0).any()):
+        raise ValueError(f"`{name}` must have noise, got a variance of 0: a label would tell infinitely much.")
+    return prediction

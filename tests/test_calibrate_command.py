@@ -1,0 +1,244 @@
+"""`pyro-bnn train --calibrate`: rows that are not fitted correct the intervals and sets of a run."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+import pyro_bnn as pb
+from pyro_bnn.app import runs, sources
+from pyro_bnn.app.cli import main
+from pyro_bnn.app.reports.page.calibrated import limits_by_chance
+
+from .own_data import houses, predictions_in, write_table
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
+WRONG_NOISE = ("--likelihood", "gaussian:100", "--hidden", 4, "--epochs", 30)
+"""Fifty times the noise of `houses`: the network's own intervals contain every target."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run on houses whose intervals are calibrated, made once."""
+    folder = tmp_path_factory.mktemp("runs")
+    table = write_table(folder / "houses.csv", houses(400))
+    arguments = ["train", table, "--target", "price", "--calibrate", 0.5, "--out", folder / "run", *WRONG_NOISE]
+    before = torch.get_default_dtype()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["pyro-bnn", *map(str, arguments)])
+        torch.set_default_dtype(torch.float32)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        torch.set_default_dtype(before)
+    assert not stop.value.code
+    return folder
+
+
+@pytest.fixture
+def place(made, tmp_path):
+    """A copy of the folder, to write into."""
+    return shutil.copytree(made, tmp_path / "place")
+
+
+def inside(out, level):
+    """The share of the prices of 2000 new houses inside of predicted intervals."""
+    rows = predictions_in(out)
+    prices = np.array([float(row[-1]) for row in houses(2000, seed=9)])
+    low, high = (np.array([float(row[f"{end}_{level}"]) for row in rows]) for end in ("lower", "upper"))
+    return float(((low <= prices) & (prices <= high)).mean())
+
+
+def test_intervals_of_new_rows_contain_the_promised_share(pyro_bnn, place):  # noqa: F811
+    rows, out = write_table(place / "new.csv", houses(2000, seed=9)), place / "out.csv"
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--level", ".5,.8", "--out", out)
+    assert code == 0
+    for level in (50, 80):
+        rank = math.ceil(161 * level / 100)  # of 160 calibration rows: coverage is Beta(rank, 161 - rank)
+        share = rank / 161
+        error = math.sqrt(share * (1 - share) * (1 / 162 + 1 / 2000))
+        assert inside(out, level) == pytest.approx(share, abs=4 * error)
+    assert f"coverage 50 {inside(out, 50):.4g}" in err  # the printed scores are those of the same intervals
+    without = place / "without"
+    assert pyro_bnn("train", place / "houses.csv", "--target", "price", "--out", without, *WRONG_NOISE)[0] == 0
+    assert pyro_bnn("predict", without, rows, "--level", ".5,.8", "--out", out, "--force")[0] == 0
+    assert inside(out, 50) > 0.99
+
+
+def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place):  # noqa: F811
+    code, said, _ = pyro_bnn("evaluate", place / "run")
+    assert code == 0
+    assert "160 rows that were not trained on calibrate" in said
+    found = json.loads((place / "run" / "metrics.json").read_text())["calibration"]
+    before, after = found["rows"]
+    assert (before["name"], after["name"], found["num_calibration"]) == ("network", "calibrated", 160)
+    assert before["inside"] == 1
+    low, high = limits_by_chance(0.9, 160, 80)
+    assert low <= after["inside"] <= high
+    assert after["width"] < 0.5 * before["width"]
+    assert np.average(after["thirds"], weights=[27, 27, 26]) == pytest.approx(after["inside"])
+    assert "100.0%" in said
+    code, said, _ = pyro_bnn("report", place / "run")
+    assert code == 0
+    assert "The intervals hold the promised shares of the targets" in said
+    page = (place / "run" / "report.html").read_text()
+    assert "Before and after calibration" in page
+    assert "These are the calibrated intervals" in page
+    assert "largest sd" in page
+
+
+def test_rows_are_fitted_calibrate_or_test_and_encodings_are_learned_from_those_that_are_fitted(made):
+    config, facts = runs.load_config(made / "run"), runs.read_facts(made / "run")
+    data = sources.load(config, facts=facts)
+    x_held, y_held = data.held_out
+    parts = [(data.x_train, data.y_train), (x_held, y_held), (data.x_test, data.y_test)]
+    assert [len(x) for x, _ in parts] == [160, 160, 80]
+    rows = {tuple(row.tolist()) for x, y in parts for row in torch.cat([x, y], 1)}
+    assert len(rows) == 400
+    assert facts.num_train == 160
+    torch.testing.assert_close(data.x_train[:, 0].mean(), torch.tensor(0.0), atol=1e-10, rtol=0)
+    assert abs(float(x_held[:, 0].mean())) > 1e-3
+    torch.testing.assert_close(data.y_train.mean(), torch.tensor(0.0), atol=1e-10, rtol=0)
+
+
+def test_the_latest_training_rows_calibrate_if_rows_are_split_by_time(tmp_path):
+    rows = [[row, *house] for row, house in enumerate(houses(100))]
+    np.random.default_rng(0).shuffle(rows)
+    table = write_table(tmp_path / "t.csv", rows, ("day", "area", "rooms", "city", "garden", "price"))
+    given = {"target": "price", "features": ("day",), "split_by": "day", "calibrate": 0.25, "method": "svi"}
+    config, _ = sources_config(table, given)
+    data = sources.load(config)
+    days = [part[:, 0] for part in (data.x_train, data.held_out[0], data.x_test)]
+    assert [len(part) for part in days] == [60, 20, 20]
+    assert days[0].max() < days[1].min()
+    assert days[1].max() < days[2].min()
+
+
+def sources_config(table, given):
+    from pyro_bnn.app.starting import new_config
+
+    return new_config(str(table), None, given)
+
+
+def kinds(num_rows, seed):
+    numbers = np.random.default_rng(seed)
+    x = numbers.normal(size=(num_rows, 2))
+    labels = (x[:, 0] + numbers.normal(size=num_rows) > 0).astype(int) + (x[:, 1] > 1)
+    return [[repr(u), repr(v), "abc"[label]] for (u, v), label in zip(x.tolist(), labels, strict=True)]
+
+
+def test_classes_get_sets(pyro_bnn, tmp_path):  # noqa: F811
+    table, run = write_table(tmp_path / "kinds.csv", kinds(400, 0), ("u", "v", "kind")), tmp_path / "run"
+    rows, out = write_table(tmp_path / "new.csv", kinds(1000, 1), ("u", "v", "kind")), tmp_path / "out.csv"
+    trained = pyro_bnn("train", table, "--target", "kind", "--calibrate", 0.4, "--out", run, "--epochs", 40, "--json")
+    assert json.loads(trained[1])["num_calibration"] == 128
+    assert pyro_bnn("predict", run, rows, "--level", ".8,.95", "--out", out)[0] == 0
+    found, labels = predictions_in(out), [row[-1] for row in kinds(1000, 1)]
+    assert [name for name in found[0] if name.startswith("set_")] == [
+        f"set_{level}({name})" for level in (80, 95) for name in "abc"
+    ]
+    sizes = {}
+    for level in (80, 95):
+        held = np.mean([row[f"set_{level}({label})"] == "1" for row, label in zip(found, labels, strict=True)])
+        share = level / 100
+        assert held > share - 4 * math.sqrt(share * (1 - share) * (1 / 130 + 1 / 1000))
+        sizes[level] = np.mean([sum(int(row[f"set_{level}({name})"]) for name in "abc") for row in found])
+    assert 1 < sizes[80] < sizes[95] <= 3
+    assert sizes[80] < 2.6
+    assert pyro_bnn("report", run)[0] == 0
+    page = (run / "report.html").read_text()
+    assert "The sets contain the promised share of the labels" in page
+    assert "largest entropy" in page
+    code, said, _ = pyro_bnn("evaluate", run)
+    assert (code, "90% sets of classes" in said) == (0, True)
+
+
+def test_counts_have_whole_ends(pyro_bnn, tmp_path):  # noqa: F811
+    numbers = np.random.default_rng(0)
+    x = numbers.normal(size=300)
+    rows = [[repr(float(u)), int(count)] for u, count in zip(x, numbers.poisson(np.exp(x)), strict=True)]
+    table, run, out = write_table(tmp_path / "t.csv", rows, ("u", "count")), tmp_path / "run", tmp_path / "out.csv"
+    options = ("--likelihood", "poisson", "--calibrate", 0.3, "--hidden", 4, "--epochs", 30)
+    assert pyro_bnn("train", table, "--target", "count", *options, "--out", run)[0] == 0
+    assert pyro_bnn("predict", run, table, "--level", ".9", "--out", out)[0] == 0
+    ends = np.array([[float(row["lower_90"]), float(row["upper_90"])] for row in predictions_in(out)])
+    assert (ends == ends.round()).all()
+    assert ends.min() == 0
+    assert pyro_bnn("report", run)[0] == 0
+
+
+NETWORK = """
+import torch
+
+def make(input_shape, num_outputs):
+    return torch.nn.Sequential(torch.nn.Linear(input_shape[0], 4), torch.nn.Tanh(), torch.nn.Linear(4, num_outputs))
+"""
+
+
+def test_arrays_a_network_of_ones_own_and_chains_are_calibrated_too(pyro_bnn, tmp_path):  # noqa: F811
+    (tmp_path / "net.py").write_text(NETWORK)
+    numbers = np.random.default_rng(0)
+    x = numbers.normal(size=(260, 2))
+    y = x @ [[1.0, 2.0], [0.0, 1.0]] + [0.1, 1.0] * numbers.standard_t(3, (260, 2))
+    np.savez(tmp_path / "data.npz", x=x[:200], y=y[:200], x_test=x[200:], y_test=y[200:])
+    options = ("--net", f"{tmp_path / 'net.py'}:make", "--method", "mclmc", "--time-limit", 1, "--calibrate", 0.3)
+    code, said, err = pyro_bnn("train", tmp_path / "data.npz", *options, "--out", tmp_path / "run")
+    assert (code, "60 calibrate" in said) == (0, True), err
+    code, said, _ = pyro_bnn("evaluate", tmp_path / "run", "--json")
+    before, after = json.loads(said)["calibration"]["rows"]
+    assert code == 0
+    assert 0.75 < after["inside"] < 1
+    assert before["width"] != after["width"]
+    found = runs.calibration_of(tmp_path / "run", runs.load_config(tmp_path / "run"))
+    assert isinstance(found, pb.calibration.ConformalIntervals)
+    assert found.num_rows == 60
+
+
+def test_a_pruned_copy_is_calibrated_anew(pyro_bnn, place):  # noqa: F811
+    code, _, err = pyro_bnn("prune", place / "run", "--keep", 0.2, "--out", place / "small")
+    assert code == 0, err
+    config = runs.load_config(place / "run")
+    scores = [runs.calibration_of(place / name, config).to_record()["scores"] for name in ("run", "small")]
+    assert scores[0].shape == scores[1].shape
+    assert not torch.equal(*scores)
+    assert pyro_bnn("evaluate", place / "small")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--calibrate", 0.02),
+            "holds out 6 of 320 training rows, and intervals of 95% need 19; raise it, or leave it",
+        ),
+        (("--calibrate", 0.999), "`calibrate` must leave a row to calibrate and two to fit, got 0.999 for 320 rows"),
+        (("--calibrate", 1), "`calibrate` must be below 1"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused_before_the_fit(pyro_bnn, place, options, message):  # noqa: F811
+    code, _, err = pyro_bnn("train", place / "houses.csv", "--target", "price", "--out", place / "x", *options)
+    assert (code, message in err) == (2, True), err
+    assert not (place / "x").exists()
+
+
+def test_images_and_levels_that_need_more_rows_are_refused(pyro_bnn, place):  # noqa: F811
+    code, _, err = pyro_bnn("train", "digits", "--calibrate", 0.2, "--out", place / "x")
+    assert (code, "`calibrate` goes with tables and arrays only" in err) == (2, True)
+    code, _, err = pyro_bnn("predict", place / "run", place / "houses.csv", "--level", ".999")
+    assert (code, "`level` 0.999 needs at least 999 calibration rows, got 160" in err) == (2, True)
+
+
+def test_limits_by_chance_are_those_of_simulated_calibrations():
+    numbers = np.random.default_rng(0)
+    scores, new = numbers.uniform(size=(4000, 40)), numbers.uniform(size=(4000, 100))
+    radius = np.sort(scores, 1)[:, math.ceil(0.9 * 41) - 1]
+    shares = (new <= radius[:, None]).mean(1)
+    low, high = limits_by_chance(0.9, 40, 100)
+    assert ((low <= shares) & (shares <= high)).mean() == pytest.approx(
+        0.99, abs=5 * 0.0016 + 0.005
+    )  # shares are discrete
+    too_narrow = [part / 100 for part in binom.interval(0.99, 100, 0.9)]  # as if calibration had no chance
+    assert ((too_narrow[0] <= shares) & (shares <= too_narrow[1])).mean() < 0.97
