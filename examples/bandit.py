@@ -81,8 +81,8 @@ def regrets(rule: str, seed: int, options: argparse.Namespace) -> Tensor:
 @plotting.style()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=10)
-    parser.add_argument("--size", type=int, default=20, help="contexts in a batch")
+    parser.add_argument("--batches", type=int, default=12)
+    parser.add_argument("--size", type=int, default=10, help="contexts in a batch")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     options = parser.parse_args()

@@ -144,11 +144,15 @@ def fit_surrogate(
             compile="auto",
             seed=seed,
         )
-    surrogate = Surrogate(
-        model, posterior, num_outputs=num_outputs, input_transform=inputs, outcome_transform=outcomes, seed=seed
+    return Surrogate(
+        model,
+        posterior,
+        num_outputs=num_outputs,
+        input_transform=inputs,
+        outcome_transform=outcomes,
+        train_X=X,
+        seed=seed,
     )
-    surrogate.train_inputs = (X,)  # near which BoTorch looks for better points, with `sample_around_best`
-    return surrogate
 
 
 def _bounds(X: Tensor) -> Tensor:

@@ -57,6 +57,8 @@ class Surrogate(EnsembleModel):
         input_transform: Transform of BoTorch that makes the model's inputs from X, such as `Normalize`.
         outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`; its
             inverse is applied to the predictions.
+        train_X: Points of the fit before the transform, shape (N, d). BoTorch's option `sample_around_best` searches
+            near the best of them.
         seed: Seed of the draws and of their noise; None draws one from torch's generator.
 
     Raises:
@@ -79,6 +81,8 @@ class Surrogate(EnsembleModel):
         (torch.Size([5, 16, 3, 1]), torch.Size([5, 3, 1]))
     """
 
+    train_inputs: tuple[Tensor, ...]
+
     def __init__(
         self,
         model: BayesianModel,
@@ -88,6 +92,7 @@ class Surrogate(EnsembleModel):
         num_draws: int | None = None,
         input_transform: "InputTransform | None" = None,
         outcome_transform: "OutcomeTransform | None" = None,
+        train_X: Tensor | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__()
@@ -126,6 +131,8 @@ class Surrogate(EnsembleModel):
             self.input_transform = input_transform
         if outcome_transform is not None:
             self.outcome_transform = outcome_transform
+        if train_X is not None:
+            self.train_inputs = (_checks.real_tensor("train_X", train_X),)
         self.eval()
 
     @property
