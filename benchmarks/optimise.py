@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from pyro_bnn import plotting
 from pyro_bnn.interop.botorch import fit_surrogate
 
-from ._results import Row, add_row, by_cell, cell_of, line_of, read_rows
+from ._results import Row, add_row, by_cell, cell_of, line_of, mean_and_error, read_rows
 
 NUM_FIRST, NUM_TOGETHER, NUM_ROUNDS = 10, 6, 4
 """Number of first points, of points chosen together, and of rounds in which points are chosen."""
@@ -157,15 +158,20 @@ def picture(rows: list[Row], path: Path) -> None:
     with plotting.style():
         axes = plotting.new_axes(2, 2, size=("page", 4.6))
         for name, ax in zip(PROBLEMS, axes.flat, strict=True):
-            for method, color in zip(METHODS, plotting.PALETTE, strict=False):
-                values = torch.tensor([row["regret"] for row in cells.get((name, method), [])])
-                if len(values) > 1:
-                    mean, error = values.mean(0), values.std(0) / len(values) ** 0.5
-                    ax.plot(counts, mean, color=color, label=f"{method}, {len(values)} seeds")
-                    ax.fill_between(counts, mean - error, mean + error, color=color, alpha=0.2, linewidth=0)
+            for place, method in enumerate(METHODS):
+                some = cells.get((name, method), [])
+                found = [mean_and_error(values) for values in zip(*(row["regret"] for row in some), strict=True)]
+                if found:
+                    means, errors = zip(*found, strict=True)
+                    moved = [count + 0.4 * place for count in counts]  # so that error bars do not hide each other
+                    label = f"{method}, {len(some)} seed{'s' if len(some) > 1 else ''}"
+                    ax.errorbar(moved, means, None if len(some) == 1 else errors, label=label)
             ax.set(title=name, xlabel="evaluations", ylabel="distance from the optimum", ylim=(0, None))
             ax.legend()
         plotting.save(axes[0, 0], path)
+    with Image.open(path) as drawn:
+        small = drawn.convert("RGB").quantize(32, dither=Image.Dither.NONE)  # a third of the size
+    small.save(path, optimize=True)
 
 
 def main() -> None:

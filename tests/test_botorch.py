@@ -1,8 +1,10 @@
 """Acquisition functions of BoTorch see the same draws of a network at every call."""
 
+import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +28,7 @@ with warnings.catch_warnings():
     from botorch.sampling.get_sampler import get_sampler
     from botorch.utils.multi_objective.box_decompositions.non_dominated import FastNondominatedPartitioning
 
+PAGE = Path(__file__).parent.parent / "docs" / "how_to" / "optimise.md"
 CUBE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
@@ -335,3 +338,14 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
 def test_mistakes_of_a_fit_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
+def test_the_blocks_of_the_page_run_in_order(capsys):
+    torch.set_default_dtype(torch.float32)
+    names = {"__name__": "page"}
+    for index, code in enumerate(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)):
+        exec(compile(code, f"{PAGE.name} block {index}", "exec"), names)
+    torch.set_default_dtype(torch.float64)
+    best = [float(value) for value in re.findall(r"best of \d+: (-\d+\.\d+)", capsys.readouterr().out)]
+    assert best[1] > best[0] + 1
