@@ -1,10 +1,10 @@
 """Active learning on MNIST from 20 images: `python -m benchmarks.active`. See README.md.
 
 In each step a network is trained from scratch on the labelled images, its error on the test images is measured, and ten
-images of the pool are labelled. Each step leaves a line in FOLDER/active.jsonl; what is there is not run again.
+images of the pool are labelled. Each step adds a line to FOLDER/active.jsonl; steps in this file are not run again.
 
-The network has dropout before its last layer. A draw is one dropout mask, the same for all images: a draw of the last
-layer's weights, which the labels of different images have in common.
+The network has dropout before its last layer. A draw is one dropout mask, the same for all images. So it is a draw of
+the last layer's weights, on which the labels of all images depend.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ERRORS = (0.10, 0.05)
 """Test errors to be reached."""
 
 PUBLISHED = {"random": (255, 835), "entropy": (165, 355), "BALD": (145, 335)}
-"""Images to reach them, as Gal et al. (2017), table 1, report."""
+"""Numbers of labelled images that reach `ERRORS`, from table 1 of Gal et al. (2017)."""
 
 Chooser = Callable[[Any, Any], Tensor]
 """Function from the predictions of pool and targets to the numbers of `STEP` images of the pool."""
@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder that contains MNIST/raw; default $PYRO_BNN_DATA")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS], metavar="NAME")
-    parser.add_argument("--seeds", type=int, default=3, help="the first so many")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0")
     parser.add_argument("--images", type=int, default=200, help="number of labelled images at which a run ends")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -120,7 +120,7 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
 
 
 def _panel(ax: Any, series: Mapping[str, tuple[str, Value]], cells: Cells, expected: Mapping[str, float]) -> None:
-    """Points with error bars: `series` has the kind of interval and the number of each label."""
+    """Points with error bars; `series` has, by label, the kind of interval and the function that gives the number."""
     for place, share in enumerate(expected.values()):
         label = "expected" if place == 0 else None
         ax.hlines(100 * share, place - 0.4, place + 0.4, color="black", linewidth=1, linestyle="--", label=label)

@@ -1,7 +1,7 @@
 """Latency and throughput of predictions: `python -m benchmarks.serving`. See README.md.
 
-One row, and 256 rows, are answered by the plain network at the mean weights, by `predict`, and by what is exported, in
-turn. Everything runs on one thread.
+The plain network at the mean weights, `predict`, and exported predictions answer one row and 256 rows, in turn.
+Everything runs on one thread.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def picture(found: list[Served], path: Path) -> None:
 
 
 def write(ax: Axes, path: Path) -> None:
-    """Write a picture in 48 colours, a third of the size."""
+    """Write a picture in 48 colours, which makes the file a third of the size."""
     plotting.save(ax, path)
     with Image.open(path) as made:
         small = made.convert("RGB").quantize(48, dither=Image.Dither.NONE)
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     parser.add_argument("--networks", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
     parser.add_argument("--draws", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the times here; with --draw-only read them")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write a picture here")
     parser.add_argument("--draw-only", action="store_true", help="measure nothing; table and picture of --json FILE")

@@ -71,7 +71,7 @@ def test_intervals_of_new_rows_contain_the_promised_share(pyro_bnn, place):  # n
 def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place):  # noqa: F811
     code, said, _ = pyro_bnn("evaluate", place / "run")
     assert code == 0
-    assert "160 rows that were not trained on calibrate" in said
+    assert "The calibration used 160 rows" in said
     found = json.loads((place / "run" / "metrics.json").read_text())["calibration"]
     before, after = found["rows"]
     assert (before["name"], after["name"], found["num_calibration"]) == ("network", "calibrated", 160)

@@ -179,7 +179,7 @@ def test_out_of_domain_images_must_have_the_same_size(pyro_bnn, tmp_path, real_d
 
 @pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["evaluate"]])
 def test_help_reads_well(pyro_bnn, command):
-    code, out, err = pyro_bnn(*command, "--help")
+    code, out, err = pyro_bnn(*command, "--help-all" if command == ["train"] else "--help")
     assert (code, err) == (0, "")
     assert "Usage" in out
     options = {

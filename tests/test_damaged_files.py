@@ -155,7 +155,7 @@ def test_deeply_nested_files_give_one_line(pyro_bnn, run, name):  # noqa: F811
             with updating(run, command="train") as folder:
                 folder.write_text(name, text)
         if name == "accuracy.json":
-            with pytest.raises(ValueError, match=r"accuracy\.json is not of this version"):
+            with pytest.raises(ValueError, match=r"accuracy\.json does not fit this version"):
                 runs.load_accuracy(run)
             continue
         code, out, err = pyro_bnn("weights", run)
@@ -350,7 +350,7 @@ def test_a_run_is_not_judged_by_its_training_images(pyro_bnn, small, tmp_path): 
     fashion = tmp_path / "data" / "FashionMNIST"
     shutil.copytree(raw.parent, fashion)
     code, _, err = pyro_bnn("evaluate", small, "--data", tmp_path / "data", "--ood", "mnist")
-    assert (code, "--ood must be another data set than the run's mnist" in err) == (2, True)
+    assert (code, "--ood must be another data set than mnist, on which the run was trained" in err) == (2, True)
     for name, other in ((TEST, TRAIN), (TEST_LABELS, TRAIN_LABELS)):
         shutil.copy(raw / other, fashion / "raw" / name)
     code, _, err = pyro_bnn("evaluate", small, "--data", tmp_path / "data")

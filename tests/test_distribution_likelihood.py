@@ -3,6 +3,7 @@
 import functools
 import math
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import likelihoods
+from pyro_bnn.scores.uncertainty._quantiles import mixture_quantile
 
 from .tolerances import IDENTITY, STANDARD_ERRORS, assert_identical
 
@@ -170,6 +172,22 @@ def test_quantiles_by_draws_are_near_the_true_ones():
     y = torch.randn(8, 2)
     joint = dist.MultivariateNormal(found.components.output, scale_tril=tril).log_prob(y)
     assert_identical(found.log_prob(y), joint.logsumexp(0) - math.log(30))
+
+
+@pytest.mark.parametrize(
+    ("make", "exact"),
+    [
+        (lambda out: dist.Gamma(2.0, out.exp()), lambda q, f: scipy.stats.gamma.ppf(q, 2.0, scale=np.exp(-f))),
+        (lambda out: dist.Chi2(1 + out.square()), lambda q, f: scipy.stats.chi2.ppf(q, 1 + f**2)),
+    ],
+    ids=["Gamma", "Chi2"],
+)
+def test_quantiles_stay_in_the_support(make, exact):
+    """Also where the bounds by mean and variance leave it: there torch's distribution functions are NaN."""
+    outputs = torch.linspace(-2.0, 2.0, 5)
+    for level in (0.001, 0.05, 0.9):
+        found = mixture_quantile(make(outputs[None]), level)
+        assert_identical(found, torch.as_tensor(exact(level, outputs.numpy())))
 
 
 def test_a_distribution_without_a_mean_says_so():

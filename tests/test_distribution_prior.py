@@ -58,7 +58,7 @@ def test_distributions_are_priors_by_name_and_in_estimators():
     ("value", "words"),
     [
         (dist.LogNormal(0.0, 1.0), "over all real numbers, got LogNormal on GreaterThan"),
-        (dist.Normal(torch.zeros(3), 1.0), r"that of one number.*batch shape \(3,\)"),
+        (dist.Normal(torch.zeros(3), 1.0), r"be of one number.*batch shape \(3,\)"),
         (dist.MultivariateNormal(torch.zeros(2), torch.eye(2)), r"event shape \(2,\)"),
         (dist.Poisson(2.0), "over all real numbers"),
         (dist.Normal, "a distribution of one number, such as"),

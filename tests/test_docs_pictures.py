@@ -13,8 +13,8 @@ PICTURES = DOCS / "pictures"
 LARGEST_FILE = 60_000
 """Pictures are in the repository and on every page that is loaded: bytes."""
 
-MADE_ELSEWHERE = ("cost", "cost_lenet", "coverage", "optimisation", "serving")
-"""Pictures of results: `benchmarks.methods`, `coverage`, `optimise` and `serving` make them."""
+MADE_ELSEWHERE = ("cost", "cost_lenet", "active_learning", "coverage", "optimisation", "serving")
+"""Pictures of results: scripts of `benchmarks` make them."""
 
 
 def maker():

@@ -206,6 +206,14 @@ def test_each_draw_keeps_its_own_statistics_of_batch_normalisation():
     assert float(mean.std(0).min()) > 0
 
 
+def test_a_module_stays_in_evaluation_mode():
+    model, posterior, x, _ = a_fit("batch norm")
+    module = PredictiveModule(posterior, model, x, num_draws=NUM_DRAWS, seed=0)
+    before = module(x)
+    torch.nn.Sequential(module).train()
+    torch.testing.assert_close(module(x), before, rtol=0, atol=0)
+
+
 def test_inputs_have_names_in_a_file(tmp_path):
     for name, expected in (("two inputs", ["x_0", "x_1"]), ("named inputs", ["words", "shift"])):
         assert _onnx.input_names(a_fit(name)[2]) == expected

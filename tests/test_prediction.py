@@ -13,7 +13,13 @@ from torch.func import functional_call
 
 import pyro_bnn as pb
 from pyro_bnn.modelling.distributions import NormalMixture
-from pyro_bnn.scores.uncertainty import entropy, expected_entropy, mutual_information, predictive_entropy
+from pyro_bnn.scores.uncertainty import (
+    RunningMoments,
+    entropy,
+    expected_entropy,
+    mutual_information,
+    predictive_entropy,
+)
 
 from .cases import LIKELIHOODS, small_model, small_net
 from .tolerances import assert_identical
@@ -263,3 +269,13 @@ def test_extreme_quantiles_are_finite_and_right_in_single_precision(q):
     parts = scipy.stats.norm(loc.double().numpy(), scale.double().numpy())
     tail = parts.cdf(quantile.double().numpy()) if q <= 0.5 else parts.sf(quantile.double().numpy())
     assert tail.mean(0) == pytest.approx(min(q, 1 - q), rel=1e-4)  # a rounding of the quantile moves the tail by this
+
+
+def test_infinite_variances_have_an_infinite_mean():
+    """Noise that overflows far from the data is reported as infinite, however the draws are cut into blocks."""
+    for size in (1, 2, 4):
+        moments = RunningMoments()
+        for block in torch.tensor([torch.inf, 1.0, torch.inf, 2.0]).view(-1, size, 1):
+            moments.add_to_mean(block)
+        assert moments.mean == torch.inf
+    assert RunningMoments().add_to_mean(torch.tensor([[torch.nan]])).isnan()

@@ -28,4 +28,7 @@ def checked_callbacks(callbacks: Iterable[CallbackT]) -> list[CallbackT]:
     found: list[CallbackT] = _checks.items("callbacks", callbacks, example)
     for callback in found:
         _checks.function("callbacks", callback, example)
+        if isinstance(callback, type):
+            name = callback.__name__
+            raise ValueError(f"`callbacks` must be functions of the history, got the class {name}; pass {name}(...).")
     return found

@@ -275,8 +275,8 @@ class RunConfig:
     )
     split_by: str = setting(
         OWN,
-        "Column of a table with dates or numbers: the latest rows are the test rows, instead of rows at random, and "
-        "the rows before them those of --calibrate.",
+        "Column of a table with dates or numbers: instead of rows at random, the latest rows are the test rows, and "
+        "the rows before them are those of --calibrate.",
         default="",
         shown="a choice at random",
         kinds=TABLE,

@@ -93,7 +93,7 @@ def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterio
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
     """Conformal sets of classes or intervals of numbers, from the rows that were held out; None without such rows.
 
-    It uses the weight draws that are the defaults of `predict`.
+    The number and the seed of the weight draws are the defaults of ``pyro-bnn predict``.
     """
     if data.held_out is None:
         return None

@@ -19,7 +19,7 @@ from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 MOST_CERTAIN = 0.95
-"""Level of intervals that the rows of --calibrate must allow; it is the default of `predict`."""
+"""Level of intervals that the rows of --calibrate must allow: the default of ``pyro-bnn predict``."""
 
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 

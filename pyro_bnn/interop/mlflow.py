@@ -17,7 +17,7 @@ class MLflow(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of MLflow.
 
     The run is yours: start it before the fit, log your own parameters to it, and end it yourself. The names of the
-    curves are those of :class:`TensorBoard`. With several processes only the first one needs a run, and writes.
+    curves are those of :class:`TensorBoard`. With several processes only the first one writes, and needs a run.
 
     Checkpoints record the number of steps written. MLflow keeps what an interrupted fit wrote after its checkpoint, so
     these steps have two points after a resume in the same run.

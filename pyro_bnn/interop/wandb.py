@@ -15,9 +15,9 @@ STEP = "svi_step"
 class WandB(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of Weights & Biases.
 
-    The run is yours: start it by ``wandb.init`` before the fit, also with ``mode="offline"``, and end it yourself. The
+    The run is yours: start it by ``wandb.init`` before the fit, and end it yourself; ``mode="offline"`` works, too. The
     names of the curves are those of :class:`TensorBoard`; their horizontal axis is ``svi_step``. With several processes
-    only the first one needs a run, and writes.
+    only the first one writes, and needs a run.
 
     Checkpoints record the number of steps written. The run keeps what an interrupted fit wrote after its checkpoint, so
     these steps have two points after a resume in the same run.

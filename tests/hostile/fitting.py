@@ -125,6 +125,13 @@ SVI = [
     *bad(
         "fit_svi", fit, "callbacks", {"of numbers": [3], "of None": [None]}, "`callbacks` must be a list of functions"
     ),
+    *bad(
+        "fit_svi",
+        fit,
+        "callbacks",
+        {"of classes": [pb.interop.TensorBoard]},
+        "got the class TensorBoard; pass TensorBoard(",
+    ),
     *bad("fit_svi", fit, "progress", NOT_A_FLAG, "`progress` must be True or False"),
     *bad("fit_svi", fit, "execution", {"text": "fast", "True": True, "class": pb.Execution}, "must be an Execution"),
     *bad("fit_svi", fit, "seed", NOT_A_SEED, SEED),

@@ -16,9 +16,9 @@ class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
     It stands for one input among others that have rows, as in ``net(nodes, features, edges)`` with the inputs
-    ``(nodes, Shared(features), Shared(edges))``. The network gets the tensors themselves. They do not count as rows:
-    mini-batches, batches of predictions and shares of processes take some rows of the other inputs, and these whole.
-    Works wherever a network with several inputs works. Arguments of a Pyro model of your own may be shared, too.
+    ``(nodes, Shared(features), Shared(edges))``. The network gets the tensors themselves. They have no rows:
+    mini-batches, batches of predictions and shares of processes contain some rows of the other inputs, and all of the
+    shared ones. Where they are not supported, an error says so. Arguments of your own Pyro model may be shared, too.
 
     A loader gives them in each batch, as ``((nodes, Shared(features), Shared(edges)), y)``; they may differ between
     batches, as for samples from a large graph.

@@ -77,7 +77,7 @@ EvaluateDraws = Annotated[
 
 
 ALL = "pyro_bnn.help_all"
-"""Key of a context in which all options are shown."""
+"""Key that a context has if all options are to be shown."""
 
 
 class BriefHelp(TyperCommand):
@@ -86,7 +86,7 @@ class BriefHelp(TyperCommand):
     brief: tuple[str, ...] = ()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, without the options that were not asked for."""
+        """Write the help; without ``--help-all``, only for the options in `brief`."""
         others = [option for option in self.params if option.name not in self.brief and not ctx.meta.get(ALL)]
         options = [option for option in others if isinstance(option, TyperOption) and not option.hidden]
         for option in options:

@@ -109,7 +109,7 @@ class TableEncoding:
         return torch.tensor(inputs, dtype=torch.get_default_dtype())
 
     def unseen(self, table: Table) -> dict[str, list[str]]:
-        """Categories in a table that training did not have, by column."""
+        """By column, the categories that occur in a table but did not occur in training."""
         categories = {feature.name: feature.categories for feature in self.features if feature.kind == "category"}
         found = {name: {*table.column(name).labels} - {*known, ""} for name, known in categories.items()}
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}

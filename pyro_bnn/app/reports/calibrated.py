@@ -21,8 +21,8 @@ PARTS = ("smallest", "middle", "largest")
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Lower and upper ends of intervals of the probability `level`, shape (2, N, O).
 
-    Without a calibration they are central intervals of the prediction, which needs its components. A calibration of
-    standardised targets fits a prediction in the target's units, since its scores have no unit.
+    Without a calibration they are central intervals of the prediction, which must have its components. A calibration on
+    standardised targets also holds for a prediction in the target's units, since its scores have no unit.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalIntervals)
@@ -33,7 +33,7 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Whether each class is in the set of its row, shape (N, C).
 
-    Without a calibration a set has the most probable classes, as few as have the probability `level` together.
+    Without a calibration a set has the most probable classes: just enough for a total probability of `level`.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalSets)
@@ -87,9 +87,9 @@ class BeforeAndAfter:
         lines += [f"{row['name']:30s}" + "".join(f"{cell:>17s}" for cell in self.cells(row)) for row in self.rows]
         targets, place = ("labels", "set") if self.is_class else ("targets", "interval")
         note = (
-            f"inside: share of the {targets} in their {place}. {self.num_calibration} rows that were not trained on "
-            f"calibrate, so that the share\nis right on average over all rows, not in each third by predicted "
-            f"{self.spread}. By chance, it varies by about {100 * self.deviation:.1f} points."
+            f"inside: share of the {targets} in their {place}. The calibration used {self.num_calibration} rows "
+            f"outside of the fit. The calibrated share\nis right on average over all rows, not in each third by "
+            f"predicted {self.spread}. By chance, it varies by about {100 * self.deviation:.1f} points."
         )
         return "\n".join([*lines, "", note])
 

@@ -56,11 +56,11 @@ def save_posterior(
         path: Path of the file.
         model: The model of the posterior. For a Pyro model of your own, the file records the names, shapes and supports
             of its latent variables, and the parameters and buffers of a module. None records no model.
-        data: For a Pyro model of your own, the arguments of a call with its targets, such as (x, y): only a call shows
-            its latent variables. They are not saved.
+        data: For a Pyro model of your own, the arguments of a call with its targets, such as (x, y), since only a call
+            shows its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of the network, too. False makes the file of a posterior of
-            adapters small: it has their checksums instead, and can be loaded only into a model with the same values. It
-            needs a :class:`~pyro_bnn.BayesianModel`.
+            adapters small: it has checksums of the frozen parameters instead, and can be loaded only into a model with
+            the same ones. False needs a :class:`~pyro_bnn.BayesianModel`.
         calibration: Correction of the posterior's predictions, of :mod:`pyro_bnn.calibration`, to keep in the file;
             :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
@@ -187,7 +187,10 @@ class _Target:
         self.module = model if isinstance(model, nn.Module) else None
 
     def described(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
-        """The record for a file, without what the posterior makes needless."""
+        """The record of a BayesianModel for a file; None for another model, or for none.
+
+        It lacks the initial values of pruned sites that the model does not use.
+        """
         if self.own is not None and not with_frozen:
             raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
         if self.plain is None or self.model is None:

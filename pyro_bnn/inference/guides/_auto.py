@@ -56,8 +56,7 @@ def auto_guide(
         A guide that takes the model's arguments.
 
     Raises:
-        TypeError: If `kind` is another class.
-        ValueError: If `rank` is not a whole number from 1 to P, or `kind` has no rank.
+        ValueError: If `kind` is another class, if `rank` is not a whole number from 1 to P, or `kind` has no rank.
 
     Example:
         >>> from pyro.infer.autoguide import AutoNormal
@@ -69,7 +68,7 @@ def auto_guide(
         ['net.bias', 'net.weight']
     """
     if not (isinstance(kind, type) and issubclass(kind, KINDS)):
-        raise TypeError(
+        raise ValueError(
             f"`kind` must be one of {', '.join(k.__name__ for k in KINDS)}, got {getattr(kind, '__name__', kind)}; "
             "another guide of Pyro can be passed to `fit_svi` as it is, after one call `guide(x, y)`."
         )

@@ -58,7 +58,10 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Zeros, except for a range of slices; torch 2.4 calls this where later versions pad."""
+    """Zeros, with the slices of the source at `begin`, `begin + step` and so on along an axis.
+
+    torch 2.4 records this operation for gradients of slices; later versions record padding.
+    """
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))

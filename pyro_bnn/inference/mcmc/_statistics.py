@@ -61,7 +61,10 @@ class ChainsRecord:
 
 
 def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
-    """Raise unless statistics fit chains of shape `lead`, (K, S), of `num_dimensions` numbers (None if unknown)."""
+    """Raise if a statistic of chains has a wrong dtype, shape or value.
+
+    `lead` is (K, S). `num_dimensions` is the number of unconstrained numbers in a draw; None if it is unknown.
+    """
     mass = statistics.inverse_mass
     size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
     shapes = dict.fromkeys(KINDS, tuple(lead)) | {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}

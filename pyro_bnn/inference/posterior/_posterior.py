@@ -34,8 +34,8 @@ class Moments(NamedTuple):
 class Posterior(Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
-    The page "What a posterior can answer" shows which methods support which members. A subclass sets `status`,
-    implements :meth:`draws`, and overrides the other members that it supports.
+    A table on the page "What a posterior can answer" shows which posterior classes have which of these methods and
+    attributes. A subclass sets `status`, implements :meth:`draws`, and overrides the other members that it supports.
     """
 
     status: Status

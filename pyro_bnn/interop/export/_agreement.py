@@ -8,14 +8,14 @@ from torch import Tensor
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
 TOLERANCE = 1e-5
-"""Largest accepted difference from `predict`, see :func:`largest_difference`; for dtypes of fewer digits, see there."""
+"""Largest accepted value of :func:`largest_difference` from `predict`; dtypes with few digits may have more."""
 
 ROUNDINGS = 64
-"""Heuristic: rounding errors of the dtype that are accepted where they exceed `TOLERANCE`, as in half precision."""
+"""Heuristic: this many rounding errors of the dtype are accepted if they exceed `TOLERANCE`, as in half precision."""
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
-    """The parts of a prediction that are exported, under their names there.
+    """The parts of a prediction that are exported, by their names.
 
     Raises:
         ValueError: If the prediction is neither of classes nor of numbers.

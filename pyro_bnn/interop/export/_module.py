@@ -32,8 +32,8 @@ except ImportError:  # an older torch
 DEFAULT_NUM_DRAWS = 100
 
 TRACED_ROWS = 23
-"""Heuristic: number of rows with which a module is traced. It should differ from all other sizes in the network, with
-which torch might otherwise take it to be equal."""
+"""Heuristic: number of rows with which a module is traced. It should differ from all other sizes in the network, since
+torch might take equal sizes to be the same variable."""
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 """Function from the weights of one draw, by path, to the output of the network."""
@@ -104,9 +104,13 @@ class PredictiveModule(nn.Module):
         self._store(model, draws)
         self.requires_grad_(False).eval()
         self.way = self._exportable_way(x)
-        """How the network runs for the draws: "vmap" for all at once; "scan" for one after the other, in a graph as one
-        loop. "loop" if torch can export neither; a graph then repeats the network, and recurrent layers have none."""
+        """How the network runs for the draws: "vmap" (all at once), "scan" (one after the other, in one loop of a
+        graph), or "loop" if torch can export neither; a graph then repeats the network, without recurrent layers."""
         self._require_agreement(x, expected)
+
+    def train(self, mode: bool = True) -> "PredictiveModule":
+        """Stay in evaluation mode, in which `predict` runs; `mode` is ignored."""
+        return super().train(False)
 
     def _store(self, model: BayesianModel, draws: Draw) -> None:
         """Keep the network, the likelihood and the draws."""

@@ -22,7 +22,7 @@ OLDEST_TORCH = (2, 6)
 """First version of torch whose ONNX exporter takes an exported program and writes one file."""
 
 MOST_BYTES = 2**31 - 2**20
-"""Largest file: the format of ONNX files, protobuf, ends at 2 GiB."""
+"""Largest file: protobuf, the format of ONNX files, allows at most 2 GiB."""
 
 
 def export_onnx(
@@ -38,8 +38,8 @@ def export_onnx(
 
     The file is one graph with K weight draws and any number of rows. Its results are those of
     ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs it
-    on x and on other numbers of these rows, and the results are compared with `predict`. They may differ by 1e-5:
-    absolutely for probabilities and nats, and for means and standard deviations of numbers in units of the largest one.
+    on x and on other numbers of these rows, and the results are compared with `predict`. Probabilities
+    and nats may differ by 1e-5; means and standard deviations of numbers by 1e-5 times the largest of these.
 
     The input is named ``x``; several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs are those of
     :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, ``aleatoric`` and ``epistemic`` (variances) for numbers, and

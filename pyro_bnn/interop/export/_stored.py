@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: share of weights that must be zero in all draws, so that zeros are left out. Each weight that is kept then
-needs the place of its index, too."""
+"""Heuristic: zeros are left out if at least this share of the weights is zero in all draws. Each other weight then
+has an index, too."""
 
 
 class StackedDraws(nn.Module):

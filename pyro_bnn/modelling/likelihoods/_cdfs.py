@@ -60,11 +60,11 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
     NegativeBinomial: _negative_binomial,
     dist.ZeroInflatedDistribution: _zero_inflated,
 }
-"""Distribution functions by class; subclasses have that of their class."""
+"""Distribution functions by class; they also hold for subclasses."""
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:
-    """Probability that a draw is no larger than a value, without a gradient for those of :data:`KNOWN`.
+    """Probability that a draw is no larger than a value; distributions in :data:`KNOWN` have no gradient.
 
     Raises:
         NotImplementedError: If there is no closed form here or in torch.

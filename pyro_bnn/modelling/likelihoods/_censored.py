@@ -54,7 +54,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """A time and whether the event happened then, as a pair; if not, it happens later. Draws are complete times."""
+    """Pairs of a time, and whether the event happened then; otherwise it happens later. Draws are complete times."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)
@@ -116,13 +116,13 @@ class Censored(_CensoredLikelihood):
     .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
 
     Output and targets have the same shape, (N, O) or (N,). A target at a limit says that the value lies there or
-    beyond. Predictions are those of the value :math:`y^*`; the quantiles of y are its quantiles, clamped to the limits.
+    beyond. Predictions are of the value :math:`y^*`. Clamp its quantiles to the limits to get the quantiles of y.
 
     Args:
         low: Lower limit l, such as the smallest amount that an instrument can measure; None means none.
         high: Upper limit h; None means none.
-        scale: Standard deviation :math:`\sigma`. A number fixes it, None learns it from 1, and a distribution over
-            positive numbers makes it the latent variable ``likelihood.scale`` with this prior.
+        scale: Standard deviation :math:`\sigma`. A number fixes it, None learns it, starting at 1, and a distribution
+            over positive numbers makes it the latent variable ``likelihood.scale`` with this prior.
 
     Raises:
         ValueError: If there is no limit, the limits are not in order, or the scale is not above 0.
@@ -183,8 +183,8 @@ class Survival(_CensoredLikelihood):
 
     Args:
         family: Distribution of the times, ``"weibull"`` or ``"lognormal"``.
-        shape: The number k. A number fixes it, None learns it from 1, and a distribution over positive numbers makes it
-            the latent variable ``likelihood.shape`` with this prior.
+        shape: The number k. A number fixes it, None learns it, starting at 1, and a distribution over positive numbers
+            makes it the latent variable ``likelihood.shape`` with this prior.
 
     Raises:
         ValueError: If the family is unknown, or the shape is not above 0.

@@ -20,11 +20,11 @@ class NegativeBinomial(MadeLikelihood):
     .. math:: \mathrm{Var}[y \mid f] = \mu + \alpha \mu^2.
 
     Output and targets have the same shape, (N, O) or (N,). A dispersion :math:`\alpha` near 0 gives a Poisson
-    distribution; in single precision use :class:`~pyro_bnn.PoissonLikelihood` for one below 0.001.
+    distribution; if it is below 0.001 in single precision, use :class:`~pyro_bnn.PoissonLikelihood`.
 
     Args:
-        dispersion: The number :math:`\alpha`. A number fixes it, None learns it from 1, and a distribution over
-            positive numbers makes it the latent variable ``likelihood.dispersion`` with this prior.
+        dispersion: The number :math:`\alpha`. A number fixes it, None learns it, starting at 1, and a distribution
+            over positive numbers makes it the latent variable ``likelihood.dispersion`` with this prior.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.

@@ -34,7 +34,7 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
     """
 
     num_parts = 1
-    """Number of equal parts of the network's last axis."""
+    """Number of equal parts into which the last axis of the output is split."""
 
     @abstractmethod
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
@@ -133,15 +133,17 @@ class DistributionLikelihood(MadeLikelihood):
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
             or ``(*draws, N, O)``. It runs for one draw and for many: count axes from the end, as in ``out[..., 0]``. It
             must only compute, and draw nothing.
-        num_parts: Number of equal parts of the output's last axis. If it is above 1, ``make`` gets so many tensors,
-            each of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
-        latent: Priors of latent variables, by name; ``make`` gets their values as keywords. They have no batch shape,
-            and are inferred together with the weights. Their sites are ``likelihood.NAME``. A value broadcasts with a
+        num_parts: Number of equal parts of the output's last axis. If it is above 1, ``make`` gets this number of
+            tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
+        latent: Priors of latent variables, by name, without batch shape. The variables are inferred together with the
+            weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keywords; a value broadcasts with a
             part of the output.
-        learned: First values of learned numbers, by name, without constraints; ``make`` gets them as keywords.
+        learned: Starting values of learned numbers, by name; ``make`` gets the numbers as keywords. They may become any
+            real number.
 
     Raises:
-        ValueError: If `make` is no function, a name is not allowed, or a prior is no distribution without batch shape.
+        ValueError: If `make` is no function, a name is not allowed, or a prior is not a continuous distribution without
+            batch shape.
 
     Example:
         >>> import pyro.distributions as dist
@@ -188,7 +190,7 @@ class DistributionLikelihood(MadeLikelihood):
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
-        """Raise unless `make` works: its arguments are allowed, and one more axis of draws gives one more axis."""
+        """Raise unless `make` gives its distribution allowed arguments, and works with an axis of draws before rows."""
         likelihood = self.for_checks(output)
         one = likelihood(output)
         values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}

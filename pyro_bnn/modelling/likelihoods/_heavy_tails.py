@@ -21,11 +21,11 @@ class StudentT(MadeLikelihood):
     with many this is a Gaussian.
 
     Args:
-        df: Degrees of freedom :math:`\nu`. A number above 2 fixes them, since the variance is infinite for 2 or less.
-            None learns them, from 4. A distribution over positive numbers is the prior of :math:`\nu - 2`, the latent
+        df: Degrees of freedom :math:`\nu`. A number fixes them; it must be above 2 for a finite variance. None learns
+            them, starting at 4. A distribution over positive numbers is the prior of :math:`\nu - 2`, the latent
             variable ``likelihood.df_above_2``.
-        scale: Scale :math:`\sigma`. A number fixes it, None learns it from 1, and a distribution over positive numbers
-            makes it the latent variable ``likelihood.scale`` with this prior.
+        scale: Scale :math:`\sigma`. A number fixes it, None learns it, starting at 1, and a distribution over positive
+            numbers makes it the latent variable ``likelihood.scale`` with this prior.
 
     Raises:
         ValueError: If a number is out of range, or a distribution is not over positive numbers.
@@ -70,8 +70,8 @@ class Beta(MadeLikelihood):
     move them inside, as by ``(y * (N - 1) + 0.5) / N``.
 
     Args:
-        precision: The number :math:`\phi`. A number fixes it, None learns it from 10, and a distribution over positive
-            numbers makes it the latent variable ``likelihood.precision`` with this prior.
+        precision: The number :math:`\phi`. A number fixes it, None learns it, starting at 10, and a distribution over
+            positive numbers makes it the latent variable ``likelihood.precision`` with this prior.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.

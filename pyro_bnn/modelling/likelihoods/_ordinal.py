@@ -23,8 +23,8 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
     .. math:: P(y \le k \mid x) = \frac{1}{1 + e^{f(x) - c_k}}, \qquad c_0 < c_1 < \dots < c_{C-2}.
 
     Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
-    classes more probable. Predictions are those of a classifier. The last bias of the network and the cutpoints move
-    together; priors keep them in place.
+    classes more probable. Predictions are those of a classifier. A shift of the network's last bias and of all
+    cutpoints by the same number does not change the probabilities, so only the priors determine it.
 
     Args:
         num_classes: Number of classes C, at least 2.
@@ -58,7 +58,7 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     @staticmethod
     def prior(num_classes: int, scale: float = 3.0) -> TorchDistributionMixin:
-        """A prior of latent cutpoints: the first is N(0, scale^2), and the logarithms of the distances are, too.
+        """A prior of latent cutpoints: the first one and the logarithms of the distances are N(0, scale^2).
 
         Args:
             num_classes: Number of classes C, at least 2.

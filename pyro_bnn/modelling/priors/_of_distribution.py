@@ -53,9 +53,9 @@ def as_prior(name: str, value: object) -> WeightPrior:
     kind = type(value).__name__
     if value.batch_shape or value.event_shape:
         raise ValueError(
-            f"`{name}` as a distribution must be that of one number, which every weight gets, got {kind} with batch "
-            f"shape {tuple(value.batch_shape)} and event shape {tuple(value.event_shape)}; pass numbers without axes, "
-            "or subclass Prior for other shapes."
+            f"a distribution as `{name}` must be of one number, and is then the prior of every weight, got {kind} with "
+            f"batch shape {tuple(value.batch_shape)} and event shape {tuple(value.event_shape)}; pass numbers without "
+            "axes, or subclass Prior for other shapes."
         )
     if value.support is not constraints.real:
         raise ValueError(

@@ -16,7 +16,7 @@ from ._kinds import deviations
 
 @dataclass
 class AdaptiveRecord:
-    """The state after the last row: its miss rate is the share of targets outside of the next interval."""
+    """The state after the last row; `miss` is one minus the level of the next interval."""
 
     level: float
     rate: float
@@ -36,17 +36,17 @@ class AdaptiveRecord:
 class AdaptiveIntervals(Calibration):
     r"""Intervals for a time series that contain the wanted share of targets in the long run, even under drift.
 
-    After each row the level is corrected by whether its interval contained its target:
+    After each row the level changes, depending on whether the row's interval contained its target:
 
     .. math:: \alpha_{t + 1} = \alpha_t + \gamma (\alpha - \mathrm{err}_t), \qquad \alpha = 1 - \ell.
 
-    The interval of the next row has the quantile :math:`1 - \alpha_t` of the last scores
-    :math:`|y - m(x)| / \sigma(x)`. For any series, the share of targets outside of their intervals differs from
-    :math:`\alpha` by at most :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)` after T rows.
+    The next interval contains the values whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile
+    :math:`1 - \alpha_t` of the last scores. For any series, the share of targets outside of their intervals differs
+    from :math:`\alpha` by at most :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)` after T rows.
 
     Args:
         level: Share of the targets that their intervals contain in the long run, :math:`\ell`.
-        rate: Step size :math:`\gamma`: larger values follow drift faster, and widths vary more.
+        rate: Step size :math:`\gamma`: larger values follow drift faster, but widths vary more.
         num_scores: Number of past scores, the last ones, that determine the width; None uses all.
 
     References:
@@ -87,7 +87,7 @@ class AdaptiveIntervals(Calibration):
         return torch.stack([prediction.mean - half, prediction.mean + half])
 
     def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
-        """The intervals of rows in the order of time, each from the rows before it, whose targets are then known.
+        """The intervals of rows in the order of time, each made from the targets of the rows before it.
 
         Args:
             prediction: Prediction of the rows, which have one output.

@@ -109,8 +109,8 @@ class ConformalIntervals(Calibration):
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The ends, shape ``(2, N, *O)``. An interval of the score ``"quantile"`` whose ends would cross is empty, and
-            both are their mean.
+            The ends, shape ``(2, N, *O)``. If the ends of an interval of the score ``"quantile"`` would cross, both are
+            their mean.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.
@@ -164,7 +164,7 @@ class ConformalIntervals(Calibration):
 
 
 def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
-    """What a distance from the mean is measured in, shape ``(N, *O)``."""
+    """The unit of distances from the mean, shape ``(N, *O)``."""
     if score == "absolute":
         return torch.ones_like(prediction.mean)
     return deviations(prediction).to(prediction.mean.dtype)

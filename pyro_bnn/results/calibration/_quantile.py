@@ -30,7 +30,7 @@ def rank_of(level: float, num_rows: int) -> int:
 
 
 def fewest_rows(level: float) -> int:
-    """The number of calibration rows that a level needs at least."""
+    """The smallest number of calibration rows with which a level is possible."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 

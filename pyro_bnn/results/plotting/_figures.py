@@ -183,7 +183,11 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 
 
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
-    """The given axes, or new ones: in a row on a page, below each other in a column; figures have these heights."""
+    """The given axes, or `count` new ones.
+
+    For the width of a page, they are in a row, and the figure is `on_page` inches high. For the width of a column, they
+    are below each other, and the figure is `in_column` inches high.
+    """
     check_axes(axes, count)
     if axes is not None:
         return axes

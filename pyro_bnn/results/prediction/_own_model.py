@@ -139,7 +139,7 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """The running sum for an elementwise distribution; None if it has neither classes, nor finite moments."""
+    """The running sum for classes, or for independent elements with finite moments; None for other distributions."""
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
     if isinstance(distribution, NormalMixture):
@@ -242,7 +242,7 @@ class _Sum(ABC):
 
 
 class _Observed(_Sum):
-    """Of the distribution of an observed site."""
+    """A running sum of the distributions of an observed site."""
 
     def __init__(self, site: str, y: Tensor | None, accumulator: Accumulator, *, keep: bool) -> None:
         super().__init__(site, y, keep=keep)
@@ -256,7 +256,7 @@ class _Observed(_Sum):
 
 
 class _Values(_Sum):
-    """Of the return value of a model."""
+    """A running sum of the return values of a model."""
 
     def __init__(self, site: str, y: Tensor | None = None, *, keep: bool) -> None:
         super().__init__(site, y, keep=keep)
@@ -285,7 +285,7 @@ class _Values(_Sum):
 
 
 class _Drawn(_Values):
-    """Of observations, one drawn for each draw of the latent variables."""
+    """A running sum of observations, one drawn for each draw of the latent variables."""
 
     def _value(self, node: Any) -> Tensor:
         value: Tensor = node["fn"].sample() if node["is_observed"] else node["value"]

@@ -109,9 +109,10 @@ def predict(
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
         :class:`~pyro_bnn.uncertainty.RegressionPrediction`; for a mixture density network a
         :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; for censored targets a
-        :class:`~pyro_bnn.uncertainty.CensoredPrediction`. For an observed site of a Pyro model of your own, these too:
-        classes for `Categorical` and `Bernoulli`, else numbers if the elements are independent with finite moments; for
-        other sites and for return values a :class:`~pyro_bnn.uncertainty.ValuePrediction`.
+        :class:`~pyro_bnn.uncertainty.CensoredPrediction`. For a Pyro model of your own, an
+        observed site gives a prediction of classes if it is `Categorical` or `Bernoulli`, and of numbers if its
+        elements are independent with finite moments. Other sites and return values give a
+        :class:`~pyro_bnn.uncertainty.ValuePrediction`.
 
     Raises:
         ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives

@@ -23,12 +23,12 @@ def batch_bald(
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
 
     The expectation is over the combinations of labels :math:`\mathbf y` of the chosen rows. It is exact while there are
-    at most `num_combinations` of them. After that, so many are drawn in each step, by systematic sampling. The choice
-    is within a factor of 1 - 1/e of the best one.
+    at most `num_combinations` of them. After that, this number is drawn in each step, by systematic sampling. The
+    information is then approximate; if it is exact, it is at least 1 - 1/e times that of the best choice.
 
-    S draws have at most log S nats to tell. When the information comes close to this, further rows are arbitrary, so
-    take many draws for large batches. Rows are passed over if their earlier value, which later ones cannot exceed, is
-    below the best found.
+    S draws contain at most log S nats. When the information comes close to this, further rows are arbitrary, so take
+    many draws for large batches. The gain of a row cannot rise from step to step. So rows whose earlier gain is below
+    the best one found in a step are skipped.
 
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
@@ -46,7 +46,7 @@ def batch_bald(
 
     References:
         Kirsch, van Amersfoort and Gal (2019), BatchBALD, https://arxiv.org/abs/1906.08158; Minoux (1978), Accelerated
-        Greedy Algorithms for Maximizing Submodular Set Functions, for the rows that are passed over.
+        Greedy Algorithms for Maximizing Submodular Set Functions, for the rows that are skipped.
 
     Example:
         >>> first = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
@@ -91,7 +91,7 @@ class _Labels:
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
-        """The one combination of no labels, given which all draws have the same probability."""
+        """The empty combination of labels; all draws then have the same probability."""
         return cls(
             torch.ones(1, dtype=torch.double, device=logits.device),
             torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),
@@ -99,7 +99,7 @@ class _Labels:
         )
 
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
-        """The row with the largest gain; `gains` has upper limits, and is updated where they were not enough."""
+        """The row with the largest gain; `gains` has upper limits, of which those that are evaluated become exact."""
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
         for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):
@@ -114,7 +114,7 @@ class _Labels:
     def gain(self, probs: Tensor) -> Tensor:
         """Expected information of the labels of rows about the draw; probabilities (S, N, C) to (N,).
 
-        Both entropies are means over the same combinations, so that it is at least 0 also for sampled combinations.
+        Both entropies are means over the same combinations, so the gain is at least 0 even for sampled combinations.
         """
         probs = probs.flatten(1)  # (S, N C)
         uncertain = self.probs @ torch.special.entr(self.draws @ probs)

@@ -30,7 +30,7 @@ def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
         Logits, shape (S, N, C).
 
     Raises:
-        ValueError: If the shape is another one, or if probabilities do not sum to 1 over classes.
+        ValueError: If the shape is wrong, or if probabilities do not sum to 1 over classes.
 
     Example:
         >>> from_baal([[[1.0, 0.5], [0.0, 0.5]]]).exp()
@@ -52,7 +52,7 @@ def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
 
 
 def class_draws(name: str, value: object, *, least: int = 2) -> Tensor:
-    """Logits of all draws, shape (S, N, C), at least so many."""
+    """Logits of all draws, shape (S, N, C); raises if there are fewer draws than `least`."""
     if isinstance(value, ClassificationPrediction):
         if value.logits is None:
             raise ValueError(f"`{name}` must have the probabilities of each draw; {KEEP}.")
@@ -87,7 +87,7 @@ def probs_of(name: str, logits: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """A function of logits of shape (S, N, C) with values of shape (N,), for a part of the rows at a time."""
+    """Values, shape (N,), of a function of logits (S, N, C), which is called for a part of the rows at a time."""
     return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
 
 
@@ -97,7 +97,7 @@ def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
 
 
 def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
-    """The prediction, if it is of one number for each row and has noise and two draws."""
+    """The prediction; raises unless it has one number for each row, noise, and at least two draws."""
     outputs = prediction.mean.shape[1:]
     if outputs.numel() != 1:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")

@@ -16,7 +16,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
     Unlike :func:`bald` it gives no credit for what a label tells about weights that matter only elsewhere. Targets are
     inputs like those that will be predicted; a hundred are usually enough.
 
-    For numbers, label and target label are taken as Gaussians with the correlation :math:`\rho` that the draws have, so
+    For numbers, label and target label are treated as Gaussians, whose correlation :math:`\rho` comes from the draws;
     their mutual information is :math:`-\tfrac12 \log(1 - \rho^2)`.
 
     Args:
@@ -56,7 +56,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Mutual information of the label of each row, shape (S, N, C), with others' (S, M, C'), summed over M."""
+    """Mutual information of each row's label and other labels, from (S, N, C) and (S, M, C'), summed over M."""
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
     of_pairs = torch.special.entr(joint).view(num_rows, num_classes, -1).sum((1, 2))
@@ -74,7 +74,7 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 
 
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
-    """Means of the draws, shape (S, N), whose products over draws are the correlations of labels."""
+    """Scaled means of the draws, shape (S, N); products of two rows, summed over draws, are correlations of labels."""
     components = noisy(name, prediction).components
     if components is None:
         raise ValueError(f"`{name}` must have the mean of each draw; {KEEP}.")

@@ -41,7 +41,7 @@ def bald(pool: Pool) -> Tensor:
     r"""Mutual information of the label of each row and the weights, in nats: what a label tells about the weights.
 
     For classes this is the epistemic part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers
-    it is that of two Gaussians, label and mean, with the same variances: :math:`\tfrac12 \log(v_\text{total} /
+    label and mean are treated as Gaussians with the predicted variances: :math:`\tfrac12 \log(v_\text{total} /
     v_\text{aleatoric})`.
 
     Args:
@@ -106,5 +106,5 @@ def _one_label(pool: ClassificationPrediction) -> ClassificationPrediction:
 
 
 def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
-    """Half the logarithm, shape (N,)."""
+    """Half the logarithm of a variance or of a ratio of variances, shape (N,)."""
     return (variance.log() / 2).view(len(pool)).to(pool.mean.dtype)

@@ -138,8 +138,10 @@ class RunningMoments:
     def add_to_mean(self, values: Tensor) -> Tensor:
         """Add a block to the mean only; returns the distance of the block's mean from the mean before."""
         self.count += len(values)
-        deviation: Tensor = values.mean(0) - self.mean
-        self.mean = self.mean + deviation * (len(values) / self.count)
+        block: Tensor = values.mean(0)
+        deviation = block - self.mean
+        mean = self.mean + deviation * (len(values) / self.count)
+        self.mean = torch.where(mean.isnan(), self.mean + block, mean)  # infinite values have an infinite mean
         return deviation
 
     def add(self, values: Tensor) -> None:

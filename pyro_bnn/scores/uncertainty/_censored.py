@@ -14,12 +14,12 @@ from ._regression import RegressionPrediction
 
 @dataclass(frozen=True, repr=False)
 class CensoredPrediction(RegressionPrediction):
-    """A prediction of the values behind censored targets: those seen without limits and with complete follow-up.
+    """A prediction of the values behind censored targets, as seen without limits and with complete follow-up.
 
     Mean, variances, quantiles, densities and draws are those of these values; only `log_density` is that of the
     censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
 
-    The error of a censored target is unknown, so `score` has only the ``nll``, and conformal intervals refuse.
+    The error of a censored target is unknown, so `score` has only the ``nll``, and conformal intervals are refused.
     """
 
     def axes_in_words(self) -> str:

@@ -1,5 +1,7 @@
 """Distribution function and quantiles of a mixture of equally weighted components, one for each weight draw."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Poisson
@@ -64,14 +66,20 @@ def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
     """A value below and a value above the quantile of the mixture.
 
-    Without quantiles of the components, Cantelli's inequality bounds them by their mean and variance.
+    Without quantiles of the components, Cantelli's inequality bounds them by their mean and variance. Beyond the
+    support, torch's distribution functions may be NaN.
     """
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
         return quantiles.amin(0), quantiles.amax(0)
     mean, sd = components.mean, components.variance.sqrt()
     low, high = (mean - sd * ((1 - q) / q) ** 0.5).amin(0), (mean + sd * (q / (1 - q)) ** 0.5).amax(0)
-    return (low.floor() - 1, high.ceil() + 1) if are_counts else (low, high)
+    if are_counts:
+        return low.floor() - 1, high.ceil() + 1
+    support = getattr(components.support, "base_constraint", components.support)
+    return low.clamp_min(getattr(support, "lower_bound", -math.inf)), high.clamp_max(
+        getattr(support, "upper_bound", math.inf)
+    )
 
 
 def _quantiles(components: Distribution, q: float) -> Tensor | None:

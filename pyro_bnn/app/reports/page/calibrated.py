@@ -13,7 +13,7 @@ because several levels are tested: a correct prediction fails in less than one c
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
-    """Range of the share of test targets inside of conformal intervals; it has the probability `CHANCE`.
+    """Range that contains the share of test targets inside of conformal intervals with the probability `CHANCE`.
 
     With continuous scores, the coverage given the n calibration rows is Beta(k, n + 1 - k) for the rank k, so the
     number of targets inside is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
@@ -51,8 +51,8 @@ def _of_sets(found: BeforeAndAfter) -> Verdict:
     )
     return judged(
         "uncertainty",
-        f"Problem: the calibrated sets of {percent(found.level, 0)} contain fewer labels than they do by chance in "
-        f"{percent((1 - CHANCE) / 2)} of the cases.",
+        f"Problem: the calibrated sets of {percent(found.level, 0)} contain a smaller share of the labels than correct "
+        f"sets do in {percent((1 + CHANCE) / 2)} of the cases.",
         (row["inside"] >= low, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
         (True, "problem", "sets miss too many labels", f"The sets miss too many labels ({numbers})."),
     )
