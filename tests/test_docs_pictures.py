@@ -13,7 +13,7 @@ PICTURES = DOCS / "pictures"
 LARGEST_FILE = 60_000
 """Pictures are in the repository and on every page that is loaded: bytes."""
 
-MADE_ELSEWHERE = ("cost", "cost_lenet", "active_learning", "coverage", "serving")
+MADE_ELSEWHERE = ("cost", "cost_lenet", "active_learning", "coverage", "optimisation", "serving")
 """Pictures of results: scripts of `benchmarks` make them."""
 
 

@@ -59,6 +59,10 @@ EXAMPLES = {
         ["--splits", "1", "--steps", "150", "--draws", "30"],
         r"(?s)MAP .*mean-field .*NUTS .*better than that of one point: .*NUTS",
     ),
+    "bandit.py": (
+        ["--batches", "6", "--seeds", "2"],
+        r"(?s)random +1\.[0-4]\d\d ± .*greedy .*Thompson +0\.[5-9]\d\d ± .*in the last batch 0\.[0-4]",
+    ),
     "gradient_variance.py": (
         ["--pairs", "60", "--epochs", "4"],
         r"LRT has [1-3]?\d\.\d% of the variance of RT, ([5-9]|\d\d)\.\d standard errors less",
@@ -149,7 +153,11 @@ PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.
 PEERS = [page for page in PAGES if page.startswith("docs/coming_from/")]
 
 
-@pytest.mark.parametrize("page", sorted(set(PAGES) - {"docs/how_to/lightning.md"}))  # `test_lightning.py` runs it
+ELSEWHERE = {"docs/how_to/lightning.md", "docs/how_to/optimise.md"}
+"""Pages run by `test_lightning.py` and `test_botorch.py`: these packages warn or change globals when imported."""
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - ELSEWHERE))
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
 @pytest.mark.filterwarnings("ignore::pyro_bnn.PosteriorWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers

@@ -102,6 +102,8 @@ ELEMENTARY = {
     "log": torch.log,
     "log1p": torch.log1p,
     "tanh": torch.tanh,
+    "sin": torch.sin,
+    "cos": torch.cos,
     "sigmoid": torch.sigmoid,
     "softplus": nn.functional.softplus,
     "log_sigmoid": nn.functional.logsigmoid,

@@ -1,4 +1,4 @@
-"""Interfaces to other programs: scikit-learn's estimators, callbacks that log a fit, exported predictions."""
+"""Interfaces to other programs: scikit-learn's estimators, callbacks that log a fit, exported predictions, BoTorch."""
 
 from .export import PredictiveModule as PredictiveModule
 from .mlflow import MLflow as MLflow

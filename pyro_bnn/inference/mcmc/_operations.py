@@ -72,6 +72,8 @@ SLOW = {
     aten.log: "log_({0})",
     aten.log1p: "log1p_({0})",
     aten.tanh: "tanh_({0})",
+    aten.sin: "sin({0})",
+    aten.cos: "cos({0})",
     aten.sigmoid: "sigmoid_({0})",
     aten.erf: "erf({0})",
     aten.lgamma: "lgamma({0})",

@@ -2,6 +2,7 @@
 
 from ._choice import SelectionWarning as SelectionWarning
 from ._choice import sites_among as sites_among
+from ._inputs import check_input as check_input
 from ._latents import LatentVariables as LatentVariables
 from ._model import BayesianModel as BayesianModel
 from ._model import carried_paths as carried_paths

@@ -1,0 +1,204 @@
+"""Bayesian optimisation of four functions: `python -m benchmarks.optimise --out FOLDER`. See README.md.
+
+All methods of a seed start from the same points of a Sobol sequence, and then choose a few points at a time by the same
+acquisition function. Each run leaves one line in FOLDER/optimise.jsonl; what is there is not run again.
+"""
+
+import argparse
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pyro_bnn import plotting
+from pyro_bnn.interop.botorch import fit_surrogate
+
+from ._results import Row, add_row, by_cell, cell_of, line_of, mean_and_error, read_rows
+
+NUM_FIRST, NUM_TOGETHER, NUM_ROUNDS = 10, 6, 4
+"""Number of first points, of points chosen together, and of rounds in which points are chosen."""
+
+Fit = Callable[[Tensor, Tensor, int], Any]
+"""Makes a model of BoTorch from points in the unit cube, shape (N, d), values, shape (N, 1), and a seed."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A function to maximise on the unit cube.
+
+    Args:
+        function: Name of a test function of BoTorch.
+        inputs: Number of inputs of the function.
+        inert: Number of further inputs that have no effect.
+    """
+
+    function: str
+    inputs: int
+    inert: int = 0
+
+    def values(self, points: Tensor) -> Tensor:
+        """How far the function is above its minimum, with a minus sign, at points of shape (N, d); shape (N, 1)."""
+        from botorch import test_functions
+
+        options = {} if self.function == "Branin" else {"dim": self.inputs}
+        function = getattr(test_functions, self.function)(**options)
+        low, high = function.bounds.to(points)
+        place = low + (high - low) * points[:, : self.inputs]
+        return function.optimal_value - function(place)[:, None]
+
+
+PROBLEMS = {
+    "Branin": Problem("Branin", 2),
+    "Hartmann": Problem("Hartmann", 6),
+    "Ackley": Problem("Ackley", 10),
+    "Hartmann, 24 inert": Problem("Hartmann", 6, inert=24),
+}
+
+
+def first_points(problem: Problem, count: int, seed: int) -> Tensor:
+    """Points of a scrambled Sobol sequence, shape (count, d)."""
+    engine = torch.quasirandom.SobolEngine(problem.inputs + problem.inert, scramble=True, seed=seed)
+    return engine.draw(count, dtype=torch.float64)
+
+
+def network(x: Tensor, y: Tensor, seed: int) -> Any:
+    """The network of `fit_surrogate`, with its defaults."""
+    return fit_surrogate(x, y, bounds=unit_cube(x), seed=seed)
+
+
+def gaussian_process(x: Tensor, y: Tensor, seed: int) -> Any:
+    """BoTorch's default Gaussian process, whose length scales maximise the marginal likelihood with priors."""
+    from botorch.fit import fit_gpytorch_mll
+    from botorch.models import SingleTaskGP
+    from gpytorch.mlls import ExactMarginalLogLikelihood
+
+    model = SingleTaskGP(x, y)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    return model
+
+
+def fully_bayesian(x: Tensor, y: Tensor, seed: int) -> Any:
+    """A Gaussian process with sparse relevance of inputs, whose length scales are drawn by Pyro's NUTS."""
+    from botorch.fit import fit_fully_bayesian_model_nuts
+    from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+    from botorch.models.transforms import Standardize
+
+    model = SaasFullyBayesianSingleTaskGP(x, y, outcome_transform=Standardize(1))
+    lengths = {"warmup_steps": 128, "num_samples": 128, "thinning": 8}
+    fit_fully_bayesian_model_nuts(model, **lengths, disable_progbar=True, seed=seed)
+    return model
+
+
+METHODS: dict[str, Fit | None] = {
+    "network": network,
+    "GP": gaussian_process,
+    "Sobol": None,
+    "fully Bayesian GP": fully_bayesian,
+}
+"""What chooses the points; None is the Sobol sequence."""
+
+
+def unit_cube(x: Tensor) -> Tensor:
+    """Bounds of the inputs, shape (2, d)."""
+    return torch.stack([torch.zeros_like(x[0]), torch.ones_like(x[0])])
+
+
+def chosen(model: Any, x: Tensor, y: Tensor, seed: int) -> Tensor:
+    """The next points, one after the other, by expected improvement over the best value and the points before."""
+    from botorch.acquisition.logei import qLogExpectedImprovement
+    from botorch.optim import optimize_acqf
+
+    torch.manual_seed(seed)
+    gain = qLogExpectedImprovement(model, y.max())
+    options = {"num_restarts": 4, "raw_samples": 128, "sequential": True}
+    near = {"sample_around_best": True}
+    points, _ = optimize_acqf(gain, unit_cube(x), q=NUM_TOGETHER, **options, options=near)
+    return points
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of the compilers that it has started."""
+    return sum(os.times()[:4])
+
+
+def run(problem: Problem, fit: Fit | None, seed: int) -> Row:
+    """The smallest distance from the optimum after each round, and the CPU time of all."""
+    start = cpu_seconds()
+    total = NUM_FIRST + NUM_TOGETHER * NUM_ROUNDS
+    x = first_points(problem, total if fit is None else NUM_FIRST, seed)
+    y = problem.values(x)
+    while fit is not None and len(x) < total:
+        more = chosen(fit(x, y, seed), x, y, seed)
+        x, y = torch.cat([x, more]), torch.cat([y, problem.values(more)])
+    best = (-y).cummin(0).values[NUM_FIRST - 1 :: NUM_TOGETHER, 0]
+    return {"regret": best.tolist(), "seconds": cpu_seconds() - start}
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Means over the seeds with their standard errors, a line for each problem and method."""
+    half = NUM_ROUNDS // 2
+    counts = [NUM_FIRST + NUM_TOGETHER * rounds for rounds in (0, half, NUM_ROUNDS)]
+    yield line_of(["function", "method", "seeds", *(f"after {count}" for count in counts), "CPU s"])
+    yield "|---|---" + "|--:" * (len(counts) + 2) + "|"
+    for (name, method), some in by_cell(rows).items():
+        found = [cell_of([row["regret"][rounds] for row in some], 3) for rounds in (0, half, NUM_ROUNDS)]
+        yield line_of([name, method, str(len(some)), *found, cell_of([row["seconds"] for row in some], 1)])
+
+
+def picture(rows: list[Row], path: Path) -> None:
+    """Mean distance from the optimum and its standard error, by the number of evaluations."""
+    cells = by_cell(rows)
+    counts = [NUM_FIRST + NUM_TOGETHER * rounds for rounds in range(NUM_ROUNDS + 1)]
+    with plotting.style():
+        axes = plotting.new_axes(2, 2, size=("page", 4.6))
+        for name, ax in zip(PROBLEMS, axes.flat, strict=True):
+            for place, method in enumerate(METHODS):
+                some = cells.get((name, method), [])
+                found = [mean_and_error(values) for values in zip(*(row["regret"] for row in some), strict=True)]
+                if found:
+                    means, errors = zip(*found, strict=True)
+                    moved = [count + 0.4 * place for count in counts]  # so that error bars do not hide each other
+                    label = f"{method}, {len(some)} seed{'s' if len(some) > 1 else ''}"
+                    ax.errorbar(moved, means, None if len(some) == 1 else errors, label=label)
+            ax.set(title=name, xlabel="evaluations", ylabel="distance from the optimum", ylim=(0, None))
+            ax.legend()
+        plotting.save(axes[0, 0], path)
+    with Image.open(path) as drawn:
+        small = drawn.convert("RGB").quantize(32, dither=Image.Dither.NONE)  # a third of the size
+    small.save(path, optimize=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.optimise", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--functions", nargs="+", choices=PROBLEMS, default=[*PROBLEMS], metavar="NAME")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS], metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=10, help="the first so many")
+    parser.add_argument("--picture", type=Path, help="file for the picture")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # of BoTorch's optimisers, and of short chains
+    torch.set_num_threads(1)
+    file = options.out / "optimise.jsonl"
+    options.out.mkdir(parents=True, exist_ok=True)
+    for seed in range(options.seeds):
+        for method in options.methods:
+            for name in options.functions:
+                done = {(row["dataset"], row["method"], row["seed"]) for row in read_rows(file)}
+                if (name, method, seed) not in done:
+                    found = run(PROBLEMS[name], METHODS[method], seed)
+                    add_row(file, {"dataset": name, "method": method, "seed": seed, **found})
+                    print(f"# {name} {seed} {method}: {found['regret'][-1]:.3f}, {found['seconds']:.1f} s", flush=True)
+    rows = sorted(read_rows(file), key=lambda row: ([*PROBLEMS].index(row["dataset"]), [*METHODS].index(row["method"])))
+    print(*table(rows), sep="\n")
+    if options.picture:
+        picture(rows, options.picture)
+
+
+if __name__ == "__main__":
+    main()

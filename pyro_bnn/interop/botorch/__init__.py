@@ -1,0 +1,6 @@
+"""Networks as surrogates for Bayesian optimisation by BoTorch."""
+
+from ._fit import fit_surrogate as fit_surrogate
+from ._surrogate import Surrogate as Surrogate
+
+__all__ = ["Surrogate", "fit_surrogate"]

@@ -1,0 +1,169 @@
+"""A network fitted to the evaluations of a function."""
+
+import math
+from typing import TYPE_CHECKING
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.extras import optional
+from ..._core.scope import seeded, silent_fits
+from ...inference.mcmc import fit_nuts
+from ...modelling.likelihoods import GaussianLikelihood, Likelihood
+from ...modelling.model import BayesianModel
+from ...modelling.priors import FanInNormalPrior, NormalPrior, PriorByName, WeightPrior
+from ...nets import mlp
+from ._surrogate import Surrogate
+
+if TYPE_CHECKING:
+    from botorch.models.transforms.input import Normalize
+    from botorch.models.transforms.outcome import Standardize
+else:
+    Normalize = optional("botorch.models.transforms.input", "BoTorch", "botorch").Normalize
+    Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
+
+DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
+"""Heuristic: draws of all chains together, warm-up draws of each chain, chains, and largest depth of NUTS's trees."""
+
+UNITS = 16
+"""Heuristic: number of units of each of the two hidden layers."""
+
+CENTER, SPREAD = -0.5, 1.5
+"""Heuristic: mean, for a single input, and standard deviation of the logarithms of the factors of inputs."""
+
+PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
+"""Prior of the default network: factors, first layer, further layers. Heuristic."""
+
+NOISE = dist.LogNormal(-5.0, 0.5)
+"""Prior of the noise's scale, in standard deviations of the targets: a median of 0.7 %. With a wider prior, a network
+takes the differences of a few good points for noise, and then does not return to them. Heuristic."""
+
+
+class Relevance(nn.Module):
+    r"""Multiplies each input in the unit cube by a factor of its own, after standardisation.
+
+    .. math:: x_k \mapsto \sqrt{12}\, (x_k - \tfrac12) \, \frac{\exp(a + b w_k)}{\sqrt d},
+
+    with random weights w. Inputs that have no effect get small factors.
+    """
+
+    def __init__(self, num_inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_inputs))
+        self.center = CENTER - 0.5 * math.log(num_inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scaled inputs, of the same shape."""
+        return math.sqrt(12) * (x - 0.5) * (self.center + SPREAD * self.weight).exp()
+
+
+def fit_surrogate(
+    X: Tensor,
+    Y: Tensor,
+    *,
+    bounds: Tensor | None = None,
+    net: nn.Module | None = None,
+    prior: WeightPrior = PRIOR,
+    likelihood: Likelihood | None = None,
+    num_draws: int = DRAWS,
+    num_warmup: int = WARMUP,
+    num_chains: int = CHAINS,
+    seed: int | None = None,
+) -> Surrogate:
+    """Fit a network by NUTS to the evaluations of a function, for the next step of Bayesian optimisation.
+
+    Inputs are scaled to the unit cube, and each target to mean 0 and standard deviation 1. In C a fit to 40 evaluations
+    takes one or two seconds. The chains are short: they serve to choose points, not to report intervals.
+
+    Args:
+        X: Points evaluated so far, shape (N, d), in single or double precision.
+        Y: Their values, shape (N, m), in the same precision.
+        bounds: Lowest and highest value of each input, shape (2, d); None takes them from X.
+        net: Network from d inputs in the unit cube to m outputs; by default two hidden layers of 16 tanh
+            units, and a factor for each input, with which inputs can be ignored.
+        prior: Prior of the weights; a `net` usually needs one of its own.
+        likelihood: Gaussian likelihood of the scaled targets. By default each target has a latent noise scale of about
+            0.7 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
+        num_draws: Number of draws of all chains together, a multiple of `num_chains`.
+        num_warmup: Number of warm-up draws of each chain.
+        num_chains: Number of chains.
+        seed: Seed of chains and draws; None draws one from torch's generator.
+
+    Returns:
+        The surrogate. After further evaluations, fit a new one.
+
+    Raises:
+        ValueError: If X, Y or `bounds` has a wrong shape, dtype or value, or a target is constant.
+
+    References:
+        Li, Rudner and Wilson (2024), A Study of Bayesian Neural Network Surrogates for Bayesian Optimization,
+        https://arxiv.org/abs/2305.20028, in which HMC is the best way to infer the weights.
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn.interop.botorch import fit_surrogate
+        >>> X = torch.linspace(0, 1, 8, dtype=torch.float64)[:, None]
+        >>> surrogate = fit_surrogate(X, (6 * X).sin(), num_draws=20, num_warmup=50, seed=0)
+        >>> surrogate.posterior(X).mean.shape
+        torch.Size([8, 1])
+    """
+    _checks.finite("X", _checks.real_tensor("X", X))
+    _checks.finite("Y", _checks.real_tensor("Y", Y))
+    if X.dim() != 2 or Y.dim() != 2 or len(X) != len(Y) or len(X) < 2 or X.dtype != Y.dtype:
+        raise ValueError(
+            "`X` and `Y` must have shapes (N, d) and (N, m), at least two rows and one dtype, got "
+            f"{_checks.shape(X)} of {X.dtype} and {_checks.shape(Y)} of {Y.dtype}."
+        )
+    num_inputs, num_outputs = X.shape[1], Y.shape[1]
+    if bool((Y.amin(0) == Y.amax(0)).any()):
+        raise ValueError("`Y` must not be constant in any column; evaluate more points first.")
+    num_chains = _checks.at_least("num_chains", num_chains, 1)
+    num_draws = _checks.at_least("num_draws", num_draws, 4 * num_chains)
+    seed = int(torch.randint(2**31, ())) if seed is None else _checks.seed(seed)
+    inputs = Normalize(num_inputs, bounds=_bounds(X) if bounds is None else _checked_bounds(bounds, X)).eval()
+    outcomes = Standardize(num_outputs)
+    targets, _ = outcomes(Y)
+    outcomes.eval()
+    if net is None:
+        with seeded(seed):
+            layers = mlp([num_inputs, UNITS, UNITS, num_outputs], activation=nn.Tanh)
+            net = nn.Sequential(Relevance(num_inputs), *layers).to(X)
+    if likelihood is None:
+        likelihood = GaussianLikelihood(NOISE.expand([num_outputs]).to_event(1))
+    model = BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(X))
+    with silent_fits():  # the draws are too few for the diagnostics, and are not reported
+        posterior = fit_nuts(
+            model,
+            (inputs(X), targets),
+            num_samples=num_draws // num_chains,
+            num_warmup=num_warmup,
+            num_chains=num_chains,
+            max_tree_depth=TREE_DEPTH,
+            compile="auto",
+            seed=seed,
+        )
+    return Surrogate(
+        model,
+        posterior,
+        num_outputs=num_outputs,
+        input_transform=inputs,
+        outcome_transform=outcomes,
+        train_X=X,
+        seed=seed,
+    )
+
+
+def _bounds(X: Tensor) -> Tensor:
+    return torch.stack([X.amin(0), X.amax(0)])
+
+
+def _checked_bounds(bounds: Tensor, X: Tensor) -> Tensor:
+    """The bounds in the dtype of X, after checks."""
+    expected = (2, X.shape[1])
+    if _checks.tensor("bounds", bounds).shape != expected:
+        raise ValueError(f"`bounds` must have shape {expected}, got {_checks.shape(bounds)}.")
+    if not bool((bounds[0] < bounds[1]).all()):
+        raise ValueError("`bounds` must hold the lowest value of each input, and below it the highest.")
+    return bounds.to(X)

@@ -1,0 +1,257 @@
+"""A Bayesian network as a model of BoTorch."""
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.extras import optional
+from ..._core.functional import BatchedNetwork, batched
+from ...inference.guides import GuidePosterior
+from ...inference.posterior import Posterior
+from ...modelling.likelihoods import GaussianLikelihood, HeteroscedasticGaussianLikelihood
+from ...modelling.model import BayesianModel, carried_paths, check_input
+from ._draws import DrawsPosterior
+
+if TYPE_CHECKING:
+    from botorch.acquisition.objective import PosteriorTransform
+    from botorch.exceptions.errors import UnsupportedError
+    from botorch.models.ensemble import EnsembleModel
+    from botorch.models.transforms.input import InputTransform
+    from botorch.models.transforms.outcome import OutcomeTransform
+else:
+    EnsembleModel = optional("botorch.models.ensemble", "BoTorch", "botorch").EnsembleModel
+    UnsupportedError = optional("botorch.exceptions.errors", "BoTorch", "botorch").UnsupportedError
+
+DEFAULT_DRAWS = 128
+"""Default number of draws: it divides the 512 samples of BoTorch's acquisition functions."""
+
+GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
+
+
+class Surrogate(EnsembleModel):
+    r"""The posterior of a network for BoTorch's acquisition functions.
+
+    It keeps S draws of the weights, and predicts with the same draws at every call. So an acquisition function is a
+    fixed, differentiable function of the points:
+
+    .. math:: \alpha(X) = \frac1S \sum_s a\big(f_{w_s}(X)\big).
+
+    The values are means of the targets given the weights, without noise. ``posterior(X, observation_noise=True)`` adds
+    to each draw a noise of its own, which is also the same at every call. Inputs have the model's dtype; BoTorch
+    advises double precision.
+
+    The model and its draws are copied, so that a later fit does not change them. New observations need a new fit:
+    :meth:`condition_on_observations` and `fantasize` raise an error.
+
+    Args:
+        model: Model with a Gaussian likelihood (:class:`~pyro_bnn.GaussianLikelihood` or
+            :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`), for targets of shape (N, m).
+        posterior: Posterior of the model, from any inference method, or a guide.
+        num_outputs: Number m of targets.
+        num_draws: Number S of draws; None is 128, or all draws of a posterior that stores fewer. If it divides the
+            number of samples of an acquisition function, 512 by default, all draws count equally.
+        input_transform: Transform of BoTorch that makes the model's inputs from X, such as `Normalize`.
+        outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`; its
+            inverse is applied to the predictions.
+        train_X: Points of the fit before the transform, shape (N, d). BoTorch's option `sample_around_best` searches
+            near the best of them.
+        seed: Seed of the draws and of their noise; None draws one from torch's generator.
+
+    Raises:
+        ValueError: If an argument is of the wrong kind, the likelihood is not Gaussian, the posterior stores fewer
+            draws, or its predictions are linearised.
+
+    References:
+        Balandat et al. (2020), https://arxiv.org/abs/1910.06403; for networks, Li et al. (2024),
+        https://arxiv.org/abs/2305.20028.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> from pyro_bnn.interop.botorch import Surrogate
+        >>> net = pb.nets.mlp([2, 8, 1]).double()
+        >>> model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=6)
+        >>> surrogate = Surrogate(model, pb.MeanFieldGuide(model), num_draws=16, seed=0)
+        >>> posterior = surrogate.posterior(torch.zeros(5, 3, 2, dtype=torch.float64))
+        >>> posterior.values.shape, posterior.mean.shape
+        (torch.Size([5, 16, 3, 1]), torch.Size([5, 3, 1]))
+    """
+
+    train_inputs: tuple[Tensor, ...]
+
+    def __init__(
+        self,
+        model: BayesianModel,
+        posterior: Posterior | Callable[..., object],
+        *,
+        num_outputs: int = 1,
+        num_draws: int | None = None,
+        input_transform: "InputTransform | None" = None,
+        outcome_transform: "OutcomeTransform | None" = None,
+        train_X: Tensor | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        if not isinstance(model.likelihood, GAUSSIAN):
+            raise ValueError(
+                "`model` must have a GaussianLikelihood or a HeteroscedasticGaussianLikelihood, got "
+                f"{type(model.likelihood).__name__}."
+            )
+        source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+        if source.is_linearised:
+            raise ValueError(
+                f"`posterior` of {source.method} predicts with a linearised network, which a Surrogate does not do; "
+                "fit by `fit_nuts`, `fit_svi`, or `fit_gauss_newton` with a random last layer."
+            )
+        self._num_outputs = _checks.at_least("num_outputs", num_outputs, 1)
+        if num_draws is None:
+            num_draws = min(DEFAULT_DRAWS, source.num_stored or DEFAULT_DRAWS)
+        self._num_draws = _checks.at_least("num_draws", num_draws, 2)
+        if source.num_stored is not None and self._num_draws > source.num_stored:
+            raise ValueError(
+                f"`num_draws` is {num_draws} but only {source.num_stored} draws are stored; sample longer, or ask for "
+                "fewer."
+            )
+        self._seed = int(torch.randint(2**31, ())) if seed is None else _checks.seed(seed)
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        self._names = {}
+        draws = source.sample(self._num_draws, seed=self._seed)
+        for index, (name, value) in enumerate(draws.items()):
+            self._names[name] = f"draws_{index}"  # a buffer's name has no dot
+            self.register_buffer(self._names[name], value)
+        self._paths = {name: tuple(paths) for name, paths in self.model.parameter_paths.items()}
+        self._paths |= {name: (path,) for name, path in carried_paths(self.model, draws).items()}
+        self._run: BatchedNetwork | None = None
+        if input_transform is not None:
+            self.input_transform = input_transform
+        if outcome_transform is not None:
+            self.outcome_transform = outcome_transform
+        if train_X is not None:
+            self.train_inputs = (_checks.real_tensor("train_X", train_X),)
+        self.eval()
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Empty: one posterior for all batches of points."""
+        return torch.Size()
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Means of the targets for each draw, without transforms.
+
+        Args:
+            X: Inputs of the model, shape ``(*batch, q, d)``.
+
+        Returns:
+            Shape ``(*batch, S, q, m)``.
+        """
+        return self._values(X, has_noise=False)
+
+    def posterior(  # type: ignore[override]  # with the order of `botorch.models.Model`
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: "PosteriorTransform | None" = None,
+    ) -> Any:
+        """The draws' values at some points, as a posterior of BoTorch.
+
+        Args:
+            X: Points before the input transform, shape ``(*batch, q, d)``.
+            output_indices: Outputs to predict; None for all.
+            observation_noise: Whether to add noise. BoTorch's ensembles ignore this; here it has an effect.
+            posterior_transform: Transform of BoTorch applied to the result.
+
+        Returns:
+            A `botorch.posteriors.ensemble.EnsemblePosterior` with values of shape ``(*batch, S, q, m)``.
+
+        Raises:
+            ValueError: If X or the network's output has a wrong shape, dtype or value.
+            botorch.exceptions.errors.UnsupportedError: If the noise is a tensor.
+        """
+        if not isinstance(observation_noise, bool):
+            raise UnsupportedError(
+                "`observation_noise` must be True or False, got a tensor: the noise of a network is that of its "
+                "likelihood."
+            )
+        self.eval()
+        values = self._values(self.transform_inputs(X), has_noise=observation_noise)
+        if hasattr(self, "outcome_transform"):
+            values, _ = self.outcome_transform.untransform(values, X=X)
+        posterior = DrawsPosterior(values if output_indices is None else values[..., output_indices])
+        return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **_: Any) -> NoReturn:
+        """Not possible: a network learns from new observations only by a new fit.
+
+        Raises:
+            botorch.exceptions.errors.UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "a Surrogate cannot be conditioned on new observations; fit the network again to all of them and make a "
+            "new Surrogate, use acquisition functions without fantasies (qLogEI, qLogNEI, qLogEHVI), and give pending "
+            "points as `X_pending`."
+        )
+
+    def fantasize(self, X: Tensor, *_: Any, **__: Any) -> NoReturn:
+        """Not possible; see :meth:`condition_on_observations`."""
+        self.condition_on_observations(X, X)
+
+    def _set_transformed_inputs(self) -> None:
+        """BoTorch transforms a model's stored training inputs here; there are none."""
+
+    def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
+        _checks.kind("X", X, Tensor, "a tensor of points")
+        if X.dim() < 2:
+            raise ValueError(f"`X` must have shape (*batch, q, d), got {_checks.shape(X)}.")
+        shape = (self._num_draws, *X.shape[:-1], self._num_outputs)
+        if not X.numel():  # BoTorch asks for no points where no point can improve
+            return X.new_empty(shape).movedim(0, -3)
+        draws = self._draws()
+        rows = X.reshape(-1, X.shape[-1])  # (N, d)
+        observation = self.model.observe(self._outputs(draws, rows), draws)
+        values, expected = observation.mean, (self._num_draws, len(rows), self._num_outputs)
+        if values.shape != expected:
+            raise ValueError(
+                f"the model must predict targets of shape (N, {self._num_outputs}), got "
+                f"(N, {', '.join(map(str, values.shape[2:]))}); pass their number as `num_outputs`."
+            )
+        values = values.reshape(shape)
+        if has_noise:
+            values = values + observation.stddev.reshape(shape) * self._noise(values)
+        return values.movedim(0, -3)
+
+    def _draws(self) -> dict[str, Tensor]:
+        """The draws of all latent variables, ``{site: shape (S, *event)}``."""
+        return {name: self.get_buffer(buffer) for name, buffer in self._names.items()}
+
+    def _outputs(self, draws: dict[str, Tensor], rows: Tensor) -> Tensor:
+        """Outputs of the network for all draws, shape (S, N, out)."""
+        check_input(rows, self.model.like)
+        weights = {path: draws[name] for name, paths in self._paths.items() for path in paths}
+        if self._run is None:
+            self._run = self._fast_run({path: value[:2] for path, value in weights.items()}, rows[:2].detach())
+        return self._run(weights, rows)
+
+    def _fast_run(self, weights: dict[str, Tensor], rows: Tensor) -> BatchedNetwork:
+        """The fastest way to run the network for many draws, after a check that it is no random function."""
+        run = batched(self.model.network, weights, rows)
+        if not torch.equal(run(weights, rows), run(weights, rows)):
+            raise ValueError(
+                "the network must give the same output at every call, but it draws random numbers; remove MCDropout."
+            )
+        return run
+
+    def _noise(self, values: Tensor) -> Tensor:
+        """Standard normal noise of each draw, the same for all batches of points, shape (S, ..., q, m).
+
+        Over the draws it has mean 0 and variance 1, so that it does not shift the prediction.
+        """
+        shape = values.shape[0], *[1] * (values.dim() - 3), *values.shape[-2:]
+        generator = torch.Generator(values.device).manual_seed(self._seed)
+        noise = torch.randn(shape, generator=generator, dtype=values.dtype, device=values.device)
+        return (noise - noise.mean(0)) / noise.std(0, unbiased=False)
