@@ -296,6 +296,33 @@ def other_model(net=net, prior=None, likelihood=None, num_data=6, where="**"):
     )
 
 
+def unlike():
+    """Pairs of likelihoods that differ only in settings that are no tensors."""
+    of = pb.likelihoods
+    return {
+        "family": (of.Survival("weibull"), of.Survival("lognormal"), "family='weibull'.*and .*family='lognormal'"),
+        "limit": (of.Censored(low=0.0), of.Censored(low=-1.0), r"low=0\.0.*low=-1\.0"),
+        "side": (of.Censored(low=0.0), of.Censored(high=0.0), r"high=inf, low=0\.0.*high=0\.0, low=-inf"),
+        "min_scale": (
+            pb.MixtureDensityLikelihood(2),
+            pb.MixtureDensityLikelihood(2, min_scale=0.1),
+            r"min_scale=1e-06.*min_scale=0\.1",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["family", "limit", "side", "min_scale"])
+def test_settings_of_a_likelihood_that_are_no_tensors_must_be_those_of_the_file(tmp_path, name):
+    saved, other, message = unlike()[name]
+    model = other_model(likelihood=saved)
+    pb.save_posterior(scattered(model), tmp_path / "file", model)
+    with pytest.raises(ValueError, match=f"the likelihood is .*{message}.* in the model; build"):
+        pb.load_posterior(tmp_path / "file", other_model(likelihood=other))
+    assert pb.load_posterior(tmp_path / "file", other_model(likelihood=unlike()[name][0]))
+    if name != "min_scale":
+        assert pb.load_posterior(tmp_path / "file", other_model(likelihood=unlike()[name][0].with_row_weights()))
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_model_that_does_not_fit_is_told_what_differs_and_stays(tmp_path, name):
     kwargs, message = OTHERS[name]

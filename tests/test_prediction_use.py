@@ -372,3 +372,21 @@ def test_log_prob_on_a_table_names_the_shape_it_needs():
     for y, got in ((torch.zeros(6), r"\(6,\)"), (torch.zeros(5, 2), r"\(5, 2\)"), (0.5, "float")):
         with pytest.raises(ValueError, match=rf"shape \(\.\.\., 6, 2\), got {got}"):
             prediction.log_prob(y)
+
+
+@pytest.mark.parametrize("likelihood", [pb.CategoricalLikelihood(), pb.GaussianLikelihood(0.5)])
+def test_epig_refuses_predictions_of_different_draws(likelihood):
+    num_outputs = 3 if isinstance(likelihood, pb.CategoricalLikelihood) else 1
+    model = pb.BayesianModel(torch.nn.Linear(4, num_outputs), prior=pb.NormalPrior(), likelihood=likelihood, num_data=6)
+    guide, x = pb.MeanFieldGuide(model), torch.randn(7, 4)
+
+    def predicted(rows, seed):
+        return pb.predict(model, guide, rows, num_samples=8, keep_draws=True, seed=seed)
+
+    together = pb.acquisition.epig(predicted(x, 0)[:5], predicted(x, 0)[5:])
+    torch.testing.assert_close(pb.acquisition.epig(predicted(x[:5], 0), predicted(x[5:], 0)), together)
+    unseeded = predicted(x, None)
+    assert len(pb.acquisition.epig(unseeded[:5], unseeded[5:])) == 5  # one call has the same draws
+    for seeds in ((0, 1), (None, None), (0, None)):
+        with pytest.raises(ValueError, match=r"got those of the seeds .*keep_draws=True, seed=0\)` for both"):
+            pb.acquisition.epig(*map(predicted, (x[:5], x[5:]), seeds))

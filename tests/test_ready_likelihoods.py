@@ -301,6 +301,8 @@ def test_end_of_follow_up():
     alive = 1 - found.cdf(torch.ones(2000))
     assert abs(float(alive.mean() - (times > 1).double().mean())) < STANDARD_ERRORS * 0.5 / 2000**0.5
     assert set(found.score()) == {"nll"}
+    with pytest.raises(ValueError, match=r"CRPS needs complete targets, got .*censored.* use the log score"):
+        found.crps(y)
     assert [*found.to_frame(level=0.8).columns][-3:] == ["time", "event", "log_density"]
 
 

@@ -46,8 +46,8 @@ def save_posterior(
     """Write a posterior to one file, with the parameters and buffers of its model.
 
     The file is written completely or not at all, has a checksum, and contains no code. It records the model's latent
-    variables with their shapes and priors, the likelihood, the layers, `num_data` and the dtype. It contains no
-    training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed weight (see
+    variables with their shapes and priors, the likelihood with its settings, the layers, `num_data` and the dtype. It
+    contains no training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed weight (see
     :mod:`pyro_bnn.pruning`) takes one bit. Your own class of posteriors can be saved if it has
     :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 

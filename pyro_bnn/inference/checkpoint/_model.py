@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from types import NoneType
 
 import torch
 from torch import Tensor
@@ -10,8 +11,12 @@ from torch.distributions import Distribution
 
 from ..._core.reflection import tensors_of, unwrap
 from ..._core.saved_tensors import check_numbers, check_tensor, require_no_more, require_tensors
+from ...modelling.likelihoods import Likelihood
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ..joint import Site, find_sites
+
+NO_SETTINGS = ("training", "has_row_weights")
+"""Attributes of likelihoods that do not change the meaning of a posterior."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,12 @@ class SiteRecord:
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """A model's dtype, number of rows, class of likelihood, latent variables, layers and tensors."""
+    """A model's dtype, number of rows, likelihood, latent variables, layers and tensors."""
 
     dtype: str
     num_data: int
     likelihood: str
+    """Class of the likelihood, and its settings that are no tensors."""
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
     """Classes of the network's layers by path; only torch's own classes are recorded."""
@@ -46,13 +52,27 @@ def record_of(model: BayesianModel) -> ModelRecord:
     return ModelRecord(
         dtype=str(model.dtype),
         num_data=model.num_data,
-        likelihood=type(model.likelihood).__name__,
+        likelihood=_likelihood_in_words(model.likelihood),
         sites={site.name: _site_record(model, site) for site in find_sites(model, (), {})},
         layers={path: kind.__name__ for path, kind in modules.items() if kind.__module__.startswith("torch.nn.")},
         state=require_tensors("the model", model.state_dict()),
         left_out=[],
         frozen={},
     )
+
+
+def _likelihood_in_words(likelihood: Likelihood) -> str:
+    """Class and settings of a likelihood, such as ``Survival(family='weibull')``.
+
+    Settings are the public attributes that are numbers, texts or None. Row weights are none: they matter in a fit.
+    """
+    settings = {
+        name: float(value) if isinstance(value, float) else value  # NumPy's numbers have another text
+        for name, value in sorted(vars(likelihood).items())
+        if isinstance(value, int | float | str | NoneType) and not name.startswith("_") and name not in NO_SETTINGS
+    }
+    shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    return type(likelihood).__name__ + (f"({shown})" if shown else "")
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:

@@ -16,7 +16,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from ..._core import checks as _checks
 from ..._core.inputs import as_inputs, as_targets, num_rows, unwrapped
 from ..._core.reflection import unwrap
-from ..._core.scope import EXCLUSIVE, Stream, eval_mode, own_parameters, short_errors
+from ..._core.scope import Stream, eval_mode, own_parameters, short_errors
 from ...inference.guides import FlatGuide
 from ...inference.posterior import Draw, Posterior
 from ...modelling.distributions import NormalMixture
@@ -29,6 +29,7 @@ from ...scores.uncertainty import (
     RunningMoments,
     ValuePrediction,
 )
+from ._drawn import new_seed
 
 RETURN = "_RETURN"
 """Pyro's name for the return value of a model, as in `Predictive(return_sites=["_RETURN"])`."""
@@ -53,8 +54,8 @@ def predict_own(
     found, rows = unwrapped(inputs), num_rows(inputs)
     arguments = found if isinstance(found, tuple) else (found,)
     targets = None if y is None else as_targets("y", y)
-    with EXCLUSIVE:
-        stream = Stream(seed)
+    seed = new_seed(seed)
+    stream = Stream(seed)
     source = posterior.draws(num_samples, *arguments)
     total: _Sum | None = None
     for _ in range(num_samples):
@@ -71,7 +72,7 @@ def predict_own(
             "`model` must give numbers, got NaN for some draws; look for a division by zero, or a logarithm of a "
             "negative number."
         )
-    return prediction
+    return replace(prediction, seed=seed)
 
 
 def require_model(model: object) -> None:

@@ -237,7 +237,8 @@ def _predict(
 ) -> P:
     batch_size = _checks.at_least("batch_size", batch_size, 1)
     _checks.in_memory("num_samples", num_samples, 2 * 32)  # Python's whole numbers and their places in a list
-    stream = Stream(new_seed(seed), model.device)
+    seed = new_seed(seed)
+    stream = Stream(seed, model.device)
     seeds = draw_seeds(stream, num_samples)
     parts = [
         _predict_rows(model, partial(draws, inputs), seeds, inputs, targets, batch_size, way)
@@ -245,7 +246,7 @@ def _predict(
     ]
     if not parts:
         raise ValueError("the loader is empty; pass one with at least one batch.")
-    return concatenate(parts)
+    return replace(concatenate(parts), seed=seed)
 
 
 def _is_loader(x: object) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from .. import metrics
-from ..uncertainty import ClassificationPrediction, RegressionPrediction
+from ..uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
 Pool: TypeAlias = ClassificationPrediction | RegressionPrediction | Tensor
 """A prediction, or logits of shape (S, N, C)."""
@@ -76,6 +76,16 @@ def require_same_draws(pool: Tensor, targets: Tensor) -> None:
             f"`pool` and `targets` must have the same draws, got {len(pool)} and {len(targets)}; predict both in one "
             "call, or with the same `seed` and `num_samples`."
         )
+
+
+def require_same_seed(pool: object, targets: object) -> None:
+    """Raise if two predictions come from different seeds; of tensors and predictions made by hand, none is known."""
+    if not (isinstance(pool, Prediction) and isinstance(targets, Prediction)) or pool.seed == targets.seed:
+        return
+    raise ValueError(
+        f"`pool` and `targets` must have the same draws, got those of the seeds {pool.seed} and {targets.seed}; call "
+        "`predict(..., keep_draws=True, seed=0)` for both, or predict both in one call."
+    )
 
 
 def probs_of(name: str, logits: Tensor) -> Tensor:

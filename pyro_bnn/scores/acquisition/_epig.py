@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..uncertainty import RegressionPrediction, entropy
-from ._draws import KEEP, NUMBERS, Pool, class_draws, noisy, parts, probs_of, require_same_draws
+from ._draws import KEEP, NUMBERS, Pool, class_draws, noisy, parts, probs_of, require_same_draws, require_same_seed
 
 
 def epig(pool: Pool, targets: Pool) -> Tensor:
@@ -21,15 +21,15 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
     Args:
         pool: Prediction of the pool with `keep_draws`, or logits of shape (S, N, C).
-        targets: Prediction of the target rows by the same draws, with `keep_draws`, or logits of shape (S, M, C'). Use
-            the same `seed` and `num_samples`.
+        targets: Prediction of the target rows by the same draws, with `keep_draws`, or logits of shape (S, M, C'): the
+            same posterior, `seed` and `num_samples`. Of logits this cannot be checked: other draws give wrong scores.
 
     Returns:
         Scores, at least 0, shape (N,).
 
     Raises:
-        ValueError: If the two have different numbers of draws, fewer than two, or several outputs for each row; if
-            draws were not kept, numbers have no noise, or logits are not finite.
+        ValueError: If the two have different seeds or numbers of draws, fewer than two draws, or several outputs for
+            each row; if draws were not kept, numbers have no noise, or logits are not finite.
 
     References:
         Bickford Smith et al. (2023), Prediction-Oriented Bayesian Active Learning, https://arxiv.org/abs/2304.08151.
@@ -39,6 +39,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
         >>> epig(logits, logits[:, :1])  # the first row tells all, the second nothing
         tensor([0.6909, 0.0000])
     """
+    require_same_seed(pool, targets)
     if isinstance(pool, RegressionPrediction):
         if not isinstance(targets, RegressionPrediction):
             raise ValueError(f"`targets` must be a prediction of numbers, got {_checks.described(targets)}.")

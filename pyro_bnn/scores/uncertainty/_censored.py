@@ -19,7 +19,8 @@ class CensoredPrediction(RegressionPrediction):
     Mean, variances, quantiles, densities and draws are those of these values; only `log_density` is that of the
     censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
 
-    The error of a censored target is unknown, so `score` has only the ``nll``, and conformal intervals are refused.
+    The error of a censored target is unknown, so `score` has only the ``nll``; `crps` and conformal intervals are
+    refused.
     """
 
     def axes_in_words(self) -> str:
@@ -35,6 +36,14 @@ class CensoredPrediction(RegressionPrediction):
                 "`predict(..., y=y)`."
             )
         return {"nll": self.nll}
+
+    def crps(self, y: Tensor) -> NoReturn:
+        """Refuse: it would score a censored target as if it were complete."""
+        raise ValueError(
+            "the CRPS needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
+            "log score, `predict(..., y=y).score()`, or for complete values "
+            "`metrics.crps_from_draws(prediction.sample(1000), values)`."
+        )
 
     def targets_like(self, y: Tensor) -> NoReturn:
         """Refuse: the error of a censored target is unknown."""

@@ -40,11 +40,14 @@ class Prediction(Shown, ABC):
         log_density: Log of the mixture's density or probability at the targets, in nats, shape (N,); None if no
             targets were given.
         targets: Targets of `log_density`, N rows; None if no targets were given.
+        seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Predictions by one posterior
+            with the same seed and number of draws have the same draws.
     """
 
     num_samples: int
     log_density: Tensor | None
     targets: Tensor | None = field(default=None, kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
