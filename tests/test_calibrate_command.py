@@ -156,6 +156,29 @@ def test_classes_get_sets(pyro_bnn, tmp_path):  # noqa: F811
     assert (code, "90% sets of classes" in said) == (0, True)
 
 
+def doubtful(num_rows, seed):
+    """Labels of three classes, of which the inputs tell little."""
+    numbers = np.random.default_rng(seed)
+    x = numbers.normal(size=(num_rows, 3))
+    labels = (x + numbers.gumbel(size=x.shape)).argmax(1)
+    return [[*map(repr, row), "abc"[label]] for row, label in zip(x.tolist(), labels, strict=True)]
+
+
+def test_sets_from_few_rows_are_neither_all_full_nor_empty(pyro_bnn, tmp_path):  # noqa: F811
+    table, run = write_table(tmp_path / "t.csv", doubtful(120, 0), ("u", "v", "w", "kind")), tmp_path / "run"
+    rows, out = write_table(tmp_path / "new.csv", doubtful(1000, 1), ("u", "v", "w", "kind")), tmp_path / "out.csv"
+    trained = pyro_bnn("train", table, "--target", "kind", "--calibrate", 0.5, "--out", run, "--epochs", 40, "--json")
+    assert json.loads(trained[1])["num_calibration"] == 48
+    assert pyro_bnn("predict", run, rows, "--level", ".5,.9", "--out", out)[0] == 0
+    found, labels = predictions_in(out), [row[-1] for row in doubtful(1000, 1)]
+    sizes = {level: [sum(int(row[f"set_{level}({name})"]) for name in "abc") for row in found] for level in (50, 90)}
+    assert min(sizes[50]) == min(sizes[90]) == 1
+    assert np.mean(np.array(sizes[90]) == 3) < 0.9
+    for level, share in ((50, 0.5), (90, 0.9)):
+        held = np.mean([row[f"set_{level}({label})"] == "1" for row, label in zip(found, labels, strict=True)])
+        assert held > share - 4 * math.sqrt(share * (1 - share) * (1 / 50 + 1 / 1000))
+
+
 def test_counts_have_whole_ends(pyro_bnn, tmp_path):  # noqa: F811
     numbers = np.random.default_rng(0)
     x = numbers.normal(size=300)

@@ -93,14 +93,16 @@ def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterio
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
     """Conformal sets of classes or intervals of numbers, from the rows that were held out; None without such rows.
 
-    The number and the seed of the weight draws are the defaults of ``pyro-bnn predict``.
+    The number and the seed of the weight draws are the defaults of ``pyro-bnn predict``. The scores of classes are
+    randomised. Otherwise the least probable class of a row always has the score 1, and all sets have all classes if a
+    few labels are such classes.
     """
     if data.held_out is None:
         return None
     x, y = (part.to(model.device) for part in data.held_out)
     prediction = predict(model, posterior, x, num_samples=num_draws(posterior, None), seed=DRAW_SEED)
     if isinstance(prediction, ClassificationPrediction):
-        return ConformalSets(prediction, y)
+        return ConformalSets(prediction, y, seed=DRAW_SEED)
     is_count = isinstance(model.likelihood, PoissonLikelihood)
     return ConformalIntervals(prediction.as_kind(RegressionPrediction), y, is_count=is_count)
 
