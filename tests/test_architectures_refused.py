@@ -37,7 +37,7 @@ def by_name():
 
 
 def with_two_outputs():
-    return Using(lambda net, x: {"logits": net.head(x)}, head=head(4))
+    return Using(lambda net, x: {"classes": net.head(x)}, head=head(4))
 
 
 class Holder:

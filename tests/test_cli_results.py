@@ -34,6 +34,7 @@ KEYS = {
         "last_epoch",
         "notes",
         "num_test",
+        "num_calibration",
         "num_train",
         "pictures",
         "seconds",

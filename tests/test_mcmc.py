@@ -251,8 +251,8 @@ def test_chains_start_where_they_are_told():
         first = posterior.chains["net.weight"][:, 0]
         distances = (first - problem.model.initial_value("net.weight")).flatten(1).norm(dim=1)
         assert (distances < 1.0).all()
-    with pytest.raises(ValueError, match="`init` must be an Init"):
-        pb.fit_nuts(problem.model, (problem.x, problem.y), init="prior")
+    with pytest.raises(ValueError, match='`init` must be "prior", an Init'):
+        pb.fit_nuts(problem.model, (problem.x, problem.y), init=None)
 
 
 class Nowhere(Init):

@@ -130,7 +130,7 @@ SVI = [
         fit,
         "callbacks",
         {"of classes": [pb.interop.TensorBoard]},
-        "got the class TensorBoard; pass TensorBoard(",
+        "got the class TensorBoard; pass TensorBoard",
     ),
     *bad("fit_svi", fit, "progress", NOT_A_FLAG, "`progress` must be True or False"),
     *bad("fit_svi", fit, "execution", {"text": "fast", "True": True, "class": pb.Execution}, "must be an Execution"),
