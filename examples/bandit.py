@@ -1,5 +1,5 @@
 """A contextual bandit by Thompson sampling
-=======================================
+========================================
 
 At each step one of five arms is chosen for a context of two numbers, and only the reward of this arm is seen. The first
 arm always pays 0.5. Each of the others pays 2 near a corner of its own, and 0 elsewhere. Rewards have noise.
