@@ -14,6 +14,7 @@ from ..._core.saved_tensors import check_numbers, check_tensor, require_no_more,
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ..joint import Site, find_sites
+from ._own import require_same_sites
 
 NO_SETTINGS = ("training", "has_row_weights")
 """Attributes of likelihoods that do not change the meaning of a posterior."""
@@ -142,17 +143,7 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
             f"its model has the dtype {file.dtype} but this model has {own.dtype}; build this model from a network in "
             f"{file.dtype}, as with `net.to(torch.{kind})`."
         )
-    for name, site in own.sites.items():
-        if name not in file.sites:
-            raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
-        found = file.sites[name]
-        for what, got, expected in (("shape", found.shape, site.shape), ("prior", found.prior, site.prior)):
-            if got != expected:
-                raise ValueError(
-                    f"the {what} of `{name}` is {got} in the file and {expected} in the model; build the model like "
-                    "the saved one."
-                )
-    require_no_more("the model", file.sites, own.sites)
+    require_same_sites(file.sites, own.sites, ("shape", "prior"), remedy="build the model like the saved one")
     paths = list(dict.fromkeys([*own.layers, *file.layers]))
     pairs: dict[str, tuple[object, object]] = {
         "likelihood": (file.likelihood, own.likelihood),

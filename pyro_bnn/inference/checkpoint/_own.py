@@ -93,19 +93,23 @@ def _support(site: Site) -> str:
     return str(support)
 
 
+def require_same_sites(
+    file: Mapping[str, object], own: Mapping[str, object], facts: Sequence[str], *, remedy: str
+) -> None:
+    """Raise if a file and a model have other latent variables, or variables that differ in one of the facts."""
+    for name, site in own.items():
+        if name not in file:
+            raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
+        for fact in facts:
+            got, expected = getattr(file[name], fact), getattr(site, fact)
+            if got != expected:
+                raise ValueError(f"the {fact} of `{name}` is {got} in the file and {expected} in the model; {remedy}.")
+    require_no_more("the model", file, own)
+
+
 def require_same_own(file: OwnRecord, own: OwnRecord) -> None:
     """Raise at the first difference between the model in the file and the model that loads it."""
-    for name, site in own.sites.items():
-        if name not in file.sites:
-            raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
-        found = file.sites[name]
-        for what, got, expected in (("shape", found.shape, site.shape), ("support", found.support, site.support)):
-            if got != expected:
-                raise ValueError(
-                    f"the {what} of `{name}` is {got} in the file and {expected} in the model; pass the model of this "
-                    "posterior."
-                )
-    require_no_more("the model", file.sites, own.sites)
+    require_same_sites(file.sites, own.sites, ("shape", "support"), remedy="pass the model of this posterior")
     check_tensors("the model", file.state, own.state)
 
 
