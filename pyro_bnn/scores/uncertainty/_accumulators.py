@@ -133,15 +133,15 @@ class RunningMoments:
     def __init__(self) -> None:
         self.count = 0
         self.mean: Any = 0.0
+        self._sum: Any = 0.0
         self._squares: Any = 0.0
 
     def add_to_mean(self, values: Tensor) -> Tensor:
         """Add a block to the mean only; returns the distance of the block's mean from the mean before."""
         self.count += len(values)
-        block: Tensor = values.mean(0)
-        deviation = block - self.mean
-        mean = self.mean + deviation * (len(values) / self.count)
-        self.mean = torch.where(mean.isnan(), self.mean + block, mean)  # infinite values have an infinite mean
+        deviation: Tensor = values.mean(0) - self.mean
+        self._sum = self._sum + values.sum(0)  # of infinite values infinite, where a running mean would be NaN
+        self.mean = self._sum / self.count
         return deviation
 
     def add(self, values: Tensor) -> None:
