@@ -1,6 +1,7 @@
 """Likelihoods with numbers of their own, such as a noise scale: fixed, learned, or latent variables with a prior."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -21,6 +22,9 @@ class NumbersLikelihood(Likelihood[P_co]):
 
     A subclass adds them in `__init__`, and reads them by :meth:`number`.
     """
+
+    free_names: ClassVar[Mapping[str, str]] = {}
+    """Names of the parameters of learned numbers, by the names of the numbers; by default ``free_NAME``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +56,7 @@ class NumbersLikelihood(Likelihood[P_co]):
     def add_learned(self, name: str, free: Tensor, transform: Callable[[Tensor], Tensor]) -> None:
         """Add a learned number: the transform of a free parameter."""
         self._event_dims[name], self._maps[name] = free.dim(), transform
-        self.register_parameter(f"free_{name}", nn.Parameter(free))
+        self.register_parameter(self._free_name(name), nn.Parameter(free))
 
     def add_latent(self, name: str, prior: TorchDistributionMixin) -> None:
         """Add a latent variable with a prior that has no batch shape."""
@@ -68,12 +72,15 @@ class NumbersLikelihood(Likelihood[P_co]):
             return value
         if f"fixed_{name}" in self._buffers:
             return self.get_buffer(f"fixed_{name}")
-        free = self._parameters[f"free_{name}"]  # `getattr` would put it into Pyro's global store
+        free = self._parameters[self._free_name(name)]  # `getattr` would put it into Pyro's global store
         assert free is not None
         if self._pyro_context.active:
             path = f"{self._pyro_name}." if self._pyro_name else ""
-            return self._maps[name](local_param(f"{path}free_{name}", free))
+            return self._maps[name](local_param(f"{path}{self._free_name(name)}", free))
         return self._maps[name](free)
+
+    def _free_name(self, name: str) -> str:
+        return self.free_names.get(name, f"free_{name}")
 
     def present_numbers(self) -> dict[str, Tensor]:
         """The present values of all numbers, by name; see :meth:`number`."""

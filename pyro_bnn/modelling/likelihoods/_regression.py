@@ -1,25 +1,24 @@
 """Likelihoods of numbers and counts."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.nn import PyroSample
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
-from ..._core.reflection import require_positive
-from ..._core.scope import local_param
-from ._base import MovedPrior, NumberLikelihood, require_multiple, require_output_dims
+from ...scores.uncertainty import RegressionPrediction
+from ._base import NumberLikelihood, require_multiple, require_output_dims
+from ._numbers import NumbersLikelihood, lifted
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
-class GaussianLikelihood(NumberLikelihood):
+class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     """N(output, scale^2), with one noise scale for all data.
 
     Output and targets have the same shape, (N, O) or (N,).
@@ -33,24 +32,11 @@ class GaussianLikelihood(NumberLikelihood):
         ValueError: If a number is not above 0, or if the support of a distribution is not the positive numbers.
     """
 
+    free_names: ClassVar[Mapping[str, str]] = {"scale": "rho"}
+
     def __init__(self, scale: float | TorchDistributionMixin | None = None) -> None:
         super().__init__()
-        self.scale: Any
-        self._scale_event_dim = 0
-        if scale is None:
-            self.rho = nn.Parameter(torch.tensor(0.5413248546129181, dtype=torch.float64))  # softplus(rho) = 1
-        elif isinstance(scale, Distribution):
-            prior = require_positive("scale", scale)
-            self._scale_event_dim = prior.event_dim
-            self.register_buffer("like", torch.zeros(()))  # holds the device and dtype
-            self.scale = PyroSample(MovedPrior(prior))
-        else:
-            self.keep_exact("fixed_scale", torch.tensor(_checks.positive("scale", scale), dtype=torch.float64))
-
-    def extra_repr(self) -> str:
-        if "fixed_scale" in self._buffers:
-            return f"scale={float(self.get_buffer('fixed_scale')):.4g}"
-        return "latent scale" if "scale" in self._pyro_samples else "learned scale"
+        self.add_positive("scale", scale)
 
     def noise_scale(self) -> Tensor:
         """The fixed or learned standard deviation of the noise, a tensor of shape ().
@@ -60,36 +46,12 @@ class GaussianLikelihood(NumberLikelihood):
         """
         if "scale" in self._pyro_samples:
             raise ValueError("the noise scale is a latent variable; draw it with `posterior.sample(...)`.")
-        return self._scale()
-
-    def _scale(self) -> Tensor:
-        if "rho" in self._parameters:
-            parameter = self._parameters["rho"]
-            assert parameter is not None
-            if not self._pyro_context.active:
-                return softplus(parameter)
-            name = f"{self._pyro_name}.rho" if self._pyro_name else "rho"
-            return softplus(local_param(name, parameter))
-        return self.get_buffer("fixed_scale") if "fixed_scale" in self._buffers else self.scale
-
-    def draw_shape(self) -> torch.Size:
-        """Draw axes of a latent scale, without the data axis of size 1 of vectorised particles."""
-        if "scale" not in self._pyro_samples:
-            return torch.Size()
-        lead = self.scale.shape[: self.scale.dim() - self._scale_event_dim]
-        return lead[:-1] if len(lead) > 1 else lead
+        return self.number("scale")
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Normal(output, scale)."""
         require_output_dims("GaussianLikelihood", output, 1, "(N,) or (N, O)")
-        return dist.Normal(output, self._lifted(self._scale(), output), validate_args=False)
-
-    def _lifted(self, scale: Tensor, output: Tensor) -> Tensor:
-        """A latent scale of shape (*draws, *event), with new axes so that it broadcasts with (*draws, N, *event)."""
-        num_lead, missing = scale.dim() - self._scale_event_dim, output.dim() - scale.dim()
-        if num_lead == 0 or missing <= 0:
-            return scale
-        return scale.reshape(scale.shape[:num_lead] + (1,) * missing + scale.shape[num_lead:])
+        return dist.Normal(output, lifted(self.number("scale"), self._event_dims["scale"], output), validate_args=False)
 
 
 class _Standardising(dist.Normal):
