@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from .tensors import tensors_within
+from .reflection import tensors_within
 
 M = TypeVar("M", bound=nn.Module)
 

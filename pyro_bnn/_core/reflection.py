@@ -1,7 +1,7 @@
-"""Functions that inspect and copy distributions, and inspect modules and classes."""
+"""Functions that inspect and copy distributions, and inspect modules, classes and nested values."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -124,3 +124,15 @@ def overridden_names(kind: type, base: type) -> list[str]:
     subclasses = kind.__mro__[: kind.__mro__.index(base)]
     names = {name for subclass in subclasses for name in vars(subclass) if name in dir(base)} - {"_abc_impl"}
     return sorted(name for name in names if not name.startswith("__") or name == "__call__")
+
+
+def tensors_within(value: object) -> Iterator[Tensor]:
+    """All tensors in a value, and in lists, tuples and mappings at any depth; other objects are not searched."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_within(part)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_within(part)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .._core import checks as _checks
-from ._dropout import MCDropout
+from ._layers import MCDropout
 
 
 def mlp(

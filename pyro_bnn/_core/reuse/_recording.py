@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..tensors import tensors_within
+from ..reflection import tensors_within
 from ._state import State, generators_of_others
 
 Forward = Callable[..., Any]

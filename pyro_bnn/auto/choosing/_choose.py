@@ -26,8 +26,7 @@ from ._budget import (
     Budget,
     Lengths,
 )
-from ._products import num_products
-from ._unsuitable import UnsuitableError, require_suitable
+from ._unsuitable import UnsuitableError, num_products, require_suitable
 
 STEPS_PER_DRAW = 10
 """Steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""

@@ -8,7 +8,6 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import RegressionPrediction

@@ -16,12 +16,11 @@ from ..._core.scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, loca
 from ...scores.uncertainty import P_co
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
-from ._choice import make_random, parameter_tree
 from ._declared import declared_priors, take_declared
-from ._inputs import require_values
 from ._network import private_copy
 from ._priors import NetworkPriors, SiteStatement, first_value
-from ._selection import Rules
+from ._response import require_values
+from ._selection import Rules, make_random, parameter_tree
 
 
 class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]

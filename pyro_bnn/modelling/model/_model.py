@@ -17,9 +17,8 @@ from ..._core.summary import Shown, Summary
 from ...scores.uncertainty import P_co
 from ..likelihoods import Likelihood
 from ..priors import PriorLike, as_prior
-from ._inputs import check_input, check_shapes, require_values
 from ._latents import LatentVariables
-from ._response import Interception, Response, respond
+from ._response import Interception, Response, check_input, check_shapes, require_values, respond
 from ._selection import SITE_PREFIX, Rules
 from ._summary import summary_of
 

@@ -15,7 +15,6 @@ each row.
 
 from ._batch import batch_bald
 from ._draws import from_baal
-from ._epig import epig
-from ._scores import bald, entropy, variation_ratios
+from ._scores import bald, entropy, epig, variation_ratios
 
 __all__ = ["bald", "batch_bald", "entropy", "epig", "from_baal", "variation_ratios"]

@@ -10,8 +10,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.summary import counted
 from .. import metrics
-from ._frames import array, by_output, frame, named
-from ._prediction import Prediction, require_variance
+from ._prediction import Prediction, array, by_output, frame, named, require_variance
 
 if TYPE_CHECKING:
     import pandas

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from .. import metrics
-from ._frames import by_output, frame
-from ._prediction import Prediction, require_variance
+from ._prediction import Prediction, by_output, frame, require_variance
 
 if TYPE_CHECKING:
     import pandas
