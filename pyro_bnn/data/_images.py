@@ -17,6 +17,24 @@ from .._core.extras import MissingExtraError, optional
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
 
+IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+GREY_SETS = (*IMAGE_SETS, "digits")
+"""The data sets whose images have the shape (H, W), without a colour axis."""
+
+FILES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
+"""Images and labels, of the training set and of the test set."""
+
+CIFAR10_FOLDER = "cifar-10-batches-py"
+CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
+
+DIGITS = "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+CLASS_NAMES = {
+    "mnist": DIGITS,
+    "fashion-mnist": "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot",
+    "digits": DIGITS,
+    "cifar10": "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck",
+}
+
 UNSIGNED_BYTE = 0x08
 
 
@@ -36,7 +54,11 @@ def find_idx(path: Path) -> Path | None:
 
 
 def read_idx(path: Path, num_axes: int) -> Tensor:
-    """A tensor of dtype uint8 from an IDX file or its compressed form; images have 3 axes, labels have 1."""
+    """A tensor of dtype uint8 from an IDX file or its compressed form; images have 3 axes, labels have 1.
+
+    The file has a magic number, the size of each axis, and the values, all big-endian; see
+    http://yann.lecun.com/exdb/mnist/, "The IDX file format".
+    """
     found = find_idx(path)
     if found is None:
         raise MissingDataError(f"there is no file {path}.")
@@ -71,34 +93,6 @@ def _content(path: Path) -> bytes:
 
 def _damaged(path: Path, fault: str) -> DamagedFileError:
     return DamagedFileError(f"{path} is damaged: {fault}; remove it and download it again (--download).")
-
-
-IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-GREY_SETS = (*IMAGE_SETS, "digits")
-"""The data sets whose images have the shape (H, W), without a colour axis."""
-
-DATA_SETS = (*GREY_SETS, "cifar10")
-FILES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
-"""Images and labels, of the training set and of the test set."""
-
-CIFAR10_FOLDER = "cifar-10-batches-py"
-CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
-
-CLASS_NAMES = {
-    "fashion-mnist": (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-}
 
 
 @dataclass(frozen=True)
@@ -143,21 +137,21 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
         Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images,
         https://www.cs.toronto.edu/~kriz/cifar.html.
     """
-    if not isinstance(name, str) or name not in DATA_SETS:
-        raise ValueError(f"unknown data set {name!r}; choose from {[*DATA_SETS]}.")
+    if not isinstance(name, str) or name not in CLASS_NAMES:
+        raise ValueError(f"unknown data set {name!r}; choose from {[*CLASS_NAMES]}.")
     folder = data_folder(root)
+    classes = tuple(CLASS_NAMES[name].split(", "))
     if name == "digits":
-        return _digits()
+        return Images(*_digits(), classes)
     if name == "cifar10":
         raw = folder / CIFAR10_FOLDER
         missing = [file for file in CIFAR10_FILES if not (raw / file).is_file()]
         _provide("CIFAR10", folder, raw, missing, CIFAR10_FILES, download)
-        return _cifar10(folder)
+        return Images(*_cifar10(folder), classes)
     raw = folder / IMAGE_SETS[name] / "raw"
     files = [file for pair in FILES for file in pair]
     missing = [file for file in files if find_idx(raw / file) is None]
     _provide(IMAGE_SETS[name], folder, raw, missing, files, download)
-    classes = CLASS_NAMES.get(name, tuple(str(digit) for digit in range(10)))
     (x_train, y_train), (x_test, y_test) = (_read_pair(raw, *pair, len(classes)) for pair in FILES)
     if x_train.shape[1:] != x_test.shape[1:]:
         raise DamagedFileError(
@@ -194,7 +188,7 @@ def _download(published: str, root: Path, folder: Path) -> None:
         raise MissingDataError(f"{published} could not be downloaded into {root}: {error}") from error
 
 
-def _cifar10(root: Path) -> Images:
+def _cifar10(root: Path) -> Sequence[Tensor]:
     """CIFAR-10 by torchvision, which verifies the checksums of all files before it opens a pickle."""
     datasets = optional("torchvision", "torchvision", "vision").datasets
     try:
@@ -209,7 +203,7 @@ def _cifar10(root: Path) -> Images:
         (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() / 255, torch.tensor(part.targets))
         for part in parts
     )
-    return Images(x_train, y_train, x_test, y_test, CLASS_NAMES["cifar10"])
+    return x_train, y_train, x_test, y_test
 
 
 def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -221,10 +215,7 @@ def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) ->
             "from the same data set."
         )
     if int(labels.max()) >= num_classes:
-        raise DamagedFileError(
-            f"{raw / label_file} is damaged: labels are from 0 to {num_classes - 1}, but it has {int(labels.max())}; "
-            "remove it and download it again (--download)."
-        )
+        raise _damaged(raw / label_file, f"labels are from 0 to {num_classes - 1}, but it has {int(labels.max())}")
     return images, labels
 
 
@@ -232,11 +223,11 @@ def _size(images: Tensor) -> str:
     return " x ".join(map(str, images.shape[1:]))
 
 
-def _digits() -> Images:
+def _digits() -> Sequence[Tensor]:
     from sklearn.datasets import load_digits  # imported late: this takes longer than importing this package
     from sklearn.model_selection import train_test_split
 
     digits = load_digits()
     split = train_test_split(digits.images / 16.0, digits.target, test_size=0.25, random_state=0)
     x_train, x_test, y_train, y_test = (torch.as_tensor(part) for part in split)
-    return Images(x_train.float(), y_train, x_test.float(), y_test, tuple(str(digit) for digit in range(10)))
+    return x_train.float(), y_train, x_test.float(), y_test

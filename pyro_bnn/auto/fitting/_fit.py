@@ -22,8 +22,6 @@ from ...modelling.model import BayesianModel
 from ..choosing import UnsuitableError, fit_best
 from ._variational import fit_variational
 
-METHODS = ("auto", "svi", "mclmc")
-
 CHAINS = "chains from trained modes, since C code runs this network fast enough"
 """First words of the status of chains."""
 
@@ -176,8 +174,7 @@ def fit(
         'converged: the ELBO rose by less'
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
-    if not isinstance(method, str) or method not in METHODS:
-        raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
+    _checks.one_of("method", method, ("auto", "svi", "mclmc"))
     callbacks = checked_callbacks(callbacks)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     options = {

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 
 import pyro.distributions as dist
 import torch
-from pyro.infer.autoguide import (
-    AutoDiagonalNormal,
-    AutoGuide,
-    AutoLowRankMultivariateNormal,
-    AutoMultivariateNormal,
-    AutoNormal,
-)
+from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints
 
@@ -21,11 +15,9 @@ from ..._core.scope import own_parameters
 from ...modelling.model import BayesianModel
 from ..joint import find_sites
 from ..kl import divergence
+from ._auto import STOCK_GAUSSIANS
 from ._flat import FlatGuide, GaussianGuide
 from ._mean_field import MeanFieldGuide
-
-STOCK_GAUSSIANS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
-"""Guides of Pyro with Gaussian marginals."""
 
 ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
 """Probability that a Gaussian lies below its mean plus one standard deviation."""

@@ -282,6 +282,16 @@ def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> N
         raise ValueError(f"{name} needs a network output of shape {axes}, got {_checks.shape(output)}.")
 
 
+def require_one_output(name: str, output: Tensor) -> None:
+    """Raise unless the output has the shape ``(..., N, 1)``."""
+    require_output_dims(name, output, 2, "(N, 1)")
+    if output.shape[-1] != 1:
+        raise ValueError(
+            f"{name} needs a network output of shape (N, 1), got {_checks.shape(output)}; give the last layer one "
+            "output."
+        )
+
+
 def require_multiple(name: str, output: Tensor, parts: int) -> None:
     """Raise unless the output has a last axis that can be split into `parts` equal parts."""
     require_output_dims(name, output, 0, "")

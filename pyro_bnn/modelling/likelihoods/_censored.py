@@ -14,11 +14,9 @@ from torch.special import log_ndtr
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import Accumulator, CensoredPrediction, MomentAccumulator
-from ._base import require_output_dims
+from ._base import require_one_output, require_real
 from ._distribution import MadeLikelihood
 from ._made import MadeDistribution
-
-FAMILIES = ("weibull", "lognormal")
 
 
 class LimitedNormal(TorchDistribution):
@@ -200,20 +198,13 @@ class Survival(_CensoredLikelihood):
         shape: float | TorchDistributionMixin | None = None,
     ) -> None:
         super().__init__()
-        if family not in FAMILIES:
-            raise ValueError(f"`family` must be one of {', '.join(map(repr, FAMILIES))}, got {family!r}.")
-        self.family: str = family
+        self.family = _checks.one_of("family", family, ("weibull", "lognormal"))
         self.add_positive("shape", shape)
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         """RightCensored with a Weibull or a log-normal distribution."""
         (output,) = parts
-        require_output_dims("Survival", output, 2, "(N, 1)")
-        if output.shape[-1] != 1:
-            raise ValueError(
-                f"Survival needs a network output of shape (N, 1), got {_checks.shape(output)}; give the last layer "
-                "one output."
-            )
+        require_one_output("Survival", output)
         log_time, shape = output[..., 0], numbers["shape"]
         shape = shape[..., 0] if shape.dim() else shape
         if self.family == "lognormal":
@@ -226,9 +217,7 @@ class Survival(_CensoredLikelihood):
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless times are above 0 and events are 0 or 1."""
-        if not y.is_floating_point():
-            raise ValueError(f"targets of Survival must be floating point, got {y.dtype}; convert with `y.float()`.")
-        _checks.finite("y", y)
+        require_real("Survival", y)
         time, event = y.unbind(-1)
         if bool((time <= 0).any()):
             raise ValueError(

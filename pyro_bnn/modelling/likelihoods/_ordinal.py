@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationPrediction
-from ._base import require_output_dims
+from ._base import require_one_output
 from ._numbers import NumbersLikelihood, lifted
 
 
@@ -70,12 +70,7 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Categorical with the differences of the cumulative probabilities."""
-        require_output_dims("Ordinal", output, 2, "(N, 1)")
-        if output.shape[-1] != 1:
-            raise ValueError(
-                f"Ordinal needs a network output of shape (N, 1), got {_checks.shape(output)}; give the last layer one "
-                "output."
-            )
+        require_one_output("Ordinal", output)
         cuts = lifted(self.number("cutpoints"), 1, output).to(output) - output  # (*draws, N, C - 1)
         low, high = cuts[..., :-1], cuts[..., 1:]
         # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)) loses no digits in the tails
