@@ -26,7 +26,7 @@ from ._init import Init, init_or_default, require_model
 from ._low_rank import checked_rank
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
-STOCK_GAUSSIANS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
+KINDS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
 """Guides of Pyro with Gaussian marginals."""
 
 
@@ -68,9 +68,9 @@ def auto_guide(
         >>> sorted(auto_guide(AutoNormal, model).median())
         ['net.bias', 'net.weight']
     """
-    if not (isinstance(kind, type) and issubclass(kind, STOCK_GAUSSIANS)):
+    if not (isinstance(kind, type) and issubclass(kind, KINDS)):
         raise ValueError(
-            f"`kind` must be one of {', '.join(k.__name__ for k in STOCK_GAUSSIANS)}, got {getattr(kind, '__name__', kind)}; "
+            f"`kind` must be one of {', '.join(k.__name__ for k in KINDS)}, got {getattr(kind, '__name__', kind)}; "
             "another guide of Pyro can be passed to `fit_svi` as it is, after one call `guide(x, y)`."
         )
     low_rank = issubclass(kind, AutoLowRankMultivariateNormal)

@@ -15,7 +15,7 @@ from ..._core.scope import own_parameters
 from ...modelling.model import BayesianModel
 from ..joint import find_sites
 from ..kl import divergence
-from ._auto import STOCK_GAUSSIANS
+from ._auto import KINDS
 from ._flat import FlatGuide, GaussianGuide
 from ._mean_field import MeanFieldGuide
 
@@ -326,13 +326,13 @@ def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[
 
 def has_marginals(guide: object) -> bool:
     """Whether a guide has Gaussian marginals that :func:`problems_of` can read."""
-    return isinstance(guide, (GaussianGuide, *STOCK_GAUSSIANS))
+    return isinstance(guide, (GaussianGuide, *KINDS))
 
 
 def _locations_and_scales(guide: object) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
     if isinstance(guide, GaussianGuide):
         return guide.locations(), guide.scales()
-    if not isinstance(guide, STOCK_GAUSSIANS):
+    if not isinstance(guide, KINDS):
         raise ValueError(
             f"`diagnose` needs a guide with Gaussian marginals, such as MeanFieldGuide, LowRankGuide or AutoNormal, "
             f"got {type(guide).__name__}; look at draws of `posterior.sample` instead."

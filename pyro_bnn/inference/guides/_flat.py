@@ -15,6 +15,7 @@ from ..._core import checks as _checks
 from ..._core.reflection import has_hooks, overridden_names
 from ..._core.scope import AbstractPyroModule, allow_local_mode, local_param
 from ..._core.summary import Shown, Summary, counted, kind_of, shape_row
+from ..._core.trees import plant
 from ...modelling.model import BayesianModel
 from ..joint import Joint, Site, constrained
 from ..scale_maps import ScaleMap, Softplus
@@ -23,35 +24,6 @@ from ._state import FlatState, Noise, ParameterVector
 
 Choice = Callable[[Site, dist.Normal], dist.Normal]
 """Function of a site and the guide's Gaussian that returns the distribution to sample instead."""
-
-
-def tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Nested modules with a copy of each tensor, under its dotted name; boolean tensors become buffers."""
-    root = nn.Module()
-    for name, value in values.items():
-        plant(root, name, value)
-    return root
-
-
-def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of one tensor to nested modules; see :func:`tree`."""
-    *path, leaf = name.split(".")
-    module = root
-    try:
-        for part in path:
-            if part not in module._modules:
-                module.add_module(part, nn.Module())
-            module = module.get_submodule(part)
-        value = value.detach().clone()
-        if value.dtype == torch.bool:
-            module.register_buffer(leaf, value)
-        else:
-            module.register_parameter(leaf, nn.Parameter(value))
-    except KeyError as error:
-        raise ValueError(
-            f"cannot name a parameter after the site `{name}` ({error.args[0]}); rename the site: its name must be "
-            "neither an attribute of nn.Module nor the start of another site's name."
-        ) from error
 
 
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]

@@ -13,9 +13,10 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.reflection import elementwise, move_distribution
 from ..._core.summary import counted
+from ..._core.trees import tree
 from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece, Site, find_sites
 from ..scale_maps import Precision, ScaleMap
-from ._flat import Choice, GaussianGuide, tree
+from ._flat import Choice, GaussianGuide
 from ._init import Init
 from ._masks import FlatMask, PrunedNormal, masks_of
 from ._natural_state import NaturalState

@@ -18,7 +18,7 @@ from ..history import History
 from ..joint import Site
 from ..posterior import Status
 from ..scale_maps import ScaleMap
-from ._auto import STOCK_GAUSSIANS, auto_guide
+from ._auto import KINDS, auto_guide
 from ._delta import DeltaGuide
 from ._flat import FlatGuide, GaussianGuide
 from ._low_rank import LowRankGuide
@@ -69,7 +69,7 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
     MeanFieldGuide: lambda model, record: MeanFieldGuide(model, scale_map=record.map_of_scales()),
     LowRankGuide: lambda model, record: LowRankGuide(model, rank=record.rank or 0, scale_map=record.map_of_scales()),
     DeltaGuide: lambda model, _: DeltaGuide(model),
-    **{kind: lambda model, r, kind=kind: auto_guide(kind, model, rank=r.rank) for kind in STOCK_GAUSSIANS},  # type: ignore[misc]
+    **{kind: lambda model, r, kind=kind: auto_guide(kind, model, rank=r.rank) for kind in KINDS},  # type: ignore[misc]
 }
 """How to rebuild a guide, for each class that needs only the model."""
 

@@ -11,6 +11,7 @@ from torch.distributions import Distribution, Independent, kl_divergence
 
 from ..._core import checks as _checks
 from ..._core.scope import seeded
+from ...scores.uncertainty import RunningMoments
 
 CHUNK_NUMBERS = 2**22
 """Heuristic: number of values that a Monte Carlo estimate draws at once; in float64 they take 32 MB."""
@@ -113,19 +114,15 @@ def _unwrap(distribution: Distribution) -> tuple[Distribution, int]:
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
-    """Mean and variance over chunks of draws, combined by the stable formula of Chan et al. (1979)."""
+    """Mean and variance over chunks of draws; only the mean is differentiable."""
     chunk = max(1, CHUNK_NUMBERS // max(1, (p.batch_shape + p.event_shape).numel()))
-    count = 0
-    mean: Tensor | float = 0.0
-    squares: Tensor | float = 0.0
-    while count < num_samples:
-        size = min(chunk, num_samples - count)
-        log_ratio = _log_ratio(p, q, size)  # (size, *batch)
-        new_mean = log_ratio.mean(0)
-        shift, total = (new_mean - mean).detach(), count + size
-        squares = squares + (log_ratio - new_mean).detach().square().sum(0) + shift.square() * (count * size / total)
-        mean, count = mean * (count / total) + new_mean * (size / total), total  # an infinite mean stays infinite
-    value, error = torch.as_tensor(mean), torch.as_tensor(squares).sqrt() / math.sqrt(num_samples * (num_samples - 1))
+    moments, total = RunningMoments(), torch.zeros(())
+    while moments.count < num_samples:
+        log_ratio = _log_ratio(p, q, min(chunk, num_samples - moments.count))  # (chunk, *batch)
+        moments.add(log_ratio.detach())
+        total = total.to(log_ratio) + log_ratio.sum(0)
+    assert moments.variance is not None
+    value, error = total / num_samples, (moments.variance / num_samples).sqrt()
     return Divergence(value, error.masked_fill(value == math.inf, 0.0), num_samples)
 
 

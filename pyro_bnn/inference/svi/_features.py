@@ -12,6 +12,7 @@ from ..._core.scope import EXCLUSIVE, seeded, undone
 from ...modelling.model import BayesianModel, random_paths
 from ._batches import Batches
 from ._execution import Execution
+from ._step import running_statistics
 
 MOST_BYTES = 10**9
 """Heuristic: most memory for the features of all rows. If they take more, the frozen layers run in each step."""
@@ -50,8 +51,7 @@ class Features:
         self._x: Inputs = batches.tensors[0]
         self._versions = versions(self._x)
         with EXCLUSIVE:  # a prediction in another thread changes the mode of the network for a while
-            buffers = [value for path, value in model.network.named_buffers() if path not in random]
-            is_usable, changing = self._try(buffers)
+            is_usable, changing = self._try(running_statistics(model))
             if not is_usable:
                 self._forget()
                 return

@@ -11,10 +11,11 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import nn
 
 from ..._core.scope import is_auxiliary, seeded, short_errors
-from ...modelling.model import BayesianModel, random_paths
+from ...modelling.model import BayesianModel
 from ..guides import FlatGuide
 from ._arguments import Batch
 from ._functions import PyroFunction
+from ._step import running_statistics
 
 SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
@@ -71,10 +72,9 @@ def _drawn(model: Any, batch: Batch) -> set[str]:
 
 def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -> None:
     """Raise unless a guide draws all variables that the network or the likelihood draws in its forward pass."""
-    random = random_paths(model)
     with short_errors(), seeded(0), torch.no_grad(), poutine.block():
-        buffers = [buffer for path, buffer in model.network.named_buffers() if path not in random]
-        before = [buffer.clone() for buffer in buffers]  # batch normalisation, for example, changes its buffers
+        buffers = running_statistics(model)
+        before = [buffer.clone() for buffer in buffers]
         drawn = _drawn(model, batch)
         for buffer, value in zip(buffers, before, strict=True):
             buffer.copy_(value)

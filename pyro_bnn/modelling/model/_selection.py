@@ -304,17 +304,3 @@ def few(names: Iterable[str], most: int = 3) -> str:
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
-
-
-def parameter_tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Nested modules with a parameter under each dotted name, of which the first component, ``prior``, is left out."""
-    root = nn.Module()
-    for name, value in values.items():
-        _, *path, leaf = name.split(".")
-        module = root
-        for part in path:
-            if part not in module._modules:
-                module.add_module(part, nn.Module())
-            module = module.get_submodule(part)
-        module.register_parameter(leaf, nn.Parameter(value.detach().clone()))
-    return root
