@@ -86,13 +86,11 @@ class CensoredAccumulator(Accumulator[CensoredPrediction]):
         self._moments = MomentAccumulator()
 
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
-        """Add the distributions without censoring; see :meth:`Accumulator.add_draws`."""
         assert isinstance(observations, MadeDistribution)
         self._moments.add_draws(observations.replaced(_uncensored), keep=keep)
         self.num_samples = self._moments.num_samples
 
     def prediction(self, log_density: Tensor | None) -> CensoredPrediction:
-        """The moments of the mixture; see :meth:`Accumulator.prediction`."""
         return CensoredPrediction(**vars(self._moments.prediction(log_density)))
 
 

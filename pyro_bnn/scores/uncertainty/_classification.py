@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 class ClassificationPrediction(Prediction):
     """Class probabilities averaged over weight draws, and the sources of their uncertainty.
 
-    With several yes-or-no outputs, (N, C) becomes ``(N, O, 2)`` and (N,) becomes ``(N, O)``.
+    With several yes-or-no outputs, (N, C) becomes ``(N, O, 2)`` and (N,) becomes ``(N, O)``. The other arguments are
+    those of :class:`Prediction`.
 
     Args:
-        num_samples: Number of weight draws, S.
-        log_density: Log-probability of the targets, in nats, shape (N,), jointly over several outputs; None if no
-            targets were given.
-        targets: Targets of `log_density`, shape (N,); None if no targets were given.
         probs: Mean class probabilities, shape (N, C).
         aleatoric: Expected entropy, in nats, shape (N,).
         votes: Number of draws for which each class is the most probable one, shape (N, C).

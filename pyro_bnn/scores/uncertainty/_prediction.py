@@ -45,8 +45,8 @@ class Prediction(Shown, ABC):
 
     Args:
         num_samples: Number of weight draws, S.
-        log_density: Log of the mixture's density or probability at the targets, in nats, shape (N,); None if no
-            targets were given.
+        log_density: Log of the mixture's density or probability at the targets, in nats, shape (N,), jointly over the
+            outputs of a row; None if no targets were given.
         targets: Targets of `log_density`, N rows; None if no targets were given.
         seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Predictions by one posterior
             with the same seed and number of draws have the same draws.

@@ -34,11 +34,9 @@ class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
     Variances are always in double precision, since squares of numbers above 1e19 are infinite in single precision.
+    The other arguments are those of :class:`Prediction`.
 
     Args:
-        num_samples: Number of weight draws, S.
-        log_density: Log-density of the targets, in nats, shape (N,); None if no targets were given.
-        targets: Targets of `log_density`, shape ``(N, *O)``; None if no targets were given.
         mean: Predictive mean, shape ``(N, *O)``.
         aleatoric: Mean of the components' variances, shape ``(N, *O)``.
         variance_of_means: Unbiased variance over draws of the components' means, shape ``(N, *O)``; None for a single
