@@ -10,11 +10,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..._core import checks as _checks
-from ..._core.inputs import Inputs, leaves, named_leaves, num_rows, take
+from ..._core.inputs import Arguments, Batch, Inputs, leaves, named_leaves, num_rows, take
 from ..._core.processes import Processes
 from ...modelling.model import BayesianModel
-from ._arguments import Arguments
-from ._arguments import Batch as Batch
 from ._execution import Execution
 
 Data = Iterable[object] | tuple[object, ...]

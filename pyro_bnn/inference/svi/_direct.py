@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..._core.copies import copied
-from ..._core.inputs import Inputs, num_rows, take
+from ..._core.inputs import Batch, Inputs, num_rows, take
 from ..._core.reflection import has_hooks, is_learned, overridden_names, tensors_of
 from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
 from ..guides import FlatGuide, FlatState, RandomParameter
 from ..joint import Joint
-from ._arguments import Batch
 from ._batches import Batches
 from ._execution import Execution
 from ._features import Features

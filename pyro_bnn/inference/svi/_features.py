@@ -18,7 +18,7 @@ MOST_BYTES = 10**9
 """Heuristic: most memory for the features of all rows. If they take more, the frozen layers run in each step."""
 
 MOST_TRIES = 8
-"""Heuristic: largest number of runs in search of layers that must run in each step, and are then excluded."""
+"""Heuristic: largest number of runs to find the layers that must run in each step."""
 
 UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 

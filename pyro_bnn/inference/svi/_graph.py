@@ -5,8 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..._core.inputs import leaves, map_inputs, named_leaves
-from ._arguments import Batch
+from ..._core.inputs import Batch, leaves, map_inputs, named_leaves
 from ._step import GradientStep, StepTerms
 
 NUM_WARMUP = 3

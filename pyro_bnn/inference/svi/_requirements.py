@@ -10,10 +10,10 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.util import prune_subsample_sites
 from torch import nn
 
+from ..._core.inputs import Batch
 from ..._core.scope import is_auxiliary, seeded, short_errors
 from ...modelling.model import BayesianModel
 from ..guides import FlatGuide
-from ._arguments import Batch
 from ._functions import PyroFunction
 from ._step import running_statistics
 

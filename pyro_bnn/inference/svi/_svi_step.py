@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..._core import checks as _checks
-from ..._core.inputs import unwrapped
+from ..._core.inputs import Arguments, Batch, unwrapped
 from ..._core.scope import EXCLUSIVE, own_parameters, short_errors
 from ...modelling.model import BayesianModel, random_paths, rest_frozen
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import FlatGuide, MeanFieldGuide
 from ..joint import Joint, check_gradients
 from ..kl import check_weight
-from ._arguments import Arguments, Batch
 from ._direct import DirectStep, direct_joint
 from ._execution import Execution
 from ._functions import PyroFunction, as_module

@@ -79,7 +79,7 @@ def require_same_draws(pool: Tensor, targets: Tensor) -> None:
 
 
 def require_same_seed(pool: object, targets: object) -> None:
-    """Raise if two predictions come from different seeds; of tensors and predictions made by hand, none is known."""
+    """Raise if two predictions come from different seeds; tensors have none, and are not checked."""
     if not (isinstance(pool, Prediction) and isinstance(targets, Prediction)) or pool.seed == targets.seed:
         return
     raise ValueError(

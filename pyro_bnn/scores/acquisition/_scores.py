@@ -140,7 +140,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
     Args:
         pool: Prediction of the pool with `keep_draws`, or logits of shape (S, N, C).
         targets: Prediction of the target rows by the same draws, with `keep_draws`, or logits of shape (S, M, C'): the
-            same posterior, `seed` and `num_samples`. Of logits this cannot be checked: other draws give wrong scores.
+            same posterior, `seed` and `num_samples`. Logits are not checked for this: other draws give wrong scores.
 
     Returns:
         Scores, at least 0, shape (N,).

@@ -134,7 +134,7 @@ class RunningMoments:
         """Add a block to the mean only; returns the distance of the block's mean from the mean before."""
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
-        self._sum = self._sum + values.sum(0)  # of infinite values infinite, where a running mean would be NaN
+        self._sum = self._sum + values.sum(0)  # infinite for infinite values; a running mean would be NaN
         self.mean = self._sum / self.count
         return deviation
 

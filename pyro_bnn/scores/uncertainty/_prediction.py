@@ -177,7 +177,7 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution that takes and joins its own draws and rows, since its arguments do not have these axes."""
+    """A distribution with methods to take and join its draws and rows, since its arguments do not have these axes."""
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
