@@ -55,19 +55,12 @@ Candidate = Callable[[int], BayesianModel]
 
 @dataclass(frozen=True)
 class Chosen:
-    """The best of several models, fitted.
-
-    Args:
-        name: Name of the model.
-        model: The model.
-        posterior: The posterior; its status says what was compared and chosen.
-        scores: Mean log-density of the held-out rows in nats, by name; empty if there was only one model.
-    """
+    """The best of several models, fitted."""
 
     name: str
     model: BayesianModel
-    posterior: MCMCPosterior
-    scores: Mapping[str, float]
+    posterior: MCMCPosterior  # its status says what was compared and chosen
+    scores: Mapping[str, float]  # mean log-density of the held-out rows in nats, by name; empty for only one model
 
 
 def fit_best(
@@ -83,20 +76,11 @@ def fit_best(
 ) -> Chosen:
     """Fit the model that predicts held-out rows best, by chains from trained networks (:class:`~pyro_bnn.MCLMC`).
 
-    Args:
-        candidates: Functions that make the models, by names that describe them in words.
-        data: All rows (x, y). x has the shape (N, D).
-        seconds: Wall time on torch's threads. The lengths and the draws then depend on the machine. With None the
-            lengths depend only on the numbers of rows and weights.
-        num_chains: Number of chains.
-        max_draws: Most draws of each chain, and most draws of its warm-up.
-        saves_search: Whether to leave the time of the comparison unused if there is only one model. The model is then
-            fitted as if a comparison had chosen it, unless `seconds` is given.
-        progress: Whether to show a progress bar.
-        seed: Seed of everything random.
-
-    Raises:
-        UnsuitableError: If chains cannot fit a model, C code does not support it, or the time is too short.
+    The names of `candidates` describe the models in words. `seconds` are wall time on torch's threads, so the lengths
+    and the draws depend on the machine; with None they depend only on the numbers of rows and weights. Each chain has
+    at most `max_draws` draws, and as many draws of warm-up. If `saves_search` is true, a single model without a limit
+    in seconds is fitted as if a comparison had chosen it. An :class:`UnsuitableError` is raised if chains cannot fit a
+    model, C code does not support it, or the time is too short.
     """
     begin = time.perf_counter()
     num_rows = len(data[0])

@@ -42,18 +42,11 @@ class NaturalState(FlatState):
     :math:`g\,(w - m)\,S`. This takes no pass through the network, whose outputs do not depend on these variables.
 
     With S = N (h + P/N) this is the method of Shen et al. (2024), where h is the Hessian of the mean loss of N rows.
-
-    Args:
-        joint: The joint density.
-        loc: The means, P numbers.
-        precision: The precisions, P numbers.
-        mask: The removed weights.
-        initial_hessian: Initial Hessian of the loss of one row, from which the first step computes S; None keeps S.
-        adds_up: Whether a step sums over several draws or processes; :math:`g (w - m)` then needs its own vector.
+    The first step computes S from `initial_hessian`, the Hessian of the loss of one row; None keeps S. Set `adds_up` if
+    a step sums over several draws or processes; :math:`g (w - m)` then needs its own vector.
 
     References:
-        Shen et al. (2024), https://arxiv.org/abs/2402.17641; Lin et al. (2020), https://arxiv.org/abs/2002.10060 (the
-        factor of S); Khan and Rue (2023), https://arxiv.org/abs/2107.04562.
+        Those of :func:`natural_gradient`; Lin et al. (2020), https://arxiv.org/abs/2002.10060, for the factor of S.
     """
 
     def __init__(

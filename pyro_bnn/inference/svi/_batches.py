@@ -145,11 +145,7 @@ class Batches:
 
 
 def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None:
-    """All rows (x, y) of a model's data, as tensors on its device; None if the data are a loader.
-
-    Raises:
-        ValueError: If the data are neither a tuple nor a loader, or do not fit the model.
-    """
+    """All rows (x, y) of a model's data, checked, as tensors on its device; None if the data are a loader."""
     _require_kind(data)
     if not _is_whole(data):
         return None

@@ -20,13 +20,7 @@ from ._made import MadeDistribution
 
 
 class LimitedNormal(TorchDistribution):
-    """A Gaussian that is observed only between two limits; a value beyond a limit is observed as the limit.
-
-    Args:
-        base: The Gaussian.
-        low: Lower limit; minus infinity means none.
-        high: Upper limit; infinity means none.
-    """
+    """A Gaussian that is observed only between two limits; a value beyond a limit is observed as the limit."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.real

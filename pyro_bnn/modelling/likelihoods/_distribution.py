@@ -38,14 +38,10 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
 
     @abstractmethod
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """The distribution of the targets.
+        """The distribution of the targets, batch shape ``(*draws, N, ...)``.
 
-        Args:
-            *parts: Parts of the output, each of shape ``(*draws, N, O)``; a single part is the whole output.
-            **numbers: The likelihood's own numbers, which broadcast with a part.
-
-        Returns:
-            A distribution with batch shape ``(*draws, N, ...)``.
+        Parts of the output have the shape ``(*draws, N, O)``; a single part is the whole output. The likelihood's own
+        numbers broadcast with a part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:

@@ -38,15 +38,10 @@ class Maker:
 
 
 class MadeDistribution(TorchDistribution, Sliced):
-    """The distribution that a maker returns for an output.
+    """The distribution that a maker returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
     It keeps the output, so that draws and rows can be taken or joined whatever the distribution is. Mean and variance
     without closed form are computed from draws, always with the same seed.
-
-    Args:
-        maker: The maker.
-        output: Outputs, shape ``(*draws, N, *rest)``.
-        values: The likelihood's numbers, shape ``(*draws, *event)``.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -216,11 +211,7 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:
-    """Probability that a draw is no larger than a value; distributions in :data:`KNOWN` have no gradient.
-
-    Raises:
-        NotImplementedError: If there is no closed form here or in torch.
-    """
+    """Probability that a draw is no larger than a value; distributions in :data:`KNOWN` have no gradient."""
     for kind, function in KNOWN.items():
         if isinstance(distribution, kind):
             return function(distribution, value)

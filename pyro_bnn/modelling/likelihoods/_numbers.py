@@ -32,14 +32,7 @@ class NumbersLikelihood(Likelihood[P_co]):
         self._maps: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
-        """Add a number above 0.
-
-        Args:
-            name: Its name.
-            value: A number fixes it. None makes it a learnable parameter that starts at `start`. A distribution over
-                positive numbers makes it a latent variable with this prior.
-            start: First value of a learned number.
-        """
+        """Add a number above 0: a fixed `value`, one that is learned from `start` (None), or a latent variable."""
         if value is None:
             free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
             self.add_learned(name, free, softplus)

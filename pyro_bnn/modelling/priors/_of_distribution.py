@@ -32,21 +32,7 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """A prior, or the prior that has a distribution of one real number for every element.
-
-    Args:
-        name: Name of the argument, for messages.
-        value: A prior, or a distribution of Pyro or torch with empty batch and event shape on the real numbers.
-
-    Raises:
-        ValueError: If it is neither.
-
-    Example:
-        >>> import torch
-        >>> prior = as_prior("prior", dist.StudentT(4.0, 0.0, 0.5))
-        >>> prior("net.0.weight", torch.zeros(2, 3), nn.Linear(3, 2)).event_shape
-        torch.Size([2, 3])
-    """
+    """A prior, or the prior that has a distribution of one real number for every element; `name` is for messages."""
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
         _checks.kind(name, value, WeightPrior, example)

@@ -77,17 +77,11 @@ def batch_bald(
 
 @dataclass(frozen=True)
 class _Labels:
-    """Combinations of labels of the chosen rows.
+    """Combinations of labels of the chosen rows."""
 
-    Args:
-        probs: Probability of each combination, shape (K,).
-        draws: Probability of each draw given the combination, shape (K, S).
-        num_classes: Number of labels of a row, C.
-    """
-
-    probs: Tensor
-    draws: Tensor
-    num_classes: int
+    probs: Tensor  # probability of each combination, shape (K,)
+    draws: Tensor  # probability of each draw given the combination, shape (K, S)
+    num_classes: int  # number of labels of a row, C
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
