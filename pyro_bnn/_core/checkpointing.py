@@ -67,10 +67,7 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after an epoch, unless writing would take too large a share of the time.
-
-        After the last epoch the state is always written, and no signal ends the computation.
-        """
+        """Write the state after an epoch if writing is cheap, and always after the last; then no signal ends it."""
         if self._checkpoint is None:
             return
         (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])

@@ -44,13 +44,11 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. Its value is kept only if a call that is not remembered uses it.
-
-    `is_own` says whether its memory was allocated during the call.
-    """
+    """A tensor that a recorded call returned. Its value is kept only if a call that is not remembered uses it."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
-        self.reference, self.is_own = weakref.ref(tensor), is_own
+        self.reference = weakref.ref(tensor)
+        self.is_own = is_own  # whether its memory was allocated during the call
         self.value: Tensor | None = None
         self.absent = Absent(tensor)
         self.is_lost = False  # whether a later remembered call changed it in place; its value is then not available

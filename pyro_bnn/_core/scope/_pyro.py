@@ -88,10 +88,7 @@ def leave_pyro(module: nn.Module) -> None:
 
 
 def allow_local_mode(module: PyroModule) -> None:
-    """Let a module work with both values of Pyro's setting `module_local_params`, now and later.
-
-    Otherwise a `PyroModule` works only with the value at the time when it was made.
-    """
+    """Let a module work with both values of Pyro's setting `module_local_params`, not only with the present one."""
     vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
 
 

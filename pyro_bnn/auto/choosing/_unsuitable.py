@@ -35,10 +35,7 @@ class UnsuitableError(ValueError):
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:
-    """Raise an :class:`UnsuitableError` unless all learned parameters have a prior and the density is fixed.
-
-    Chains use the density of the network in eval mode, and do not change parameters without a prior.
-    """
+    """Raise unless all learned parameters have a prior and the network computes the same in eval mode, as in chains."""
     if model.device.type != "cpu":
         raise UnsuitableError(f"the model is on {model.device}, but chains need a CPU")
     if Processes.present().are_many:

@@ -195,10 +195,7 @@ class NaturalState(FlatState):
     def update_parameters(
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
-        """Make the update, piece by piece; for the settings see :func:`natural_gradient`.
-
-        If the flag `is_bad`, on the device, is true, nothing changes.
-        """
+        """Make the update of :func:`natural_gradient`, piece by piece, unless the flag `is_bad` is true."""
         self.num_updates += 1
         for piece in self._pieces:
             self._update_precision(piece, 1 - hessian_decay, is_bad)

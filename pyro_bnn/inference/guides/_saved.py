@@ -32,19 +32,15 @@ SCALE_MAPS: dict[str, type[ScaleMap]] = {
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """A guide: its class, its rank, and its scale map by name and settings (such as a cap).
-
-    If elements of a site were removed, `state` has the remaining ones, and `removed` the shape of the site. `frozen`
-    lists the parameters that are not learned.
-    """
+    """The content of a file about a guide."""
 
     family: str
     scale_map: str | None
-    settings: dict[str, float]
+    settings: dict[str, float]  # of the scale map, such as a cap
     rank: int | None
-    state: dict[str, Tensor]
-    removed: dict[str, tuple[int, ...]]
-    frozen: list[str]
+    state: dict[str, Tensor]  # without removed elements
+    removed: dict[str, tuple[int, ...]]  # shape of each site with removed elements
+    frozen: list[str]  # parameters that are not learned
 
     def map_of_scales(self) -> ScaleMap:
         """The scale map, which must be one of this package."""
@@ -113,10 +109,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
-    """The state in a file, complete and checked, for a guide; the guide is not changed.
-
-    `sites` are those of the model that receives the state; None unless it is a :class:`BayesianModel`.
-    """
+    """The state in a file, complete and checked, for a guide; `sites` are those of its model, if it is Bayesian."""
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")
     if isinstance(guide, FlatGuide) and sites is not None:

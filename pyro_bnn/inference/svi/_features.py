@@ -108,10 +108,7 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables; returns whether they can be used, and the buffers that the network changes.
-
-        The former values of these buffers are restored.
-        """
+        """Fill the tables; returns whether they can be used, and the buffers that the network changes, restored."""
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:

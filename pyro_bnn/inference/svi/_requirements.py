@@ -42,10 +42,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """A trace of one call of a guide. Raises unless the guide draws every latent variable of the user's own model.
-
-    Pyro would only warn about a missing variable, and compute a wrong ELBO.
-    """
+    """A trace of one call of a guide; raises unless it draws all latent variables, where Pyro would only warn."""
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
     example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit

@@ -44,10 +44,8 @@ class DeclaredPrior(WeightPrior):
         lead = torch.broadcast_shapes(*leads.values())
         if not lead:
             return self._evaluated(given, parameter, module)
-        flat = {}
-        for path, value in given.items():
-            lined_up = value.reshape(*[1] * (len(lead) - len(leads[path])), *value.shape)
-            flat[path] = lined_up.expand(*lead, *value.shape[len(leads[path]) :]).flatten(0, len(lead) - 1)
+        shapes = {path: (*lead, *value.shape[len(leads[path]) :]) for path, value in given.items()}
+        flat = {path: value.expand(shapes[path]).flatten(0, len(lead) - 1) for path, value in given.items()}
         rows = ({path: value[row] for path, value in flat.items()} for row in range(lead.numel()))
         return _Stacked([self._evaluated(row, parameter, module) for row in rows], lead)
 

@@ -106,10 +106,7 @@ class _Labels:
         return best
 
     def gain(self, probs: Tensor) -> Tensor:
-        """Expected information of the labels of rows about the draw; probabilities (S, N, C) to (N,).
-
-        Both entropies are means over the same combinations, so the gain is at least 0 even for sampled combinations.
-        """
+        """Expected information, at least 0, of the labels of rows about the draw; probabilities (S, N, C) to (N,)."""
         probs = probs.flatten(1)  # (S, N C)
         uncertain = self.probs @ torch.special.entr(self.draws @ probs)
         by_draw = self.probs @ self.draws @ torch.special.entr(probs)

@@ -118,11 +118,7 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
 
 
 class RunningMoments:
-    """Mean and unbiased variance of values, added in blocks of shape (S, ...).
-
-    Reference:
-        Chan, Golub and LeVeque (1983), Algorithms for computing the sample variance.
-    """
+    """Mean and unbiased variance of values, added in blocks of shape (S, ...), as in Chan, Golub and LeVeque (1983)."""
 
     def __init__(self) -> None:
         self.count = 0
