@@ -61,13 +61,19 @@ def unvalidated(distribution: Any) -> Any:
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
     """The prior of a scale, if it is a Pyro distribution over positive numbers without a batch shape."""
-    if not isinstance(prior, TorchDistributionMixin):
-        raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
-    support = prior.support
+    found = require_unbatched(name, prior)
+    support = found.support
     if isinstance(support, constraints.independent):
         support = support.base_constraint
     if support not in (constraints.positive, constraints.nonnegative):
-        raise ValueError(f"the prior of `{name}` must live on positive numbers, got {prior} on {support}.")
+        raise ValueError(f"the prior of `{name}` must live on positive numbers, got {found} on {support}.")
+    return found
+
+
+def require_unbatched(name: str, prior: object) -> TorchDistributionMixin:
+    """The prior, if it is a Pyro distribution without a batch shape."""
+    if not isinstance(prior, TorchDistributionMixin):
+        raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
     if prior.batch_shape:
         raise ValueError(
             f"the prior of `{name}` must have no batch shape, got {tuple(prior.batch_shape)}; use `.to_event()`."

@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from ..._core.trees import tree
+from ..._core.copies import tree
 from ...modelling.model import BayesianModel
 from ..joint import LOG_ROOT_TAU, Joint, Piece, find_sites
 from ..scale_maps import Softplus

@@ -1,6 +1,6 @@
 """Guides: approximate posteriors over a model's latent variables."""
 
-from ..._core.trees import tree as tree
+from ..._core.copies import tree as tree
 from ._auto import auto_guide as auto_guide
 from ._delta import DeltaGuide as DeltaGuide
 from ._diagnosis import Diagnosis as Diagnosis

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.trees import tree
+from ..._core.copies import tree
 from ...modelling.model import BayesianModel
 from ..joint import Joint, find_sites
 from ._flat import FlatGuide

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.distributions.transforms import IndependentTransform
 
 from ..._core import checks as _checks
+from ..._core.copies import plant
 from ..._core.reflection import has_hooks, overridden_names
 from ..._core.scope import AbstractPyroModule, allow_local_mode, local_param
 from ..._core.summary import Shown, Summary, counted, kind_of, shape_row
-from ..._core.trees import plant
 from ...modelling.model import BayesianModel
 from ..joint import Joint, Site, constrained
 from ..scale_maps import ScaleMap, Softplus

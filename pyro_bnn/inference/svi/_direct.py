@@ -23,8 +23,8 @@ from ..joint import Joint
 from ._batches import Batches
 from ._execution import Execution
 from ._features import Features
-from ._functions import PyroFunction
 from ._natural import NaturalGradient, mean_field
+from ._requirements import PyroFunction
 from ._step import GradientStep
 
 

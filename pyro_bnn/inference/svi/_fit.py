@@ -26,10 +26,9 @@ from ._batches import Batches, Data, require_all_rows
 from ._checkpoint import KIND, fingerprint_of, restore_from
 from ._direct import DirectStep
 from ._execution import Execution
-from ._functions import as_module
 from ._loop import Callback, Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
-from ._requirements import check_model
+from ._requirements import as_module, check_model
 from ._svi_step import svi_step
 
 FEWEST_STEPS = 100

@@ -19,12 +19,11 @@ from ..joint import Joint, check_gradients
 from ..kl import check_weight
 from ._direct import DirectStep, direct_joint
 from ._execution import Execution
-from ._functions import PyroFunction, as_module
 from ._graph import GraphStep
 from ._natural import NaturalGradient, mean_field
 from ._optimizers import OptimizerMaker, made_by, require_maker, require_usable
 from ._pyro_step import PyroStep
-from ._requirements import check_model, learned_parameters, traced_guide
+from ._requirements import PyroFunction, as_module, check_model, learned_parameters, traced_guide
 from ._step import GradientStep, StepTerms
 
 

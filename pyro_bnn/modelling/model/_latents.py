@@ -12,8 +12,8 @@ from torch.distributions import Distribution
 
 from ..._core import checks as _checks
 from ..._core import functional as _functional
+from ..._core.copies import tree
 from ..._core.scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, local_param
-from ..._core.trees import tree
 from ...scores.uncertainty import P_co
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
