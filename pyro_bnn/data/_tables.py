@@ -13,6 +13,9 @@ from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
 from ._images import MissingDataError, data_folder
 
+NUM_UCI_SPLITS = 20
+UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "yacht")
+
 
 def regression_problem(
     num_data: int = 92, *, noise: float = 2.0, gap: float = 0.0, seed: int = 0
@@ -41,10 +44,6 @@ def regression_problem(
     if gap:
         x = x * (1 - gap) + torch.where(x < 0, -gap / 2, gap / 2)
     return x, 10 * torch.sin(2 * torch.pi * x) + noise * torch.randn(num_data, 1, generator=generator)
-
-
-NUM_UCI_SPLITS = 20
-UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "yacht")
 
 
 @dataclass(frozen=True)

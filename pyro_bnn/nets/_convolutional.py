@@ -13,6 +13,8 @@ from ._layers import MCDropout
 
 SIZE = 28
 
+NUM_STAGES, BLOCKS_PER_STAGE = 3, 3
+
 
 def lenet5(
     *, num_classes: int = 10, in_channels: int = 1, first: Sequence[nn.Module] = (), dropout: float | None = None
@@ -82,9 +84,6 @@ class _Images(nn.Module):
                 f"`x` must be images of shape (N, {', '.join(map(str, self.shape))}), got {_checks.shape(x)}."
             )
         return images
-
-
-NUM_STAGES, BLOCKS_PER_STAGE = 3, 3
 
 
 def resnet20(

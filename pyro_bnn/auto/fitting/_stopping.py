@@ -33,6 +33,16 @@ fit; after the others the fit continues for a quarter of a window."""
 NEGLIGIBLE = 0.1
 """Heuristic: a smaller rise of the whole data set's ELBO over a window, in nats, is ignored, even without noise."""
 
+NUM_SAMPLES = 10
+"""Heuristic: number of weight draws in a check of the validation rows. All checks use the same random numbers, so that
+their errors cancel."""
+
+SEED = 0
+"""Seed of these draws."""
+
+NUM_CHECKS = 10
+"""Heuristic, as in scikit-learn: the fit ends after this many checks in a row without a new best."""
+
 
 @dataclass(frozen=True)
 class Trend:
@@ -114,17 +124,6 @@ class Plateau:
 def window_of(num_batches: float) -> int:
     """Number of epochs to which a trend is fitted, given the number of steps in each."""
     return max(WINDOW_EPOCHS, math.ceil(WINDOW_STEPS / num_batches))
-
-
-NUM_SAMPLES = 10
-"""Heuristic: number of weight draws in a check of the validation rows. All checks use the same random numbers, so that
-their errors cancel."""
-
-SEED = 0
-"""Seed of these draws."""
-
-NUM_CHECKS = 10
-"""Heuristic, as in scikit-learn: the fit ends after this many checks in a row without a new best."""
 
 
 class EarlyStopping:

@@ -18,6 +18,11 @@ from ._execution import Execution
 Data = Iterable[object] | tuple[object, ...]
 """A loader of batches, or a tuple with all rows of the model's arguments."""
 
+ENDLESS = 2
+"""Heuristic: a loader without a length counts as endless after this many times `num_data` rows in one epoch."""
+
+EMPTY = "the loader is empty; pass one with at least one batch."
+
 
 class Batches:
     """Gives the batches of each epoch, on a device.
@@ -202,12 +207,6 @@ def _require_kind(data: object) -> None:
     is_array = callable(getattr(type(data), "__array__", None))  # arrays, tensors and data frames have it
     if is_array or isinstance(data, (str, bytes)) or not isinstance(data, Iterable):
         raise ValueError(f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__}; {remedy}.")
-
-
-ENDLESS = 2
-"""Heuristic: a loader without a length counts as endless after this many times `num_data` rows in one epoch."""
-
-EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Loader:

@@ -22,6 +22,8 @@ from ...modelling.model import BayesianModel
 from ..guides import FlatGuide
 from ._step import running_statistics
 
+SITE_PREFIXES = ("net.", "prior.", "likelihood.")
+
 
 class PyroFunction(nn.Module):
     """A module that calls a function: a Pyro model or guide.
@@ -103,9 +105,6 @@ def as_module(name: str, value: object) -> nn.Module:
             f"`{name}` must be a module or a function, got {_checks.described(value)}; pass a Pyro {name}."
         )
     return PyroFunction(value)
-
-
-SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
 
 def check_model(model: object, guide: object) -> None:

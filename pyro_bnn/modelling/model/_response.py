@@ -17,6 +17,9 @@ from ..._core.inputs import Inputs, Shared, has_shared, leaves, named_leaves, nu
 from ..._core.reuse import Memory
 from ..likelihoods import CategoricalLikelihood, Likelihood
 
+Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
+"""Function that returns a context for a call of the network, given weights ``{site: value}`` and a number of rows."""
+
 
 def check_input(x: Inputs, like: Tensor) -> None:
     """Raise unless x has rows, is on the device of the weights `like` and, if floating point, has their dtype."""
@@ -89,10 +92,6 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
 
 def _is_dense(value: object) -> bool:
     return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_nested)
-
-
-Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
-"""Function that returns a context for a call of the network, given weights ``{site: value}`` and a number of rows."""
 
 
 class Interception:

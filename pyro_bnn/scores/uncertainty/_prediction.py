@@ -35,6 +35,9 @@ P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
 DRAWS_FIRST = ("logits", "components", "values")
 """Fields with draws on the first axis and data on the second; the other fields have data on the first axis."""
 
+HALF = (torch.float16, torch.bfloat16)
+"""Types that data frames do not fully support."""
+
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown, ABC):
@@ -222,10 +225,6 @@ def _names(distribution: Distribution) -> list[str]:
             f"`keep_draws` cannot store distributions of type {type(distribution).__name__}; leave `keep_draws` out."
         )
     return names
-
-
-HALF = (torch.float16, torch.bfloat16)
-"""Types that data frames do not fully support."""
 
 
 def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
