@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from .._core import checks as _checks
 from .._core.inputs import Inputs, as_inputs, has_shared, num_rows, shapes, take
-from .._core.records import plain, record
-from .._core.saved_tensors import check_numbers, check_state
+from .._core.records import check_numbers, check_state, plain, record
 from .._core.scope import EXCLUSIVE, Stream, eval_mode
 from ..modelling.model import SITE_PREFIX, BayesianModel, network_values
 from .guides import GuidePosterior

@@ -10,8 +10,7 @@ from pyro.infer import ELBO
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.checkpointing import Checkpoint
-from ..._core.fit_arguments import check_fit, checked_callbacks
+from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks
 from ..._core.inputs import Inputs
 from ...inference.estimators import Estimator
 from ...inference.guides import GuidePosterior

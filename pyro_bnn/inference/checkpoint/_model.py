@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..._core.records import check_numbers, check_tensor, require_no_more, require_tensors
 from ..._core.reflection import tensors_of, unwrap
-from ..._core.saved_tensors import check_numbers, check_tensor, require_no_more, require_tensors
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ..joint import Site, find_sites

@@ -168,11 +168,10 @@ class NaturalState(FlatState):
             hessian.end(deviations, self._gradients.of(part), self._precision[part])
         terms = [self._divergence(piece, weight) for piece in self._pieces]
         for piece in self._pieces:
-            part, gradient = piece.part, self._gradients.of(piece.part)
-            self._mask.fill(gradient, 0, part)
+            part = piece.part
+            self._mask.fill(self._gradients.of(part), 0, part)
             if self._product is not None:
-                torch.sub(self.value[part], self._loc[part], out=self._product[part]).mul_(gradient)
-                self._correct(self._product[part], part)
+                self._multiply(part, self._product[part])
         return torch.stack(terms).sum() - self._mask.constant
 
     def give_gradients(self) -> None:
@@ -207,8 +206,7 @@ class NaturalState(FlatState):
         precision = self._precision[part]
         product, inverse, *_ = self._scratch[:, : part.stop - part.start]
         if self._product is None:
-            torch.sub(self.value[part], self._loc[part], out=product).mul_(self._gradients.of(part))
-            self._correct(product, part)
+            self._multiply(part, product)
         else:
             product.copy_(self._product[part])
         factor = product.mul_(rate / self.weight).add_(1 - rate)  # 1 + rho u, with rho P / S from the next lines
@@ -219,9 +217,11 @@ class NaturalState(FlatState):
             factor.masked_fill_(is_bad, 1)
         precision.mul_(factor)
 
-    def _correct(self, products: Tensor, part: slice) -> None:
+    def _multiply(self, part: slice, out: Tensor) -> None:
+        """Write the products of gradients and deviations, or their replacements by second derivatives, into `out`."""
+        torch.sub(self.value[part], self._loc[part], out=out).mul_(self._gradients.of(part))
         for hessian in self._hessians:
-            hessian.add_to(products, part)
+            hessian.add_to(out, part)
 
     def _update_loc(self, piece: Piece, lr: float, decay: float, clip: float | None, is_bad: Tensor | None) -> None:
         part, density = piece.part, piece.density

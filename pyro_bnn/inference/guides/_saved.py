@@ -11,7 +11,7 @@ from pyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.saved_tensors import check_finite, check_tensors, require_tensors
+from ..._core.records import check_finite, check_tensors, require_tensors
 from ...modelling.model import BayesianModel
 from .. import scale_maps
 from ..history import History

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..._core.saved_tensors import check_finite, check_tensor
+from ..._core.records import check_finite, check_tensor
 from ..posterior import Status
 
 WHOLE, FLOATS = (torch.int32, torch.int64), (torch.float32, torch.float64)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from ..._core import checks as _checks
-from ..._core.saved_tensors import check_finite, check_tensor, require_no_more
+from ..._core.records import check_finite, check_tensor, require_no_more
 from ..joint import Site
 
 Draw = dict[str, Tensor]

@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 from tqdm import tqdm
 
 from ..._core import checks as _checks
-from ..._core.checkpointing import Checkpoint, keeping
-from ..._core.fit_arguments import check_fit, checked_callbacks
+from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks, keeping
 from ..._core.processes import Processes
 from ..._core.scope import Stream, warn_of_fit
 from ...modelling.model import BayesianModel
