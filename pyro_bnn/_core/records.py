@@ -80,7 +80,7 @@ def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, 
     """Raise unless a state has these names, shapes and dtypes and finite numbers; see :func:`check_state`."""
     check_state(owner, got, expected)
     for name, value in got.items():
-        check_finite(f"{name}` of {owner}", value)
+        check_finite(f"`{name}` of {owner}", value)
 
 
 def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -88,7 +88,7 @@ def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Te
     for name, value in expected.items():
         if name not in got:
             raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the one saved.")
-        check_tensor(f"{name}` of {owner} in the file", got[name], value.shape, value.dtype)
+        check_tensor(f"`{name}` of {owner} in the file", got[name], value.shape, value.dtype)
     require_no_more(owner, got, expected)
 
 
@@ -101,20 +101,20 @@ def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[
         )
 
 
-def check_tensor(name: str, value: Tensor, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise unless a tensor has this dtype and shape. In the message, a backtick comes before `name`."""
+def check_tensor(label: str, value: Tensor, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise unless a tensor has this dtype and shape; messages begin with the label."""
     if value.dtype != dtype:
-        raise ValueError(f"`{name} must be {dtype}, got {value.dtype}.")
+        raise ValueError(f"{label} must be {dtype}, got {value.dtype}.")
     if tuple(value.shape) != tuple(shape):
-        raise ValueError(f"`{name} must have shape {tuple(shape)}, got {_checks.shape(value)}.")
+        raise ValueError(f"{label} must have shape {tuple(shape)}, got {_checks.shape(value)}.")
 
 
-def check_finite(name: str, value: Tensor) -> None:
-    """Raise if a tensor has NaN or infinity. In the message, a backtick comes before `name`."""
+def check_finite(label: str, value: Tensor) -> None:
+    """Raise if a tensor has NaN or infinity; the message begins with the label."""
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         count = int((~torch.isfinite(value)).sum())
         raise ValueError(
-            f"`{name} must be finite, got {count} NaN or infinite number(s) of {value.numel()}; fit again."
+            f"{label} must be finite, got {count} NaN or infinite number(s) of {value.numel()}; fit again."
         )
 
 
@@ -138,6 +138,6 @@ def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tenso
         same = own[name].to(value.device) == value
         is_constant = name in constants and value.is_floating_point() and bool((same | value.isfinite()).all())
         if not is_constant:
-            check_finite(f"{name}` of {owner}", value)
+            check_finite(f"`{name}` of {owner}", value)
         if name.rpartition(".")[2] == "running_var" and bool((value < 0).any()):
             raise ValueError(f"`{name}` of {owner} must not be negative, got {float(value.min()):.4g}.")

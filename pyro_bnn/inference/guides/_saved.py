@@ -146,7 +146,7 @@ def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: Gui
         scale = guide.scale_map(state[name])
         if not bool((scale > 0).all()):
             raise ValueError(f"`{name}` of the guide must give scales above 0, got {float(scale.min())}; fit again.")
-        check_finite(f"{name}` of the guide, as scales,", scale)
+        check_finite(f"`{name}` of the guide, as scales,", scale)
 
 
 # --- removed weights --------------------------------------------------------------------------------------------------
