@@ -141,10 +141,8 @@ def fit_svi(
         fingerprint = {}
         if checkpoint is not None or resume is not None or processes.are_many:
             fingerprint = fingerprint_of(loop, elbo, estimator, kl_weight)
-            files = {
-                "checkpoint": "none" if checkpoint is None else "a file",
-                "resume": "none" if resume is None else "a file",
-            }
+            given = {"checkpoint": checkpoint, "resume": resume}
+            files = {name: "none" if file is None else "a file" for name, file in given.items()}
             processes.require_same({**fingerprint, "num_epochs": str(num_epochs), **files})
         if resume is not None:
             restore_from(resume, loop, fingerprint)

@@ -45,7 +45,9 @@ class SVIStep:
         self._maker, self._elbo, self._estimator = optimizer, elbo, estimator
         self._kl_weight, self.execution = check_weight(kl_weight), execution
         self._step: GradientStep | GraphStep | None = None
-        self._path, self._is_closed = "", False
+        self._is_closed = False
+        self.path = ""
+        """How gradients are computed: ``"direct"``, or ``"pyro: "`` and the reason; empty before the first batch."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ValueError(
@@ -74,11 +76,6 @@ class SVIStep:
             batch = unwrapped(batch)
         with EXCLUSIVE:
             return self.prepared(*batch)(batch, weight)
-
-    @property
-    def path(self) -> str:
-        """How gradients are computed: ``"direct"``, or ``"pyro: "`` and the reason; empty before the first batch."""
-        return self._path
 
     @property
     def optimizer(self) -> Optimizer:
@@ -147,9 +144,9 @@ class SVIStep:
         self._require_path("" if isinstance(joint, Joint) else joint, optimizer)
         options: dict[str, Any] = {"elbo": elbo, "estimator": self._estimator, "execution": execution}
         if isinstance(joint, str):
-            self._path = f"pyro: {joint}"
+            self.path = f"pyro: {joint}"
             return PyroStep(model, guide, parameters, optimizer, **options)
-        self._path = "direct"
+        self.path = "direct"
         assert isinstance(guide, FlatGuide)
         step = DirectStep(joint, guide, parameters, optimizer, **options)
         if not execution.cuda_graph:
