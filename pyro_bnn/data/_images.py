@@ -118,7 +118,7 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
     """MNIST, FashionMNIST or CIFAR-10, or scikit-learn's 8 x 8 digits.
 
     CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) reads them only if
-    their checksums are those of the published files.
+    their checksums match the published ones.
 
     Args:
         name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits`` (which needs no files; a fixed quarter is the test
@@ -196,8 +196,8 @@ def _cifar10(root: Path) -> Sequence[Tensor]:
             parts = [datasets.CIFAR10(root, train=is_train, download=False) for is_train in (True, False)]
     except RuntimeError as error:
         raise DamagedFileError(
-            f"the files in {root / CIFAR10_FOLDER} are damaged: their checksums are not those of the published "
-            "CIFAR-10; remove the folder and download it again (--download)."
+            f"the files in {root / CIFAR10_FOLDER} are damaged: their checksums differ from the "
+            "published ones; remove the folder and download it again (--download)."
         ) from error
     (x_train, y_train), (x_test, y_test) = (
         (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() / 255, torch.tensor(part.targets))

@@ -235,10 +235,10 @@ class PinnedPosterior(CarryingPosterior):
     Args:
         model: The model of the posterior.
         posterior: The draws, from any method.
-        values: Learned parameters and buffers, as in :attr:`values`; None copies those of the network.
+        values: Learned parameters and buffers, as in :attr:`values`; None copies the network's.
 
     Raises:
-        ValueError: If the names of the values are not those of the network.
+        ValueError: If the names of the values differ from the network's.
     """
 
     def __init__(

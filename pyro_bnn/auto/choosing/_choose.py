@@ -38,7 +38,7 @@ FEW_ROWS, NUM_FOLDS = 1000, 3
 """With fewer than `FEW_ROWS` rows, each of `NUM_FOLDS` folds of the rows is held out once; heuristic."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""With more rows: share of the rows that are held out, the largest number of these, and the largest number to fit."""
+"""With more rows: share of the rows that are held out, most rows to hold out, and most rows to fit."""
 
 MOST_DIVERGING = 0.01
 """The status is not ok if a larger share of the draws has a divergent step; heuristic."""
@@ -162,7 +162,7 @@ def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """The held-out rows whose inputs differ from those of all fitted rows; all held-out rows if none do."""
+    """The held-out rows whose inputs differ from the inputs of all fitted rows; all held-out rows if there are none."""
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
     return held_out[is_new] if bool(is_new.any()) else held_out

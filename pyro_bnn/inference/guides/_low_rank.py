@@ -32,8 +32,8 @@ class LowRankGuide(GaussianGuide):
     divergence of a Gaussian from the prior has one.
 
     The factor F starts at random numbers, since zero would be a saddle point. Guides of the same shape start at the
-    same factor. The initial marginal standard deviations are exactly those of `init`. The vector w contains constrained
-    variables in unconstrained space.
+    same factor. The initial marginal standard deviations are exactly as `init` sets them. The vector w contains
+    constrained variables in unconstrained space.
 
     Args:
         model: The model to guide.

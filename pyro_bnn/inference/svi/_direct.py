@@ -63,7 +63,7 @@ def _of_priors(joint: Joint) -> str | None:
     if any(is_learned(site.prior) for site in joint.sites):
         return "a prior is learned"
     if any(site.prior.batch_shape or site.prior.event_shape != site.start.shape for site in joint.sites):
-        return "the shape of a prior is not that of its parameter"
+        return "a prior and its parameter have different shapes"
     return None
 
 

@@ -90,7 +90,7 @@ def fit_svi(
         checkpoint: File to which the state of the fit is written at the end of each epoch (less often if this would
             take more than 2 % of the time) and every ten minutes. A :class:`Checkpoint` sets other intervals. Ctrl-C
             and SIGTERM then write a checkpoint after the current step and end the fit.
-        resume: Checkpoint from which to continue; the other arguments must be those of the interrupted fit. History and
+        resume: Checkpoint from which to continue; pass the other arguments as in the interrupted fit. History and
             parameters end up bit for bit as without the interruption. `num_epochs` may be larger. `checkpoint` may be
             the same path.
         seed: Seed that makes the fit repeatable; None draws one. The state of torch's generators does not change.

@@ -168,7 +168,7 @@ class Survival(_CensoredLikelihood):
     exponential. With ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
 
     Output of shape (N, 1) goes with targets of shape (N, 2): the time, above 0, and the event, 1 if it happened at this
-    time and 0 if the time is censored. Predictions are those of complete times, shape (N,); the probability to survive
+    time and 0 if the time is censored. Predictions are of complete times, shape (N,); the probability to survive
     a time t is ``1 - prediction.cdf(t)``.
 
     Args:

@@ -23,7 +23,7 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
     .. math:: P(y \le k \mid x) = \frac{1}{1 + e^{f(x) - c_k}}, \qquad c_0 < c_1 < \dots < c_{C-2}.
 
     Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
-    classes more probable. Predictions are those of a classifier. A shift of the network's last bias and of all
+    classes more probable. Predictions are class probabilities. A shift of the network's last bias and of all
     cutpoints by the same number does not change the probabilities, so only the priors determine it.
 
     Args:

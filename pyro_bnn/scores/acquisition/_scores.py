@@ -29,7 +29,7 @@ from ._draws import (
 def entropy(pool: Pool) -> Tensor:
     r"""Entropy of the label of each row, in nats: uncertainty sampling.
 
-    For numbers it is that of a Gaussian with the predictive variance, :math:`\tfrac12 \log(2 \pi e\, v)`, which may be
+    A number counts as Gaussian with the predictive variance v; its entropy :math:`\tfrac12 \log(2 \pi e\, v)` may be
     negative.
 
     Args:
@@ -131,8 +131,8 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
     .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
 
-    Unlike :func:`bald` it gives no credit for what a label tells about weights that matter only elsewhere. Targets are
-    inputs like those that will be predicted; a hundred are usually enough.
+    Unlike :func:`bald`, it ignores what a label tells about weights that matter only for other inputs. Choose targets
+    like the inputs that will be predicted; a hundred are usually enough.
 
     For numbers, label and target label are treated as Gaussians, whose correlation :math:`\rho` comes from the draws;
     their mutual information is :math:`-\tfrac12 \log(1 - \rho^2)`.

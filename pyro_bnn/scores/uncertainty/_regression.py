@@ -318,8 +318,8 @@ class MixtureDensityPrediction(RegressionPrediction):
 class CensoredPrediction(RegressionPrediction):
     """A prediction of the values behind censored targets, as seen without limits and with complete follow-up.
 
-    Mean, variances, quantiles, densities and draws are those of these values; only `log_density` is that of the
-    censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
+    Mean, variances, quantiles, densities and draws describe these values; only `log_density` describes the censored
+    targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
 
     The error of a censored target is unknown, so `score` has only the ``nll``; `crps` and conformal intervals are
     refused.
