@@ -33,10 +33,9 @@ class Absent(Tensor):
 
     @staticmethod
     def __new__(cls, like: Tensor) -> "Absent":
-        made: Absent = Tensor._make_wrapper_subclass(
+        return Tensor._make_wrapper_subclass(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )
-        return made
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

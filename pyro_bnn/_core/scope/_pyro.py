@@ -102,8 +102,7 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it
     statement = effectful(type="param")(lambda *_, **__: parameter)
-    value: Tensor = statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
-    return value
+    return statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
 
 
 @contextmanager

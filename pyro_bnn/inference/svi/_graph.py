@@ -72,5 +72,4 @@ def record(function: Callable[[], object]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         function()
-    replay: Callable[[], None] = graph.replay
-    return replay
+    return graph.replay

@@ -38,12 +38,10 @@ class Weighted(TorchDistribution):
         return Weighted(self.base.expand(batch_shape), self.weights)
 
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
-        draws: Tensor = self.base.sample(torch.Size(sample_shape))
-        return draws
+        return self.base.sample(torch.Size(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        weighted: Tensor = self.base.log_prob(value) * self.weights
-        return weighted
+        return self.base.log_prob(value) * self.weights
 
 
 @dataclass(frozen=True)

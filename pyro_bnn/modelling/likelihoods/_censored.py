@@ -89,8 +89,7 @@ class CensoredAccumulator(Accumulator[CensoredPrediction]):
 
 
 def _uncensored(distribution: Any) -> Distribution:
-    base: Distribution = distribution.base
-    return base
+    return distribution.base
 
 
 class _CensoredLikelihood(MadeLikelihood):

@@ -61,8 +61,7 @@ class NumbersLikelihood(Likelihood[P_co]):
     def number(self, name: str) -> Tensor:
         """The present value of a number, shape ``(*draws, *event)``."""
         if name in self._pyro_samples:
-            value: Tensor = getattr(self, name)
-            return value
+            return getattr(self, name)
         if f"fixed_{name}" in self._buffers:
             return self.get_buffer(f"fixed_{name}")
         free = self._parameters[self._free_name(name)]  # `getattr` would put it into Pyro's global store

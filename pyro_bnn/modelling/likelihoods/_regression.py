@@ -62,8 +62,7 @@ class _Standardising(dist.Normal):
 
     def log_prob(self, value: Tensor) -> Tensor:
         standardised = (value - self.loc) / self.scale
-        log_prob: Tensor = -0.5 * standardised.square() - self.scale.log() - HALF_LOG_TAU
-        return log_prob
+        return -0.5 * standardised.square() - self.scale.log() - HALF_LOG_TAU
 
 
 class HeteroscedasticGaussianLikelihood(NumberLikelihood):

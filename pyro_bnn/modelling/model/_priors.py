@@ -153,5 +153,4 @@ class SiteStatement:
 
     def __call__(self, model: Any) -> TorchDistributionMixin:
         values = {key: getattr(model, key) for key in self.parents}
-        prior: TorchDistributionMixin = model.prior_given(self.name, values) if values else model.prior_of(self.name)
-        return prior
+        return model.prior_given(self.name, values) if values else model.prior_of(self.name)

@@ -147,8 +147,7 @@ class Response:
     @cached_property
     def distribution(self) -> TorchDistributionMixin:
         """Elementwise distribution of the targets, batch shape ``(*draws, N, ...)``."""
-        distribution: TorchDistributionMixin = self.likelihood(self.output)
-        return distribution
+        return self.likelihood(self.output)
 
     @property
     def target_shape(self) -> tuple[int, ...]:

@@ -24,8 +24,7 @@ class DistributionPrior(Prior):
     distribution: TorchDistributionMixin
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        moved: TorchDistributionMixin = unvalidated(move_distribution(self.distribution, parameter))
-        return moved
+        return unvalidated(move_distribution(self.distribution, parameter))
 
     def __repr__(self) -> str:
         return repr(self.distribution)
