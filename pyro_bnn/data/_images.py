@@ -188,7 +188,7 @@ def _download(published: str, root: Path, folder: Path) -> None:
         raise MissingDataError(f"{published} could not be downloaded into {root}: {error}") from error
 
 
-def _cifar10(root: Path) -> Sequence[Tensor]:
+def _cifar10(root: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """CIFAR-10 by torchvision, which verifies the checksums of all files before it opens a pickle."""
     datasets = optional("torchvision", "torchvision", "vision").datasets
     try:
@@ -223,7 +223,7 @@ def _size(images: Tensor) -> str:
     return " x ".join(map(str, images.shape[1:]))
 
 
-def _digits() -> Sequence[Tensor]:
+def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from sklearn.datasets import load_digits  # imported late: this takes longer than importing this package
     from sklearn.model_selection import train_test_split
 
