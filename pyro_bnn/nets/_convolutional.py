@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .._core import checks as _checks
-from ._dense import checked_modules
-from ._layers import MCDropout
+from ._layers import MCDropout, checked_modules
 
 SIZE = 28
 

@@ -13,8 +13,8 @@ from torch.distributions import Bernoulli, Categorical, Distribution, constraint
 from ..._core import checks as _checks
 from ..._core.reflection import unvalidated, unwrap
 from ..._core.scope import EXCLUSIVE, seeded
-from ...scores.uncertainty import Accumulator, MomentAccumulator, RegressionPrediction
-from ._base import require_multiple, require_output_dims
+from ...scores.uncertainty import RegressionPrediction
+from ._base import NumberLikelihood, require_multiple, require_output_dims
 from ._made import MadeDistribution, Maker
 from ._numbers import NumbersLikelihood
 
@@ -27,7 +27,7 @@ WORDS: dict[Any, tuple[str, str]] = {
 """Supports in words, and what to do with targets outside."""
 
 
-class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
+class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     """A likelihood whose distribution is made from parts of the network's output and from numbers of its own.
 
     A subclass implements :meth:`distribution`, and adds its numbers in `__init__`.
@@ -106,9 +106,6 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
             likelihood = self.drawn()
         assert isinstance(likelihood, MadeLikelihood)
         return likelihood
-
-    def accumulator(self) -> Accumulator[RegressionPrediction]:
-        return MomentAccumulator()
 
 
 class DistributionLikelihood(MadeLikelihood):
