@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from pyro.distributions import Delta, MaskedDistribution
 from torch import Tensor
-from torch.distributions import Distribution, Independent, kl_divergence
+from torch.distributions import Distribution, kl_divergence
 
 from ..._core import checks as _checks
+from ..._core.reflection import unwrap
 from ..._core.scope import seeded
 from ...scores.uncertainty import RunningMoments
 
@@ -86,7 +87,7 @@ def divergence(
             f"{tuple(p.batch_shape)} and {tuple(q.batch_shape)}, event shapes {tuple(p.event_shape)} and "
             f"{tuple(q.event_shape)}; use `.expand(batch_shape)` and `.to_event(num_dims)`."
         )
-    if isinstance(_unwrap(p)[0], (Delta, MaskedDistribution)) or isinstance(_unwrap(q)[0], (Delta, MaskedDistribution)):
+    if any(isinstance(unwrap(distribution), (Delta, MaskedDistribution)) for distribution in (p, q)):
         raise ValueError("`p` and `q` must have densities, got a Delta or a masked distribution.")
     if closed_form:
         with suppress(NotImplementedError):
@@ -98,19 +99,11 @@ def divergence(
 
 def _closed_form(p: Distribution, q: Distribution) -> Tensor:
     """The closed form of torch or Pyro for the distributions inside `to_event`, summed over the event."""
-    (base_p, dims_p), (base_q, dims_q) = _unwrap(p), _unwrap(q)
-    if dims_p != dims_q:
+    base_p, base_q = unwrap(p), unwrap(q)
+    if len(base_p.event_shape) != len(base_q.event_shape):
         return kl_divergence(p, q)
     value = kl_divergence(base_p, base_q)
-    return value.flatten(value.dim() - dims_p).sum(-1) if dims_p else value
-
-
-def _unwrap(distribution: Distribution) -> tuple[Distribution, int]:
-    num_dims = 0
-    while isinstance(distribution, Independent):
-        num_dims += distribution.reinterpreted_batch_ndims
-        distribution = distribution.base_dist
-    return distribution, num_dims
+    return value.flatten(len(p.batch_shape)).sum(-1) if value.dim() > len(p.batch_shape) else value
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
