@@ -110,9 +110,9 @@ def fit(
     By default it trains eight networks, and a chain in C explores the mode of each (:class:`~pyro_bnn.MCLMC`), as in
     ``BNNRegressor()``. If chains are impossible, it makes a variational fit, which is faster and has a guide and a
     history, but is often further from the posterior. Chains are impossible if C code does not support the network (an
-    LSTM), if there is no C compiler or too little time, or if the model is not on a CPU, learns parameters without a
-    prior (such as the noise scale of ``GaussianLikelihood()``), has several inputs, or computes differently in training
-    (dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to `resume` is
+    LSTM), or if there is no C compiler or too little time. They need a model on a CPU, with one input, that learns no
+    parameters without a prior (such as the noise scale of ``GaussianLikelihood()``) and computes the same in training
+    (no dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to `resume` is
     given, except `progress`.
 
     The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends at a

@@ -87,9 +87,9 @@ def fit_svi(
             :class:`TensorBoard`, is entered when the fit begins and left when it ends.
         progress: Whether to show a progress bar with the ELBO and its two terms.
         execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
-        checkpoint: File to which the state of the fit is written at the end of each epoch (less often if this would
-            take more than 2 % of the time) and every ten minutes. A :class:`Checkpoint` sets other intervals. Ctrl-C
-            and SIGTERM then write a checkpoint after the current step and end the fit.
+        checkpoint: File for the state of the fit, written every ten minutes, and at the end of each epoch unless this
+            takes more than 2 % of the time. A :class:`Checkpoint` sets other intervals. Ctrl-C and SIGTERM then write a
+            checkpoint after the current step and end the fit.
         resume: Checkpoint from which to continue; pass the other arguments as in the interrupted fit. History and
             parameters end up bit for bit as without the interruption. `num_epochs` may be larger. `checkpoint` may be
             the same path.
