@@ -89,7 +89,6 @@ class DeltaState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Gradients with respect to the point."""
         return self._gradients.tensors
 
     def update(self) -> None:

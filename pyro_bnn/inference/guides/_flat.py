@@ -183,7 +183,6 @@ class GaussianGuide(FlatGuide):
         """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Median of every latent variable, ``{site: shape (*event)}``; for a weight this is the mean."""
         return {name: value[0] for name, value in self.quantiles([0.5]).items()}
 
     def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:

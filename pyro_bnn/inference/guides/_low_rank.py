@@ -172,7 +172,6 @@ class LowRankState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Gradients with respect to the locations, the free parameters of the scales, and F."""
         return [self.value_grad, self._scale_grad, self._factor_grad.view(-1)]
 
     @torch.no_grad()

@@ -279,7 +279,6 @@ class MeanFieldState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Gradients with respect to the locations and to the free parameters of the scales."""
         return [self.value_grad, self._scale_grad]
 
     @torch.no_grad()

@@ -162,7 +162,6 @@ class NaturalGradient(SkippingOptimizer):
 
     @property
     def can_skip(self) -> bool:
-        """Whether the optimizer of the other parameters can skip steps; see :attr:`SkippingOptimizer.can_skip`."""
         return self._others is None or skips_on_flag(self._others)
 
     @torch.no_grad()

@@ -139,7 +139,6 @@ class Censored(_CensoredLikelihood):
         self.add_positive("scale", scale)
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """LimitedNormal(Normal(output, scale), low, high)."""
         (output,) = parts
         return LimitedNormal(dist.Normal(output, numbers["scale"]), self.low, self.high)
 
@@ -193,7 +192,6 @@ class Survival(_CensoredLikelihood):
         self.add_positive("shape", shape)
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """RightCensored with a Weibull or a log-normal distribution."""
         (output,) = parts
         require_one_output("Survival", output)
         log_time, shape = output[..., 0], numbers["shape"]
@@ -203,7 +201,6 @@ class Survival(_CensoredLikelihood):
         return RightCensored(dist.Weibull(log_time.exp(), shape))
 
     def num_outputs(self, num_targets: int) -> int:
-        """One."""
         return 1
 
     def check_values(self, output: Tensor, y: Tensor) -> None:

@@ -57,7 +57,6 @@ class CategoricalLikelihood(_ClassLikelihood):
     """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Categorical(logits=output)."""
         require_output_dims("CategoricalLikelihood", output, 2, "(N, C)")
         if self.class_weights is not None and len(self.class_weights) != output.shape[-1]:
             raise ValueError(
@@ -121,7 +120,6 @@ class BernoulliLikelihood(_ClassLikelihood):
             raise ValueError(f"`class_weights` must be two numbers, for no and for yes, got {len(self.class_weights)}.")
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Bernoulli(logits=output)."""
         require_output_dims("BernoulliLikelihood", output, 1, "(N,) or (N, O)")
         return dist.Bernoulli(logits=output, validate_args=False)
 

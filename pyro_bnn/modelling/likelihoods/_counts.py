@@ -38,7 +38,6 @@ class NegativeBinomial(MadeLikelihood):
         self.add_positive("dispersion", dispersion)
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """NegativeBinomial with mean exp(output)."""
         (output,) = parts
         return negative_binomial(output, numbers["dispersion"])
 
@@ -58,7 +57,6 @@ class ZeroInflatedPoisson(MadeLikelihood):
     num_parts = 2
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """ZeroInflatedPoisson."""
         log_rate, gate = parts
         return dist.ZeroInflatedDistribution(dist.Poisson(log_rate.exp()), gate_logits=gate)
 
@@ -89,7 +87,6 @@ class ZeroInflatedNegativeBinomial(MadeLikelihood):
         self.add_positive("dispersion", dispersion)
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """A negative binomial distribution with additional zeros."""
         log_mean, gate = parts
         base = negative_binomial(log_mean, numbers["dispersion"])
         return dist.ZeroInflatedDistribution(base, gate_logits=gate)

@@ -45,7 +45,6 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """The distribution that :meth:`distribution` returns."""
         name = type(self).__name__
         if self.num_parts > 1:
             require_multiple(name, output, self.num_parts)
@@ -179,7 +178,6 @@ class DistributionLikelihood(MadeLikelihood):
             )
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """The distribution that `make` returns."""
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:

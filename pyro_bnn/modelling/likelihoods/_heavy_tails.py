@@ -51,7 +51,6 @@ class StudentT(MadeLikelihood):
         self.add_positive("scale", scale)
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """StudentT(df, output, scale)."""
         (output,) = parts
         return dist.StudentT(2 + numbers["df_above_2"], output, numbers["scale"])
 
@@ -87,7 +86,6 @@ class Beta(MadeLikelihood):
         self.add_positive("precision", precision, start=10.0)
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """Beta(sigmoid(output) * precision, sigmoid(-output) * precision)."""
         (output,) = parts
         smallest = torch.finfo(output.dtype).tiny  # a mean that was rounded to 0 has no density
         above, below = (

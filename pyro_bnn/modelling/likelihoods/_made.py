@@ -120,7 +120,6 @@ class MadeDistribution(TorchDistribution, Sliced):
         return MadeDistribution(maker, self.output, self.numbers)
 
     def taken(self, index: Tensor, dim: int) -> "MadeDistribution":
-        """The draws (`dim` 0) or rows (`dim` 1) with some indices."""
         values = self.numbers
         if dim == 0:
             values = {name: v.index_select(0, index) if self._is_drawn(name, v) else v for name, v in values.items()}
@@ -131,7 +130,6 @@ class MadeDistribution(TorchDistribution, Sliced):
         return value.dim() > self._maker.event_dims[name] and len(value) > 1
 
     def joined(self, others: Sequence["MadeDistribution"], dim: int) -> "MadeDistribution":
-        """Several of them, this one included, joined along the draws (`dim` 0) or rows (`dim` 1)."""
         output = torch.cat([other.output for other in others], dim)
         return MadeDistribution(self._maker, output, self._joined_numbers(others) if dim == 0 else self.numbers)
 

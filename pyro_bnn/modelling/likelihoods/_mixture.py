@@ -55,14 +55,12 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         self.min_scale = _checks.positive("min_scale", min_scale)
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """NormalMixture(logits, means, min_scale + softplus(rho))."""
         name = f"MixtureDensityLikelihood with {self.num_components} components"
         require_multiple(name, output, 3 * self.num_components)
         logits, loc, rho = output.unflatten(-1, (3, -1, self.num_components)).unbind(-3)  # each (..., N, O, M)
         return NormalMixture(logits, loc, self.min_scale + softplus(rho), validate_args=False)
 
     def num_outputs(self, num_targets: int) -> int:
-        """Three for each component of each target."""
         return 3 * self.num_components * num_targets
 
     def extra_repr(self) -> str:

@@ -69,7 +69,6 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
         return dist.TransformedDistribution(normal, [dist.transforms.OrderedTransform()])
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Categorical with the differences of the cumulative probabilities."""
         require_one_output("Ordinal", output)
         cuts = lifted(self.number("cutpoints"), 1, output).to(output) - output  # (*draws, N, C - 1)
         low, high = cuts[..., :-1], cuts[..., 1:]
@@ -79,7 +78,6 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
         return dist.Categorical(logits=log_probs, validate_args=False)
 
     def num_outputs(self, num_targets: int) -> int:
-        """One."""
         return 1
 
     def check_values(self, output: Tensor, y: Tensor) -> None:

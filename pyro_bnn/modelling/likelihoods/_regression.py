@@ -48,7 +48,6 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
         return self.number("scale")
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Normal(output, scale)."""
         require_output_dims("GaussianLikelihood", output, 1, "(N,) or (N, O)")
         return dist.Normal(output, lifted(self.number("scale"), self._event_dims["scale"], output), validate_args=False)
 
@@ -72,13 +71,11 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Normal(mean, exp(log_variance / 2))."""
         require_multiple("HeteroscedasticGaussianLikelihood", output, 2)
         mean, log_variance = output.chunk(2, -1)
         return _Standardising(mean, (0.5 * log_variance).exp(), validate_args=False)
 
     def num_outputs(self, num_targets: int) -> int:
-        """Two for each target."""
         return 2 * num_targets
 
 
@@ -86,7 +83,6 @@ class PoissonLikelihood(NumberLikelihood):
     """Counts with rate exp(output); output and targets have the same shape, (N, O) or (N,)."""
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Poisson(exp(output))."""
         require_output_dims("PoissonLikelihood", output, 1, "(N,) or (N, O)")
         return dist.Poisson(output.exp(), validate_args=False)
 

@@ -42,16 +42,13 @@ class ClassificationPrediction(Prediction):
 
     @property
     def expectation(self) -> Tensor:
-        """Mean class probabilities, shape (N, C)."""
         return self.probs
 
     def axes_in_words(self) -> str:
-        """Number of outputs and classes."""
         classes = counted(self.probs.shape[-1], "class")
         return classes if self.probs.dim() == 2 else f"outputs of shape {tuple(self.probs.shape[1:-1])}, {classes}"
 
     def uncertainty_in_words(self) -> str:
-        """Mean entropies in nats, and the mean of the largest probabilities."""
         entropy = f"mean entropy {float(self.total.mean()):.3g} nats"
         if self.mutual_information is not None:
             parts = (float(part.mean()) for part in (self.aleatoric, self.mutual_information))

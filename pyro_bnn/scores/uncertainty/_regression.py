@@ -51,17 +51,14 @@ class RegressionPrediction(Prediction):
 
     @property
     def expectation(self) -> Tensor:
-        """Predictive mean, shape ``(N, *O)``."""
         return self.mean
 
     def axes_in_words(self) -> str:
-        """Number of outputs, and whether quantiles can be computed."""
         shape = self.mean.shape[1:]
         outputs = counted(shape.numel(), "output") if len(shape) < 2 else f"outputs of shape {tuple(shape)}"
         return outputs if self.components is None else f"{outputs} with quantiles"
 
     def uncertainty_in_words(self) -> str:
-        """Root mean square of the predictive standard deviations."""
         if self.variance_of_means is None:
             return f"standard deviation (root mean square) {float(self.aleatoric.mean()) ** 0.5:.3g}, aleatoric only"
         parts = (float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means))
@@ -302,7 +299,6 @@ class MixtureDensityPrediction(RegressionPrediction):
     between_components: Tensor
 
     def variances(self) -> dict[str, Tensor]:
-        """The predictive variance and its parts, by name, each of shape ``(N, *O)``."""
         parts = {"within_components": self.within_components, "between_components": self.between_components}
         return super().variances() | parts
 
@@ -326,7 +322,6 @@ class CensoredPrediction(RegressionPrediction):
     """
 
     def axes_in_words(self) -> str:
-        """Number of outputs, and that they are uncensored."""
         return f"uncensored, {super().axes_in_words()}"
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:

@@ -38,7 +38,6 @@ class ValuePrediction(Prediction):
 
     @property
     def expectation(self) -> Tensor:
-        """Mean of the values, shape ``(N, *O)``."""
         return self.mean
 
     @property
@@ -54,7 +53,6 @@ class ValuePrediction(Prediction):
         return torch.quantile(self.values, self.values.new_tensor(found), dim=0)
 
     def uncertainty_in_words(self) -> str:
-        """Root mean square of the standard deviations."""
         if self.variance_of_values is None:
             return "one draw, so no uncertainty"
         return f"standard deviation over draws (root mean square) {float(self.variance.mean()) ** 0.5:.3g}"
