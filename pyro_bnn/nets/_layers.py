@@ -149,7 +149,6 @@ def mlp(
 
 
 def checked_modules(name: str, values: object) -> list[nn.Module]:
-    """The modules of a list."""
     example = "a list of modules, such as [nn.Flatten()]"
     found = _checks.items(name, values, example)
     for module in found:

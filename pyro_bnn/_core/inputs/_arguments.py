@@ -118,7 +118,6 @@ class Pairs:
         """Function that is called after each batch with its number of rows, for example by a progress bar."""
 
     def __iter__(self) -> Iterator[Pair]:
-        """The batches of one pass."""
         rows = 0
         for x, y in self._parts() if isinstance(self._data, tuple) else map(self._arguments.of_batch, self._data):
             yield x, y
@@ -142,7 +141,6 @@ class Pairs:
             yield take(x, part), y[part]
 
     def first(self) -> Inputs:
-        """The inputs of the first batch."""
         return next(iter(self))[0]
 
     def whole(self) -> Pair:

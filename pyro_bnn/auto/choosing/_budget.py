@@ -47,7 +47,6 @@ class Lengths:
 
     @property
     def num_steps(self) -> int:
-        """Steps of each chain."""
         return self.num_warmup + self.num_samples
 
 

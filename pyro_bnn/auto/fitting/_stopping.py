@@ -110,12 +110,10 @@ class Plateau:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the callback; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
         trend = None if self.trend is None else [self.trend.num_epochs, self.trend.rise, self.trend.noise]
         return {"stage": self._stage, "begin": self._begin, "converged": self.is_converged, "trend": trend}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
         self._stage, self._begin = state_dict["stage"], state_dict["begin"]
         self.is_converged, trend = state_dict["converged"], state_dict["trend"]
         self.trend = None if trend is None else Trend(*trend)
@@ -177,9 +175,7 @@ class EarlyStopping:
             self._guide.load_state_dict(self._best["guide"])
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the callback; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
         return {"log_densities": list(self.log_densities), "best": self._best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
         self.log_densities, self._best = list(state_dict["log_densities"]), state_dict["best"]

@@ -99,7 +99,6 @@ def auto_guide(
 
 
 def _complete(guide: AnyGuide) -> AnyGuide:
-    """Call a guide once to create its parameters."""
     with own_parameters(guide), seeded(0):
         guide()
     return guide

@@ -245,7 +245,6 @@ class NaturalState(FlatState):
         self._mask.fill(loc, 0, part)
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether any precision of a site is not above 0 and finite."""
         precision = self.joint.layout.views(self._precision)[site]
         return not bool(((precision > 0) & torch.isfinite(precision)).all())
 

@@ -135,7 +135,6 @@ class Batches:
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:
-        """Restore states that :meth:`order_state` returned."""
         generators = self._generators()
         if len(state) != len(generators):
             raise ValueError(

@@ -207,7 +207,6 @@ class NaturalGradient(SkippingOptimizer):
 
 
 def mean_field(guide: object) -> MeanFieldGuide:
-    """Return the guide if it is a mean-field guide; else raise a `ValueError`."""
     if not isinstance(guide, MeanFieldGuide):
         raise ValueError(
             "`natural_gradient` needs a mean-field guide with precisions, got "

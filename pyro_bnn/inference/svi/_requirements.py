@@ -39,7 +39,6 @@ class PyroFunction(nn.Module):
         self._constraints: dict[str, Any] | None = None
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Call the function."""
         if self._constraints is None:
             self._constraints = self._made(args, kwargs)
         with _OwnValues(self.value_of):
@@ -118,7 +117,6 @@ def check_model(model: object, guide: object) -> None:
 
 
 def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
-    """Raise unless a module can be called with a batch."""
     try:
         inspect.signature(module.function if isinstance(module, PyroFunction) else module.forward).bind(*batch)
     except TypeError as error:

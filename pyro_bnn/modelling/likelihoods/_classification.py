@@ -28,7 +28,6 @@ class _ClassLikelihood(Likelihood[ClassificationPrediction]):
         self.keep_exact("class_weights", None if class_weights is None else _checked_weights(class_weights))
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Weight of the class times weight of the row."""
         weights = super().fit_weights(y, dtype)
         if self.class_weights is None:
             return weights

@@ -54,7 +54,6 @@ class MadeDistribution(TorchDistribution, Sliced):
 
     @property
     def numbers(self) -> dict[str, Tensor]:
-        """The likelihood's numbers."""
         return dict(zip(self._names, self._values, strict=True))
 
     @property
@@ -93,7 +92,6 @@ class MadeDistribution(TorchDistribution, Sliced):
         return self._moment(1)
 
     def _moment(self, index: int) -> Tensor:
-        """The mean or the variance."""
         if self._drawn:
             return self._drawn[index]
         try:

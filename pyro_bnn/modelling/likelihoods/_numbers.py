@@ -42,7 +42,6 @@ class NumbersLikelihood(Likelihood[P_co]):
             self.add_fixed(name, torch.tensor(_checks.positive(name, value), dtype=torch.float64))
 
     def add_fixed(self, name: str, value: Tensor) -> None:
-        """Add a fixed number."""
         self._event_dims[name] = value.dim()
         self.keep_exact(f"fixed_{name}", value)
 

@@ -55,7 +55,6 @@ def _require_tensors(name: str, x: object) -> None:
 
 
 def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
-    """Raise unless there is a value for every name."""
     _checks.kind("values", values, Mapping, "a dict of values by site")
     missing = [name for name in names if name not in values]
     if missing:
@@ -151,7 +150,6 @@ class Response:
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """Shape of the targets, ``(N, ...)``."""
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:

@@ -135,7 +135,6 @@ class RunningMoments:
         return deviation
 
     def add(self, values: Tensor) -> None:
-        """Add a block."""
         num_old = self.count
         deviation = self.add_to_mean(values)
         within = (values - values.mean(0)).square().sum(0)

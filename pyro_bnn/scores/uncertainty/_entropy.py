@@ -143,7 +143,6 @@ def _tail(u: Tensor) -> Tensor:
 
 
 def require_two(num_samples: int) -> None:
-    """Raise unless there are at least two draws."""
     if num_samples < 2:
         raise ValueError(
             f"an epistemic uncertainty needs at least 2 draws, got {num_samples}, since it measures how they differ; "
