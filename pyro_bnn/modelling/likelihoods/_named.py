@@ -7,8 +7,12 @@ import pyro.distributions as dist
 
 from ._base import Likelihood
 from ._classification import BernoulliLikelihood, CategoricalLikelihood
-from ._mixture import MixtureDensityLikelihood
-from ._regression import GaussianLikelihood, HeteroscedasticGaussianLikelihood, PoissonLikelihood
+from ._regression import (
+    GaussianLikelihood,
+    HeteroscedasticGaussianLikelihood,
+    MixtureDensityLikelihood,
+    PoissonLikelihood,
+)
 
 NOISE_PRIOR = (-1.5, 1.5)
 """Heuristic: parameters of the log-normal prior of a Gaussian's noise scale, for targets of standard deviation 1. The

@@ -17,11 +17,10 @@ from ._accumulators import RunningMoments as RunningMoments
 from ._classification import ClassificationPrediction
 from ._entropy import entropy, expected_entropy, mutual_information, predictive_entropy
 from ._prediction import P_co as P_co
-from ._prediction import Prediction
+from ._prediction import Prediction, ValuePrediction
 from ._prediction import Sliced as Sliced
 from ._prediction import concatenate as concatenate
 from ._regression import CensoredPrediction, MixtureDensityPrediction, RegressionPrediction
-from ._values import ValuePrediction
 
 __all__ = [
     "Accumulator",
