@@ -79,7 +79,7 @@ class NumbersLikelihood(Likelihood[P_co]):
 
     def draw_shape(self) -> torch.Size:
         """Draw axes of the latent variables, without the data axis of size 1 of vectorised particles."""
-        for name in self._pyro_samples:
+        for name in filter(self._pyro_samples.__contains__, self._event_dims):  # a subclass may have other samples
             value = self.number(name)
             lead = value.shape[: value.dim() - self._event_dims[name]]
             return lead[:-1] if len(lead) > 1 else lead
