@@ -79,10 +79,11 @@ class NumbersLikelihood(Likelihood[P_co]):
 
     def draw_shape(self) -> torch.Size:
         """Draw axes of the latent variables, without the data axis of size 1 of vectorised particles."""
-        for name in filter(self._pyro_samples.__contains__, self._event_dims):  # a subclass may have other samples
-            value = self.number(name)
-            lead = value.shape[: value.dim() - self._event_dims[name]]
-            return lead[:-1] if len(lead) > 1 else lead
+        for name, event_dim in self._event_dims.items():
+            if name in self._pyro_samples:
+                value = self.number(name)
+                lead = value.shape[: value.dim() - event_dim]
+                return lead[:-1] if len(lead) > 1 else lead
         return torch.Size()
 
     def extra_repr(self) -> str:
