@@ -31,14 +31,14 @@ UNITS = 16
 """Heuristic: number of units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: mean, for a single input, and standard deviation of the logarithms of the factors of inputs."""
+"""Heuristic: mean (for a single input) and standard deviation of the logarithms of the inputs' factors."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
 """Prior of the default network: factors, first layer, further layers. Heuristic."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
 """Prior of the noise's scale, in standard deviations of the targets: a median of 0.7 %. With a wider prior, a network
-takes the differences of a few good points for noise, and then does not return to them. Heuristic."""
+explains the differences between a few good points by noise, and the search does not return there. Heuristic."""
 
 
 class Relevance(nn.Module):
@@ -122,7 +122,8 @@ def fit_surrogate(
     num_chains = _checks.at_least("num_chains", num_chains, 1)
     num_draws = _checks.at_least("num_draws", num_draws, 4 * num_chains)
     seed = int(torch.randint(2**31, ())) if seed is None else _checks.seed(seed)
-    inputs = Normalize(num_inputs, bounds=_bounds(X) if bounds is None else _checked_bounds(bounds, X)).eval()
+    bounds = torch.stack([X.amin(0), X.amax(0)]) if bounds is None else _checked_bounds(bounds, X)
+    inputs = Normalize(num_inputs, bounds=bounds).eval()
     outcomes = Standardize(num_outputs)
     targets, _ = outcomes(Y)
     outcomes.eval()
@@ -155,15 +156,11 @@ def fit_surrogate(
     )
 
 
-def _bounds(X: Tensor) -> Tensor:
-    return torch.stack([X.amin(0), X.amax(0)])
-
-
 def _checked_bounds(bounds: Tensor, X: Tensor) -> Tensor:
     """The bounds in the dtype of X, after checks."""
     expected = (2, X.shape[1])
     if _checks.tensor("bounds", bounds).shape != expected:
         raise ValueError(f"`bounds` must have shape {expected}, got {_checks.shape(bounds)}.")
     if not bool((bounds[0] < bounds[1]).all()):
-        raise ValueError("`bounds` must hold the lowest value of each input, and below it the highest.")
+        raise ValueError("`bounds` must have the lowest values in its first row, and larger ones in its second row.")
     return bounds.to(X)

@@ -41,8 +41,8 @@ class Surrogate(EnsembleModel):
     .. math:: \alpha(X) = \frac1S \sum_s a\big(f_{w_s}(X)\big).
 
     The values are means of the targets given the weights, without noise. ``posterior(X, observation_noise=True)`` adds
-    to each draw a noise of its own, which is also the same at every call. Inputs have the model's dtype; BoTorch
-    advises double precision.
+    noise to each draw, which is also the same at every call. Inputs have the model's dtype; BoTorch advises double
+    precision.
 
     The model and its draws are copied, so that a later fit does not change them. New observations need a new fit:
     :meth:`condition_on_observations` and `fantasize` raise an error.
@@ -211,7 +211,7 @@ class Surrogate(EnsembleModel):
         shape = (self._num_draws, *X.shape[:-1], self._num_outputs)
         if not X.numel():  # BoTorch asks for no points where no point can improve
             return X.new_empty(shape).movedim(0, -3)
-        draws = self._draws()
+        draws = {name: self.get_buffer(buffer) for name, buffer in self._names.items()}
         rows = X.reshape(-1, X.shape[-1])  # (N, d)
         observation = self.model.observe(self._outputs(draws, rows), draws)
         values, expected = observation.mean, (self._num_draws, len(rows), self._num_outputs)
@@ -225,26 +225,20 @@ class Surrogate(EnsembleModel):
             values = values + observation.stddev.reshape(shape) * self._noise(values)
         return values.movedim(0, -3)
 
-    def _draws(self) -> dict[str, Tensor]:
-        """The draws of all latent variables, ``{site: shape (S, *event)}``."""
-        return {name: self.get_buffer(buffer) for name, buffer in self._names.items()}
-
     def _outputs(self, draws: dict[str, Tensor], rows: Tensor) -> Tensor:
-        """Outputs of the network for all draws, shape (S, N, out)."""
+        """Outputs of the network for all draws, shape (S, N, out); raises if they are random."""
         check_input(rows, self.model.like)
         weights = {path: draws[name] for name, paths in self._paths.items() for path in paths}
         if self._run is None:
-            self._run = self._fast_run({path: value[:2] for path, value in weights.items()}, rows[:2].detach())
+            few = {path: value[:2] for path, value in weights.items()}, rows[:2].detach()
+            run = batched(self.model.network, *few)
+            if not torch.equal(run(*few), run(*few)):
+                raise ValueError(
+                    "the network must give the same output at every call, but it draws random numbers; remove "
+                    "MCDropout."
+                )
+            self._run = run
         return self._run(weights, rows)
-
-    def _fast_run(self, weights: dict[str, Tensor], rows: Tensor) -> BatchedNetwork:
-        """The fastest way to run the network for many draws, after a check that it is no random function."""
-        run = batched(self.model.network, weights, rows)
-        if not torch.equal(run(weights, rows), run(weights, rows)):
-            raise ValueError(
-                "the network must give the same output at every call, but it draws random numbers; remove MCDropout."
-            )
-        return run
 
     def _noise(self, values: Tensor) -> Tensor:
         """Standard normal noise of each draw, the same for all batches of points, shape (S, ..., q, m).

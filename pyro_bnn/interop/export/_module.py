@@ -56,7 +56,7 @@ class PredictiveModule(nn.Module):
         model: Its model.
         x: Example inputs, shape (N, ...), as for `predict`; two or more typical rows. Results are checked on them.
         num_draws: Number of weight draws, K, at least 2; by default 100, or all draws of a posterior that stores fewer.
-            Memory takes K numbers for each weight.
+            The module stores K numbers for each weight.
         seed: Seed of the draws; None draws a seed.
 
     Raises:
@@ -258,8 +258,7 @@ def _replace(net: nn.Module, path: str, value: Tensor) -> None:
     """Put a tensor in the place of a parameter or buffer."""
     owner, _, name = path.rpartition(".")
     layer = net.get_submodule(owner)
-    is_parameter = name in layer._parameters
-    if is_parameter:
+    if name in layer._parameters:
         layer._parameters[name] = nn.Parameter(value, requires_grad=False)
     else:
         layer._buffers[name] = value

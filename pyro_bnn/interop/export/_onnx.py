@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.extras import optional
@@ -77,7 +76,7 @@ def export_onnx(
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         optional(package, package, "onnx")
-    if _version(torch.__version__) < OLDEST_TORCH:
+    if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_TORCH:
         raise ValueError(
             f"the export to ONNX needs torch {'.'.join(map(str, OLDEST_TORCH))} or later, got {torch.__version__}; "
             "update torch, or use `torch.export` with a `PredictiveModule`."
@@ -167,26 +166,16 @@ def _require_agreement(
             }
             found = dict(zip(names, map(torch.from_numpy, session.run(None, feed)), strict=True))
             prediction = predict(model, posterior, given, num_samples=module.num_draws, seed=module.seed)
-            _require_close(found, answers(prediction), len(rows), model.dtype)
+            difference = largest_difference(found, answers(prediction))
+            if not difference <= tolerance(model.dtype):
+                raise ValueError(
+                    f"the results of onnxruntime must be those of `predict`, but differ by {difference:.2g} for "
+                    f"{len(rows)} rows; export a `PredictiveModule` by `torch.export` instead."
+                )
+    except ValueError:
+        raise
     except Exception as error:
-        if isinstance(error, ValueError):
-            raise
         raise ValueError(
             f"onnxruntime cannot run this network in {model.dtype} ({str(error).splitlines()[0][:200]}); use "
             "`model.float()`, or export a `PredictiveModule` by `torch.export`."
         ) from error
-
-
-def _require_close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], rows: int, dtype: torch.dtype) -> None:
-    difference = largest_difference(found, expected)
-    if not difference <= tolerance(dtype):
-        raise ValueError(
-            f"the results of onnxruntime must be those of `predict`, but differ by {difference:.2g} for {rows} rows; "
-            "export a `PredictiveModule` by `torch.export` instead."
-        )
-
-
-def _version(text: str) -> tuple[int, int]:
-    """Major and minor version."""
-    major, minor = re.findall(r"\d+", text)[:2]
-    return int(major), int(minor)

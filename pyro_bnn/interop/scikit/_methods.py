@@ -158,17 +158,11 @@ def ensemble(task: Task) -> Fitted:
     return Fitted(members[0].model, EnsemblePosterior([member.posterior for member in members]), most)
 
 
-def laplace(task: Task) -> Fitted:
-    """A Gaussian around a point estimate; its predictions use the network linearised in its weights."""
-    return _laplace(task, "full")
+def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fitted:
+    """A Gaussian around a point estimate; its predictions use the network linearised in its weights.
 
-
-def kronecker(task: Task) -> Fitted:
-    """As `laplace`, over all weights, with a Kronecker product as the covariance of each layer."""
-    return _laplace(task, "kronecker")
-
-
-def _laplace(task: Task, structure: Literal["full", "kronecker"]) -> Fitted:
+    With "kronecker" it is over all weights, and the covariance of each layer is a Kronecker product.
+    """
     model = task.make_model(task.seed)
     if isinstance(model.likelihood, MixtureDensityLikelihood):
         raise ValueError(
@@ -300,11 +294,10 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
     "nuts": nuts,
     "mclmc": mclmc,
     "laplace": laplace,
-    "kronecker": kronecker,
+    "kronecker": functools.partial(laplace, structure="kronecker"),
     "swag": swag,
     "ensemble": ensemble,
 }
-"""The methods by name."""
 
 PARTIAL = {"auto": svi, "svi": svi, "natural": natural}
 """The methods of `partial_fit`, by name: they have a Gaussian for each weight, which is the prior of the next part."""

@@ -10,11 +10,11 @@ References:
 from ...inference.checkpoint import load_calibration
 from ...inference.posterior import Calibration
 from ._adaptive import AdaptiveIntervals
-from ._held_out import set_aside as set_aside
 from ._intervals import ConformalIntervals
 from ._intervals import IntervalScore as IntervalScore
-from ._quantile import fewest_rows as fewest_rows
-from ._quantile import rank_of as rank_of
+from ._rows import fewest_rows as fewest_rows
+from ._rows import rank_of as rank_of
+from ._rows import set_aside as set_aside
 from ._scaling import SpreadFactor, Temperature
 from ._sets import ConformalSets
 

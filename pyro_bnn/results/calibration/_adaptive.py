@@ -11,7 +11,7 @@ from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ...inference.posterior import Calibration
 from ...scores.uncertainty import RegressionPrediction
-from ._kinds import deviations
+from ._rows import deviations
 
 
 @dataclass
@@ -120,8 +120,7 @@ class AdaptiveIntervals(Calibration):
 
     def to_record(self) -> dict[str, Any]:
         """The state after the last row; see :meth:`Calibration.to_record`."""
-        found: dict[str, Any] = plain(self._own)
-        return found
+        return dict(plain(self._own))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> "AdaptiveIntervals":

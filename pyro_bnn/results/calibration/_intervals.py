@@ -11,8 +11,7 @@ from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ...inference.posterior import Calibration
 from ...scores.uncertainty import RegressionPrediction
-from ._kinds import check_scores, deviations, require_numbers
-from ._quantile import conformal_quantile
+from ._rows import check_scores, conformal_quantile, deviations, require_numbers
 
 IntervalScore = Literal["absolute", "scaled", "quantile"]
 INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
@@ -20,7 +19,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, shape ``(n, *O)``; not those of ``"quantile"``, which depend on the level."""
+    """The scores of the calibration rows, shape ``(n, *O)``, except for ``"quantile"``, whose scores need the level."""
 
     score: str
     is_count: bool
@@ -35,7 +34,7 @@ class IntervalRecord:
 class ConformalIntervals(Calibration):
     r"""Intervals that contain a new target with at least a given probability (split conformal prediction).
 
-    With calibration rows :math:`(x_i, y_i)`, and a score :math:`s(x, y)` that is larger the less a target fits its
+    With calibration rows :math:`(x_i, y_i)`, and a score :math:`s(x, y)` that is large if a target does not fit its
     prediction, the interval of a new row is
 
     .. math:: \{y : s(x, y) \le \hat q\}, \qquad \hat q = s_{(\lceil (n + 1) \ell \rceil)},
@@ -53,8 +52,8 @@ class ConformalIntervals(Calibration):
             prediction is uncertain. ``"quantile"`` uses :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`
             with the predictive quantiles, which needs `keep_draws`: it keeps the asymmetry of the prediction, and
             cannot be saved.
-        is_count: Whether targets are counts. The ends are then whole numbers of at least 0, and the same counts are
-            inside.
+        is_count: Whether targets are counts. The ends are then rounded to whole numbers of at least 0, which
+            changes no count inside.
 
     Raises:
         ValueError: If the score is unknown, or the targets do not fit the prediction.
@@ -152,8 +151,7 @@ class ConformalIntervals(Calibration):
                 'intervals of the score "quantile" need all draws of the calibration rows, which a file does not hold; '
                 'choose score="scaled" or "absolute".'
             )
-        found: dict[str, Any] = plain(self._own)
-        return found
+        return dict(plain(self._own))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> "ConformalIntervals":

@@ -13,7 +13,7 @@ from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ...inference.posterior import Calibration
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
-from ._kinds import deviations, prediction_labels, require_classes
+from ._rows import deviations, prediction_labels, require_classes
 
 LOWEST, HIGHEST = 0.02, 50.0
 """Heuristic: range of the temperatures that are searched."""
@@ -69,8 +69,7 @@ class Temperature(Calibration):
 
     def to_record(self) -> dict[str, Any]:
         """See :meth:`Calibration.to_record`."""
-        found: dict[str, Any] = plain(self)
-        return found
+        return dict(plain(self))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> "Temperature":
@@ -118,8 +117,7 @@ class SpreadFactor(Calibration):
 
     def to_record(self) -> dict[str, Any]:
         """See :meth:`Calibration.to_record`."""
-        found: dict[str, Any] = plain(self)
-        return found
+        return dict(plain(self))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> "SpreadFactor":

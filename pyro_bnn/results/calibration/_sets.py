@@ -12,11 +12,10 @@ from ..._core.records import plain, record
 from ..._core.scope import seeded
 from ...inference.posterior import Calibration
 from ...scores.uncertainty import ClassificationPrediction
-from ._kinds import check_scores, prediction_labels, require_classes
-from ._quantile import conformal_quantile
+from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
 
 MIXING = 1e7
-"""Scale of the factors that turn the probabilities of a row into its U: the digits after the point look random."""
+"""Scale of the random factors of a row's probabilities. The fractional part of their weighted sum is the row's U."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +66,13 @@ class ConformalSets(Calibration):
     r"""Sets of classes that contain the label of a new row with at least a given probability.
 
     With classes in the order of their predicted probabilities, :math:`p_{(1)} \ge p_{(2)} \ge \dots`, the score of the
-    r-th is
+    r-th class is
 
     .. math:: s_r = \sum_{k < r} p_{(k)} + U p_{(r)} + \lambda \max(r - r_0, 0),
 
     and a set has the classes whose scores do not exceed the conformal quantile of the labels' scores on the calibration
-    rows; see :class:`ConformalIntervals`. U is 1, or uniform between 0 and 1. With a penalty of 0 this is APS, with
-    one above 0 RAPS, whose sets are smaller where there are many improbable classes.
+    rows; see :class:`ConformalIntervals`. U is 1, or uniform between 0 and 1. With a penalty of 0 this is APS; with a
+    larger one it is RAPS, whose sets are smaller if there are many improbable classes.
 
     Args:
         prediction: Prediction of the calibration rows, which took no part in the fit.
@@ -140,8 +139,7 @@ class ConformalSets(Calibration):
 
     def to_record(self) -> dict[str, Any]:
         """The scores; see :meth:`Calibration.to_record`."""
-        found: dict[str, Any] = plain(self._own)
-        return found
+        return dict(plain(self._own))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> "ConformalSets":

@@ -13,7 +13,7 @@ from ...inference.guides import GuidePosterior
 from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
-from ..prediction import predict, require_model
+from ..prediction import new_seed, predict, require_model
 from ._result import Comparison, Scores
 from ._summary import NUM_GROUPS, summarise
 
@@ -71,7 +71,6 @@ def compare(
     require_model(model)
     like = model.like if isinstance(model, BayesianModel) else None
     x, y = as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
-    seed = None if seed is None else _checks.seed(seed)
     _checks.kind("posteriors", posteriors, Mapping, 'a dict of posteriors by name, such as {"NUTS": a, "guide": b}')
     for name in posteriors:
         _checks.kind("posteriors", name, str, "a dict whose keys are names, as text")
@@ -82,7 +81,7 @@ def compare(
     for name, (_, posterior) in entries.items():
         if posterior.num_stored is not None:
             _checks.at_least(f"the number of draws that {name!r} stores", posterior.num_stored, 2 * NUM_GROUPS)
-    seed = int(torch.randint(2**62, ())) if seed is None else seed
+    seed = new_seed(seed)
     seeds = torch.randint(2**62, (len(entries),), generator=torch.Generator().manual_seed(seed)).tolist()
     named_site: Any = {} if site is None else {"site": site}
     predictions: dict[str, Prediction] = {

@@ -1,7 +1,6 @@
 """Prediction by a user's Pyro model: its observed site, or its return value, over draws of its latent variables."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -128,7 +127,7 @@ def _sum_of(
                 f"`y` needs an observed site, whose density is evaluated, but the return value is predicted; name one "
                 f"of {observed} as `site`, or leave `y` out."
             )
-        return _Values(site, keep=keep)
+        return _Sum(site, _Values(), lambda node: node["value"], keep=keep)
     distribution = nodes[site]["fn"]
     if distribution.shape()[:1] != (rows,):
         raise ValueError(
@@ -136,7 +135,9 @@ def _sum_of(
         )
     y = None if y is None else _checked_targets(site, nodes[site], y)
     accumulator = _accumulator_of(unwrap(distribution))
-    return _Drawn(site, y, keep=keep) if accumulator is None else _Observed(site, y, accumulator, keep=keep)
+    if accumulator is None:
+        return _Sum(site, _Values(), _drawn, y, keep=keep)
+    return _Sum(site, accumulator, lambda node: unwrap(node["fn"]), y, keep=keep)
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
@@ -181,7 +182,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless the return value can be predicted; `observed` are those of the `sites` that could be instead."""
+    """Raise unless the return value can be predicted; `observed` are the sites that could be predicted instead."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
@@ -221,19 +222,25 @@ def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
 # --- sums over draws --------------------------------------------------------------------------------------------------
 
 
-class _Sum(ABC):
-    """A running sum over draws of the predictions at one site of a model."""
+class _Sum:
+    """A running sum over draws of the predictions at one site of a model; `part` is what is added of its node."""
 
-    def __init__(self, site: str, y: Tensor | None = None, *, keep: bool) -> None:
-        self._site, self._y, self._keep = site, y, keep
-        self._count = 0
+    def __init__(
+        self,
+        site: str,
+        accumulator: "Accumulator | _Values",
+        part: Callable[[Any], Any],
+        y: Tensor | None = None,
+        *,
+        keep: bool,
+    ) -> None:
+        self._site, self._accumulator, self._part, self._y, self._keep = site, accumulator, part, y, keep
         self._log_density: Tensor | None = None
 
     def add(self, nodes: Mapping[str, Any]) -> None:
         """Add a call of the model."""
         node = nodes[self._site]
-        self._add(node)
-        self._count += 1
+        self._accumulator.add(self._part(node), keep=self._keep)
         if self._y is not None:
             log_prob = node["fn"].log_prob(self._y).reshape(len(self._y), -1).sum(-1)  # (N,)
             previous = self._log_density
@@ -241,52 +248,31 @@ class _Sum(ABC):
 
     def prediction(self) -> Prediction:
         """The prediction from all draws."""
-        density = None if self._log_density is None else self._log_density - math.log(self._count)
-        return replace(self._mean(density), targets=self._y)
-
-    @abstractmethod
-    def _add(self, node: Any) -> None: ...
-
-    @abstractmethod
-    def _mean(self, log_density: Tensor | None) -> Prediction: ...
+        density = self._log_density
+        density = None if density is None else density - math.log(self._accumulator.num_samples)
+        return replace(self._accumulator.prediction(density), targets=self._y)
 
 
-class _Observed(_Sum):
-    """A running sum of the distributions of an observed site."""
+class _Values:
+    """Running moments of values, with the methods of an accumulator of distributions."""
 
-    def __init__(self, site: str, y: Tensor | None, accumulator: Accumulator, *, keep: bool) -> None:
-        super().__init__(site, y, keep=keep)
-        self._accumulator = accumulator
-
-    def _add(self, node: Any) -> None:
-        self._accumulator.add(unwrap(node["fn"]), keep=self._keep)
-
-    def _mean(self, log_density: Tensor | None) -> Prediction:
-        return self._accumulator.prediction(log_density)
-
-
-class _Values(_Sum):
-    """A running sum of the return values of a model."""
-
-    def __init__(self, site: str, y: Tensor | None = None, *, keep: bool) -> None:
-        super().__init__(site, y, keep=keep)
+    def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()
 
-    def _add(self, node: Any) -> None:
-        value = self._value(node).detach()
+    @property
+    def num_samples(self) -> int:
+        return self._moments.count
+
+    def add(self, value: Tensor, *, keep: bool) -> None:
         self._dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
-        self._moments.add(value.double()[None])
-        if self._keep:
-            self._kept.append(value.to(self._dtype))
+        self._moments.add(value.detach().double()[None])
+        if keep:
+            self._kept.append(value.detach().to(self._dtype))
 
-    def _value(self, node: Any) -> Tensor:
-        value: Tensor = node["value"]
-        return value
-
-    def _mean(self, log_density: Tensor | None) -> Prediction:
+    def prediction(self, log_density: Tensor | None) -> Prediction:
         variance = self._moments.variance
         return ValuePrediction(
-            num_samples=self._count,
+            num_samples=self.num_samples,
             log_density=log_density,
             mean=self._moments.mean.to(self._dtype),
             variance_of_values=None if variance is None else variance.to(self._dtype),
@@ -294,9 +280,7 @@ class _Values(_Sum):
         )
 
 
-class _Drawn(_Values):
-    """A running sum of observations, one drawn for each draw of the latent variables."""
-
-    def _value(self, node: Any) -> Tensor:
-        value: Tensor = node["fn"].sample() if node["is_observed"] else node["value"]
-        return value
+def _drawn(node: Any) -> Tensor:
+    """An observation, drawn for this draw of the latent variables."""
+    value: Tensor = node["fn"].sample() if node["is_observed"] else node["value"]
+    return value

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
-from ..prediction import predict, predict_point
+from ..prediction import new_seed, predict, predict_point
 from ._prune import Gaussians, Per, count, decibel, mean_field, prune, signal_to_noise
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0)
@@ -129,7 +129,7 @@ def snr_report(
         raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
     _checks.rows("x", x)
     _checks.rows("y", y)
-    seed = int(torch.randint(2**62, ())) if seed is None else seed
+    seed = new_seed(seed)
     rows = []
     for fraction in fractions:
         posterior = prune(guide, fraction=fraction, per=per, where=where)

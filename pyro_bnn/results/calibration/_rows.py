@@ -1,10 +1,32 @@
-"""Checks of predictions and of their targets."""
+"""Calibration rows: their choice, checks of their predictions and targets, and the quantile of their scores."""
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
+
+
+def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Indices of the rows to fit, and of the rows that calibrate, chosen at random; both in ascending order.
+
+    Args:
+        name: Name of the argument `share`, for messages.
+        num_rows: Number of rows.
+        share: Share of the rows that calibrate, strictly between 0 and 1.
+        seed: Seed of the choice.
+
+    Raises:
+        ValueError: If the share leaves fewer than one row to calibrate, or than two to fit.
+    """
+    count = round(_checks.between_zero_and_one(name, share) * num_rows)
+    if not 1 <= count <= num_rows - 2:
+        raise ValueError(f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows.")
+    order = np.random.default_rng(seed).permutation(num_rows)
+    return sorted(order[count:].tolist()), sorted(order[:count].tolist())
 
 
 def require_numbers(prediction: RegressionPrediction) -> None:
@@ -56,3 +78,43 @@ def check_scores(scores: Tensor) -> None:
         )
     if not bool(torch.isfinite(scores).all()):
         raise ValueError("the scores of the calibration rows must be finite, got NaN or infinity; correct the targets.")
+
+
+def rank_of(level: float, num_rows: int) -> int:
+    r"""The rank among the scores of n calibration rows that bounds a new score: :math:`\lceil (n + 1) \ell \rceil`.
+
+    If all scores differ, a new score is at most the score of this rank with a probability of the rank divided by n + 1.
+
+    Args:
+        level: Probability :math:`\ell`, strictly between 0 and 1.
+        num_rows: Number of calibration rows, n.
+
+    Raises:
+        ValueError: If there are fewer than `level` / (1 - `level`) rows: any finite value would be too small.
+    """
+    level = _checks.between_zero_and_one("level", level)
+    rank = max(math.ceil((num_rows + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10
+    if rank > num_rows:
+        raise ValueError(
+            f"`level` {level} needs at least {fewest_rows(level)} calibration rows, got {num_rows}; use more rows or a "
+            "lower level."
+        )
+    return rank
+
+
+def fewest_rows(level: float) -> int:
+    """The smallest number of calibration rows with which a level is possible."""
+    return math.ceil(level / (1 - level) - 1e-9)
+
+
+def conformal_quantile(scores: Tensor, level: float) -> Tensor:
+    """The smallest value that at least (n + 1) `level` of n scores do not exceed; see :func:`rank_of`.
+
+    Args:
+        scores: Scores, shape ``(n, *O)``.
+        level: Probability, strictly between 0 and 1.
+
+    Returns:
+        The value, shape ``(*O)``.
+    """
+    return scores.sort(0).values[rank_of(level, len(scores)) - 1]
