@@ -1,7 +1,6 @@
 """What the methods of `benchmarks.methods` share: networks with budgets, the problem, and deterministic networks."""
 
 import functools
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.app import specs
 
-from ._results import write_json
+from ._results import read_record, write_json
 
 
 @dataclass(frozen=True)
@@ -188,21 +187,14 @@ class Points:
         how = f"prior-{setting.prior_scale}-lr-{setting.lr}"
         name = f"{problem.network.name}-point-{how}-data-{len(problem.x)}-seed-{seed}"
         path, note = self._folder / f"{name}.pt", self._folder / f"{name}.json"
-        task = {
-            "prior_scale": setting.prior_scale,
-            "lr": setting.lr,
-            "num_data": len(problem.x),
-            **asdict(problem.network),
-        }
+        settings = {"prior_scale": setting.prior_scale, "lr": setting.lr, "num_data": len(problem.x)}
+        record = read_record(note, settings | asdict(problem.network))
         if note.exists():
-            record = json.loads(note.read_text())
-            if record["task"] != task:
-                raise ValueError(f"{note} was made with other settings; choose another --out, or delete it.")
             model = problem.model(pb.NormalPrior(setting.prior_scale or 1.0), seed=seed)
             loaded = pb.load_posterior(path, model, guide=pb.DeltaGuide(model))
             return Fit(model, loaded, 1, record["cpu_seconds"])
         model, posterior = fit_point(problem, setting, seed)
         seconds = time.process_time() - begin
         pb.save_posterior(posterior, path, model)
-        write_json(note, {"task": task, "cpu_seconds": seconds})
+        write_json(note, {**record, "cpu_seconds": seconds})
         return Fit(model, posterior, 1, seconds)

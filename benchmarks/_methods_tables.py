@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.ticker import ScalarFormatter
 
@@ -11,7 +10,7 @@ from pyro_bnn import plotting
 
 from ._methods_list import METHODS
 from ._methods_scores import STRENGTHS
-from ._results import Row, cell_of, mean_and_error
+from ._results import Row, cell_of, head_of, line_of, mean_and_error
 
 Value = Callable[[Row], float | None]
 
@@ -35,8 +34,7 @@ def report(rows: Sequence[Row], searched: Sequence[Row]) -> str:
 
 
 def cell(rows: Sequence[Row], value: Value, digits: int) -> str:
-    values = [found for found in map(value, rows) if found is not None]
-    return cell_of(values, digits)
+    return cell_of([found for found in map(value, rows) if found is not None], digits)
 
 
 TITLES = {
@@ -87,11 +85,11 @@ def scores(rows: Sequence[Row]) -> str:
         "training": (relative_cost(rows), 2),
         "prediction, s": (of_score("predict_seconds"), 1),
     }
-    lines = [f"| method | seeds | {' | '.join(columns)} | draws |", "|---|---|" + "--:|" * (len(columns) + 1)]
+    lines = head_of(["method", "seeds", *columns, "draws"], 2)
     for name, some in by_method(rows).items():
         seeds = ", ".join(str(row["seed"]) for row in some)
         cells = [cell(some, value, digits) for value, digits in columns.values()]
-        lines.append(f"| {' | '.join([name, seeds, *cells, str(some[0]['scores']['num_draws'])])} |")
+        lines.append(line_of([name, seeds, *cells, str(some[0]["scores"]["num_draws"])]))
     return "\n".join(lines)
 
 
@@ -106,21 +104,16 @@ def corrupted(rows: Sequence[Row], title: str, column: tuple[str, float, int]) -
 
         return value
 
-    head = " | ".join(f"strength {strength}" for strength in STRENGTHS)
-    lines = [f"{title}, mean over noise, blur and contrast:\n", f"| method | {head} |", "|---" + "|--:" * 5 + "|"]
+    head = head_of(["method", *(f"strength {strength}" for strength in STRENGTHS)])
+    lines = [f"{title}, mean over noise, blur and contrast:\n", *head]
     for name, some in by_method(rows).items():
-        lines.append(f"| {' | '.join([name, *(cell(some, at(strength), digits) for strength in STRENGTHS)])} |")
+        lines.append(line_of([name, *(cell(some, at(strength), digits) for strength in STRENGTHS)]))
     return "\n".join(lines)
 
 
 def search(rows: Sequence[Row]) -> str:
     """The settings that were tried on validation images; the smallest NLL of each method is bold."""
-    titles = " | ".join(QUALITY)
-    lines = [
-        "Settings on 10,000 training images set aside:\n",
-        f"| method | setting | {titles} |",
-        "|---|---|--:|--:|--:|",
-    ]
+    lines = ["Settings on 10,000 training images set aside:\n", *head_of(["method", "setting", *QUALITY], 2)]
     for name, some in by_method(rows).items():
         best = min(row["scores"]["nll"] for row in some)
         for row in some:
@@ -128,7 +121,7 @@ def search(rows: Sequence[Row]) -> str:
             cells = [f"{factor * row['scores'][key]:.{digits}f}" for key, factor, digits in QUALITY.values()]
             if row["scores"]["nll"] == best:
                 cells[1] = f"**{cells[1]}**"
-            lines.append(f"| {' | '.join([name, said, *cells])} |")
+            lines.append(line_of([name, said, *cells]))
     return "\n".join(lines)
 
 
@@ -150,12 +143,6 @@ def picture(rows: Sequence[Row], path: Path) -> None:
                     mean_and_error([float(f(row) or 0) for row in some]) for f in (cost, value)
                 )
                 again, place = divmod(index, len(plotting.PALETTE))
-                face = "white" if again else None  # another method has the same colour
-                look: dict[str, Any] = {
-                    "color": plotting.PALETTE[place],
-                    "marker": "os^Dv<>PXh"[index % 10],
-                    "mfc": face,
-                }
                 ax.errorbar(
                     x,
                     y,
@@ -163,10 +150,12 @@ def picture(rows: Sequence[Row], path: Path) -> None:
                     yerr=y_error,
                     linestyle="none",
                     label=name,
+                    color=plotting.PALETTE[place],
+                    marker="os^Dv<>PXh"[index % 10],
+                    mfc="white" if again else None,  # another method has the same colour
                     ms=6,
                     elinewidth=1,
                     capsize=0,
-                    **look,
                 )
             ax.set(xscale="log", xlabel="training time / that of one network", ylabel=label)
             ax.xaxis.set_major_formatter(ScalarFormatter())

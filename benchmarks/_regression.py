@@ -1,7 +1,6 @@
 """What all methods of `uci` share: one split of a data set in standardised units, the scores, and the network."""
 
 import math
-import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,6 +15,8 @@ from pyro_bnn import nets
 from pyro_bnn.data import Regression
 from pyro_bnn.inference.mcmc import Convergence, convergence
 from pyro_bnn.inference.svi import NonFiniteError
+
+from ._results import processor_seconds
 
 NUM_HIDDEN = 50
 NOISE = dist.LogNormal(-2.0, 1.0)
@@ -205,7 +206,6 @@ class NetworkMethod(Method):
         """The posterior from the problem's training part."""
 
     def evaluate(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Score:
-        """See :meth:`Method.evaluate`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the row has the status
             fit = self.fit(problem, setting, budget, seed)
@@ -235,8 +235,3 @@ def timed(method: Method, problem: Problem, setting: Setting, budget: Budget, se
     if result is not None and not math.isfinite(result.log_likelihood + result.rmse):
         result = None
     return result, round(processor_seconds() - begin, 2)
-
-
-def processor_seconds() -> float:
-    """Processor seconds of this process and of the programs that it has started, such as a compiler."""
-    return sum(os.times()[:4])

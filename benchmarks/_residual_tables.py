@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ._residual_scores import CORRUPTIONS, STRENGTHS
-from ._results import cell_of
+from ._results import cell_of, head_of, line_of
 
 Record = dict[str, Any]
 
@@ -15,9 +15,9 @@ AUROC = ("auroc_entropy", "auroc_mutual_information")
 
 def show(records: Sequence[Record]) -> str:
     """Means over the seeds with standard errors, by method: scores, corrupted images, batch norm."""
-    groups = {record["task"]["method"]: [] for record in records}
+    groups: dict[str, list[Record]] = {}
     for record in records:
-        groups[record["task"]["method"]].append(record)
+        groups.setdefault(record["task"]["method"], []).append(record)
     return "\n\n".join(table for table in (_main(groups), _corrupted(groups), _batch_norm(groups)) if table)
 
 
@@ -77,5 +77,4 @@ def _batch_norm(groups: dict[str, list[Record]]) -> str:
 
 
 def _table(first: str, names: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> str:
-    lines = [f"| {' | '.join((first, *names))} |", "|---|" + "--:|" * len(names)]
-    return "\n".join([*lines, *(f"| {' | '.join((name, *cells))} |" for name, cells in rows)])
+    return "\n".join([*head_of([first, *names]), *(line_of([name, *cells]) for name, cells in rows)])

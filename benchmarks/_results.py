@@ -1,12 +1,19 @@
-"""Results as lines of JSON, to which a resumed run adds, and cells of tables."""
+"""Results as JSON, to which a resumed run adds, tables and pictures."""
 
 import json
 import math
+import os
+import platform
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from matplotlib.axes import Axes
+from PIL import Image
+
+from pyro_bnn import plotting
 from pyro_bnn._core.files import write_atomically
 
 Row = dict[str, Any]
@@ -38,6 +45,34 @@ def write_json(path: Path, value: object) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
+def read_record(path: Path, task: Row) -> Row:
+    """The record of a task in a file, or a new one; a `ValueError` if the file is of another task."""
+    record: Row = json.loads(path.read_text()) if path.exists() else {"task": task}
+    if record["task"] != task:
+        raise ValueError(f"{path} was made with other settings; choose another --out, or delete it.")
+    return record
+
+
+def machine(device: str = "cpu") -> str:
+    """Version of torch, threads, and the kind of processor or GPU."""
+    gpu = f", {torch.cuda.get_device_name()}" if device.startswith("cuda") else ""
+    threads = f"{torch.get_num_threads()} thread(s) on {os.cpu_count()} cores"
+    return f"torch {torch.__version__}, {threads}, {platform.machine()}{gpu}"
+
+
+def processor_seconds() -> float:
+    """Processor seconds of this process and of the programs that it has started, such as a compiler."""
+    return sum(os.times()[:4])
+
+
+def save_small(ax: Axes, path: Path, num_colors: int = 32) -> None:
+    """Write a picture in few colours, which makes the file a third of the size."""
+    plotting.save(ax, path)
+    with Image.open(path) as drawn:
+        small = drawn.convert("RGB").quantize(num_colors, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and its standard error; None for the error of a single value."""
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
@@ -57,3 +92,8 @@ def cell_of(values: Sequence[float], digits: int) -> str:
 def line_of(cells: Sequence[str]) -> str:
     """A line of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
+
+
+def head_of(titles: Sequence[str], num_names: int = 1) -> list[str]:
+    """The first two lines of a table in Markdown, with columns of names before those of numbers."""
+    return [line_of(titles), "|---" * num_names + "|--:" * (len(titles) - num_names) + "|"]

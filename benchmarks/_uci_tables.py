@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pyro_bnn.data import UCI_SETS
 
 from ._regression import Method, Setting
-from ._results import by_cell, cell_of, line_of, with_error
+from ._results import by_cell, cell_of, head_of, line_of, with_error
 
 Row = Mapping[str, object]
 
@@ -161,8 +161,7 @@ def in_words(setting: Setting, grid: Sequence[Setting]) -> str:
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
-    head = ["method", *NAMES]
-    return "\n".join([line_of(head), "|---" + "|--:" * len(NAMES) + "|", *map(line_of, lines)])
+    return "\n".join([*head_of(["method", *NAMES]), *map(line_of, lines)])
 
 
 def digits(name: str) -> int:

@@ -28,7 +28,6 @@ class Gaussian(Method):
         """Means and standard deviations at the test inputs, shape (M,) each, and the noise scale."""
 
     def evaluate(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Score:
-        """See :meth:`Method.evaluate`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # if a hyperparameter reaches a bound
             mean, scale, noise = self.predict(problem, seed)
@@ -48,7 +47,6 @@ class GaussianProcess(Gaussian):
     name = "Gaussian process"
 
     def predict(self, problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-        """See :meth:`Gaussian.predict`."""
         rows = torch.randperm(len(problem.x), generator=torch.Generator().manual_seed(seed))[:MOST_ROWS]
         lengths = RBF(np.ones(problem.x.shape[1]), (1e-2, 1e3))
         kernel = ConstantKernel(1.0, (1e-3, 1e4)) * lengths + WhiteKernel(0.1, (1e-6, 10.0))
@@ -64,7 +62,6 @@ class Ridge(Gaussian):
     name = "Bayesian ridge"
 
     def predict(self, problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-        """See :meth:`Gaussian.predict`."""
         model = BayesianRidge().fit(problem.x.numpy(), problem.y.numpy().ravel())
         mean, scale = model.predict(problem.x_test.numpy(), return_std=True)
         return mean, scale, float(model.alpha_) ** -0.5
@@ -82,7 +79,6 @@ class Defaults(Method):
         self.name, self._method = name, method
 
     def evaluate(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Score:
-        """See :meth:`Method.evaluate`."""
         max_iter = None if budget.steps >= Budget().steps else budget.steps
         regressor = BNNRegressor(method=self._method, random_state=seed, max_iter=max_iter)
         with warnings.catch_warnings():

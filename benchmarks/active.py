@@ -22,7 +22,7 @@ import pyro_bnn as pb
 from pyro_bnn import acquisition, plotting
 from pyro_bnn.data import Images, load_images
 
-from ._results import Row, add_row, line_of, mean_and_error, read_rows, with_error
+from ._results import Row, add_row, cell_of, head_of, line_of, mean_and_error, read_rows, with_error
 
 START_PER_CLASS, STEP = 2, 10
 NUM_POOL, NUM_TARGETS, NUM_DRAWS = 5000, 100, 100
@@ -170,14 +170,14 @@ def in_common(of_seeds: dict[int, dict[int, float]]) -> dict[int, list[float]]:
 def table(rows: Sequence[Row], at: Sequence[int]) -> Iterator[str]:
     """Numbers of images to reach an error, and test errors at some numbers of images, a line for each method."""
     targets = [f"images to {error:.0%} error" for error in ERRORS]
-    yield line_of(["method", "seeds", *targets, *(f"error at {count}, %" for count in at), "Gal et al. (2017)"])
-    yield "|---|" + "--:|" * (2 + len(targets) + len(at))
+    errors_at = [f"error at {count}, %" for count in at]
+    yield from head_of(["method", "seeds", *targets, *errors_at, "Gal et al. (2017)"])
     for method in METHODS:
         if not (of_seeds := curves(rows, method)):
             continue
         common = in_common(of_seeds)
         errors = [[100 * error for error in common.get(count, [])] for count in at]
-        cells = [with_error(*mean_and_error(some), 1) if some else "" for some in errors]
+        cells = [cell_of(some, 1) for some in errors]
         published = ", ".join(map(str, PUBLISHED.get(method, ())))
         yield line_of([method, str(len(of_seeds)), *(reached(of_seeds, error) for error in ERRORS), *cells, published])
 

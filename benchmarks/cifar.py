@@ -7,9 +7,6 @@ run can be resumed, and the tables are written after every network.
 
 import argparse
 import ast
-import json
-import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,7 +20,7 @@ from pyro_bnn.inference.history import History
 
 from . import _residual, _residual_scores, _residual_tables
 from ._residual import Pictures, Problem, Setting
-from ._results import write_json
+from ._results import machine, read_record, write_json
 
 BELOW = {"last-layer": "map", "laplace": "map", "natural-refreshed": "natural"}
 """The network that gives the layers below a random last layer, or whose batch normalisation is refreshed."""
@@ -128,10 +125,7 @@ class Runs:
 
     def _found(self, name: str, task: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """The record of a network, and whether it is complete."""
-        path = self._out / f"{name}.json"
-        record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"task": task}
-        if record["task"] != task:
-            raise ValueError(f"{path} was made with other settings; choose another --out, or delete it.")
+        record = read_record(self._out / f"{name}.json", task)
         is_done = record.get("num_samples") == self._num_samples
         if is_done:
             self._echo(f"# {name}: done before")
@@ -178,8 +172,7 @@ class Runs:
         posterior, record["training"] = _residual.train(
             task.setting, problem, images, seed=task.seed, checkpoint=checkpoint, echo=echo
         )
-        threads = f"{torch.get_num_threads()} thread(s) on {os.cpu_count()} cores"
-        record["machine"] = f"torch {torch.__version__}, {threads}, {platform.machine()}, {self._device}"
+        record["machine"] = machine(self._device)
         pb.save_posterior(posterior, state, problem.model)
         write_json(self._out / f"{task.name}.json", record)
         checkpoint.unlink(missing_ok=True)

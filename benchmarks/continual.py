@@ -6,8 +6,6 @@ written to FOLDER/tables.md.
 
 import argparse
 import math
-import os
-import platform
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -16,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ._results import Row, add_row, cell_of, line_of, read_rows
+from ._results import Row, add_row, cell_of, head_of, line_of, machine, read_rows
 from ._split import NUM_TASKS, Learner, Setting, load
 
 PROGRAM = Setting(lr=1e-3, is_decayed=False, first_scale=math.exp(-3), epochs=120, batch_size=None, first_epochs=120)
@@ -50,9 +48,7 @@ def run(setting: Setting, seed: int, *, root: Path | None, validation: int, num_
     """Train a network on all tasks, and test it after each."""
     learner = Learner(setting, load(root, validation), seed)
     accuracies = list(learner.accuracies(num_samples))
-    threads = f"{torch.get_num_threads()} thread(s) on {os.cpu_count()} cores"
-    machine = f"torch {torch.__version__}, {threads}, {platform.machine()}"
-    return {"accuracies": accuracies, "cpu_seconds": round(learner.cpu_seconds, 1), "machine": machine}
+    return {"accuracies": accuracies, "cpu_seconds": round(learner.cpu_seconds, 1), "machine": machine()}
 
 
 def report(rows: Sequence[Row]) -> str:
@@ -76,7 +72,7 @@ def _table(rows: Sequence[Row], values_of: Any, title: str, last: str) -> list[s
     is_timed = bool(last)
     names = range(1, NUM_TASKS + 1) if is_timed else [f"{2 * task}, {2 * task + 1}" for task in range(NUM_TASKS)]
     titles = ["method", "seeds", *(title.format(name) for name in names), *([last] if is_timed else [])]
-    lines = [line_of(titles), "|---" + "|--:" * (len(titles) - 1) + "|"]
+    lines = head_of(titles)
     for method in [name for name in SETTINGS if any(row["method"] == name for row in rows)]:
         some = [row for row in rows if row["method"] == method]
         columns = zip(*(values_of(row) for row in some), strict=True)

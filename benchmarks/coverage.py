@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from pyro_bnn.data import UCI_SETS, load_uci
 from pyro_bnn.results.calibration import rank_of
 
 from ._regression import held_out
-from ._results import Row, add_row, by_cell, cell_of, line_of, mean_and_error, read_rows
+from ._results import Row, add_row, by_cell, cell_of, head_of, line_of, mean_and_error, read_rows, save_small
 
 Value = Callable[[Row], float]
 Cells = Mapping[tuple[str, str], list[Row]]
@@ -78,8 +77,8 @@ def split_rows(name: str, split: int, method: str, data: Path | None) -> Iterato
 
 def table(rows: list[Row]) -> Iterator[str]:
     """Means over the splits with their standard errors, a line for each data set and kind of interval."""
-    yield line_of(["data set", "intervals", "splits", "coverage", "width / sd of targets", "by predicted sd, thirds"])
-    yield "|---|---|--:|--:|--:|--:|"
+    titles = ["data set", "intervals", "splits", "coverage", "width / sd of targets", "by predicted sd, thirds"]
+    yield from head_of(titles, 2)
     for (name, kind), some in by_cell(rows, "intervals").items():
         found = [cell_of([100 * row["coverage"] for row in some], 1), cell_of([row["width"] for row in some], 3)]
         thirds = ", ".join(f"{100 * part:.0f}" for part in np.mean([row["thirds"] for row in some], 0))
@@ -113,10 +112,7 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
         axes[1].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
         for ax in axes:
             ax.set_xticks(range(len(names)), names)
-        plotting.save(axes[0], path)
-    with Image.open(path) as drawn:
-        small = drawn.convert("RGB").quantize(32, dither=Image.Dither.NONE)  # a third of the size
-    small.save(path, optimize=True)
+        save_small(axes[0], path)
 
 
 def _panel(ax: Any, series: Mapping[str, tuple[str, Value]], cells: Cells, expected: Mapping[str, float]) -> None:

@@ -15,7 +15,7 @@ import torch
 from pyro_bnn.data import UCI_SETS, Regression, load_uci
 
 from ._regression import LEVEL, Budget, Method, Problem, Score, Setting, timed
-from ._results import Row, add_row, by_cell, cell_of, line_of, read_rows
+from ._results import Row, add_row, by_cell, cell_of, head_of, line_of, read_rows
 from ._yardsticks import Defaults, GaussianProcess
 
 SETS = ("yacht", "energy", "concrete", "power-plant")
@@ -49,8 +49,7 @@ def gaps_of(data: Regression) -> Iterator[tuple[int, Regression]]:
 def table(rows: list[Row]) -> Iterator[str]:
     """Means over the inputs of a data set with their standard errors, and the worst input's log-likelihood."""
     columns = ["log-likelihood", "worst input", "RMSE", f"in the {LEVEL:.0%} intervals", "CPU s"]
-    yield line_of(["data set", "method", "gaps", *columns])
-    yield "|---|---" + "|--:" * (len(columns) + 1) + "|"
+    yield from head_of(["data set", "method", "gaps", *columns], 2)
     for (name, method), some in by_cell(rows).items():
         of = {key: [float(row[key]) for row in some] for key in ("log_likelihood", "rmse", "coverage", "seconds")}
         found = [cell_of(of["log_likelihood"], 3), f"{min(of['log_likelihood']):.2f}", cell_of(of["rmse"], 3)]

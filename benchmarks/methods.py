@@ -7,7 +7,6 @@ and picture are written after each line of results.
 """
 
 import argparse
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -19,7 +18,7 @@ from . import _methods_scores, _methods_tables
 from ._methods import NETWORKS, Method, Network, Points, PointSetting, Problem
 from ._methods_list import METHODS, Deterministic
 from ._methods_scores import Pictures
-from ._results import Row, add_row, read_rows
+from ._results import Row, add_row, machine, read_rows
 
 BY_NAME = {method.name: method for method in METHODS}
 
@@ -50,10 +49,7 @@ class Table:
         settings = method.grid(self._network, PointSetting() if method is Deterministic else self._point())
         if len(settings) == 1:
             return settings[0]
-        values = []
-        for setting in settings:
-            row = self._cell("search.jsonl", setting, 0)
-            values.append(row["scores"]["nll"])
+        values = [self._cell("search.jsonl", setting, 0)["scores"]["nll"] for setting in settings]
         return settings[values.index(min(values))]
 
     def measure(self, method: type[Method], seed: int) -> None:
@@ -85,7 +81,7 @@ class Table:
             "train_seconds": fit.cpu_seconds,
             "scores": scores,
             "status": str(fit.posterior.status),
-            "machine": f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {platform.machine()}",
+            "machine": machine(),
         }
         add_row(self._out / file, row)
         said = ", ".join(f"{name} {value}" for name, value in key["setting"].items())

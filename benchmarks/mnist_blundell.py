@@ -7,9 +7,6 @@ finished networks are not repeated.
 """
 
 import argparse
-import json
-import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -24,7 +21,7 @@ from pyro_bnn.inference.history import History
 
 from . import _blundell
 from ._blundell import Setting
-from ._results import write_json
+from ._results import head_of, line_of, machine, read_record, write_json
 
 # Our own settings. Heuristic, chosen for 400 units on 10,000 training images set aside: a wide component no wider
 # than the weights, a cold posterior, and dropout of pixels. See docs/results.
@@ -96,9 +93,7 @@ def run(
         ValueError: If the folder holds another network with the same name.
     """
     path = out / f"{task.name}.json"
-    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"task": asdict(task)}
-    if record["task"] != asdict(task):
-        raise ValueError(f"{path} was made with other settings; choose another --out, or delete it.")
+    record = read_record(path, asdict(task))
     if record.get("num_samples") == num_samples:
         echo(f"# {task.name}: done before")
         return record
@@ -120,7 +115,7 @@ def run(
         record["training"] = _blundell.train(
             task.setting, model, guide, images, seed=task.seed, report=report, device=device
         )
-        record["machine"] = _machine(device)
+        record["machine"] = machine(device)
         pb.save_posterior(guide, state, model)
         write_json(path, record)
     options: dict[str, Any] = {"num_samples": num_samples, "seed": task.seed}
@@ -131,21 +126,12 @@ def run(
     return record
 
 
-def _machine(device: str) -> str:
-    gpu = f", {torch.cuda.get_device_name()}" if device.startswith("cuda") else ""
-    threads = f"{torch.get_num_threads()} threads on {os.cpu_count()} cores"
-    return f"torch {torch.__version__}, {threads}, {platform.machine()}{gpu}"
-
-
 def show(records: Sequence[dict[str, Any]]) -> str:
     """Tables in Markdown: one of all networks, and one for each pruned posterior."""
-    lines = [
-        (
-            "| network | published error | mean weights | ensemble | NLL | ECE | AUROC entropy | AUROC mutual inf. "
-            "| KL / image | NLL train | CPU s |"
-        ),
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    titles = (
+        "network|published error|mean weights|ensemble|NLL|ECE|AUROC entropy|AUROC mutual inf.|KL / image|NLL train"
+    )
+    lines = head_of([*titles.split("|"), "CPU s"])
     for record in records:
         task, training, scores = record["task"], record["training"], record["scores"]
         published = PUBLISHED_ERROR.get(task["units"], {}).get(task["method"])
@@ -157,7 +143,7 @@ def show(records: Sequence[dict[str, Any]]) -> str:
             *(_number(training.get(name)) for name in ("kl_per_image", "train_nll")),
             f"{training.get('cpu_seconds', training['seconds']):.0f}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(line_of(cells))
     for record in records:
         if record["pruned"]:
             lines += ["", *_show_pruned(record)]
@@ -167,13 +153,8 @@ def show(records: Sequence[dict[str, Any]]) -> str:
 def _show_pruned(record: dict[str, Any]) -> list[str]:
     task = record["task"]
     is_published = task["method"] in ("mixture", "recipe") and task["units"] == 1200
-    lines = [
-        (
-            f"| {_title(task)}: removed | weights left | published error | mean weights | ensemble | NLL mean weights "
-            "| NLL ensemble |"
-        ),
-        "|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    titles = "removed|weights left|published error|mean weights|ensemble|NLL mean weights|NLL ensemble"
+    lines = head_of(f"{_title(task)}: {titles}".split("|"), 0)
     for row in record["pruned"]:
         published = PUBLISHED_PRUNED_ERROR.get(row["fraction"]) if is_published else None
         cells = [
@@ -183,7 +164,7 @@ def _show_pruned(record: dict[str, Any]) -> list[str]:
             *(_percent(row[name]) for name in ("mean_error", "error")),
             *(_number(row[name]) for name in ("mean_nll", "nll")),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(line_of(cells))
     return lines
 
 

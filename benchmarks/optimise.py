@@ -5,7 +5,6 @@ acquisition function. Each run leaves one line in FOLDER/optimise.jsonl; what is
 """
 
 import argparse
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,13 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from pyro_bnn import plotting
 from pyro_bnn.interop.botorch import fit_surrogate
 
-from ._results import Row, add_row, by_cell, cell_of, line_of, mean_and_error, read_rows
+from ._results import (
+    Row,
+    add_row,
+    by_cell,
+    cell_of,
+    head_of,
+    line_of,
+    mean_and_error,
+    processor_seconds,
+    read_rows,
+    save_small,
+)
 
 NUM_FIRST, NUM_TOGETHER, NUM_ROUNDS = 10, 6, 4
 """Number of first points, of points chosen together, and of rounds in which points are chosen."""
@@ -122,14 +131,9 @@ def chosen(model: Any, x: Tensor, y: Tensor, seed: int) -> Tensor:
     return points
 
 
-def cpu_seconds() -> float:
-    """CPU time of this process and of the compilers that it has started."""
-    return sum(os.times()[:4])
-
-
 def run(problem: Problem, fit: Fit | None, seed: int) -> Row:
     """The smallest distance from the optimum after each round, and the CPU time of all."""
-    start = cpu_seconds()
+    start = processor_seconds()
     total = NUM_FIRST + NUM_TOGETHER * NUM_ROUNDS
     x = first_points(problem, total if fit is None else NUM_FIRST, seed)
     y = problem.values(x)
@@ -137,15 +141,14 @@ def run(problem: Problem, fit: Fit | None, seed: int) -> Row:
         more = chosen(fit(x, y, seed), x, y, seed)
         x, y = torch.cat([x, more]), torch.cat([y, problem.values(more)])
     best = (-y).cummin(0).values[NUM_FIRST - 1 :: NUM_TOGETHER, 0]
-    return {"regret": best.tolist(), "seconds": cpu_seconds() - start}
+    return {"regret": best.tolist(), "seconds": processor_seconds() - start}
 
 
 def table(rows: list[Row]) -> Iterator[str]:
     """Means over the seeds with their standard errors, a line for each problem and method."""
     half = NUM_ROUNDS // 2
     counts = [NUM_FIRST + NUM_TOGETHER * rounds for rounds in (0, half, NUM_ROUNDS)]
-    yield line_of(["function", "method", "seeds", *(f"after {count}" for count in counts), "CPU s"])
-    yield "|---|---" + "|--:" * (len(counts) + 2) + "|"
+    yield from head_of(["function", "method", "seeds", *(f"after {count}" for count in counts), "CPU s"], 2)
     for (name, method), some in by_cell(rows).items():
         found = [cell_of([row["regret"][rounds] for row in some], 3) for rounds in (0, half, NUM_ROUNDS)]
         yield line_of([name, method, str(len(some)), *found, cell_of([row["seconds"] for row in some], 1)])
@@ -168,10 +171,7 @@ def picture(rows: list[Row], path: Path) -> None:
                     ax.errorbar(moved, means, None if len(some) == 1 else errors, label=label)
             ax.set(title=name, xlabel="evaluations", ylabel="distance from the optimum", ylim=(0, None))
             ax.legend()
-        plotting.save(axes[0, 0], path)
-    with Image.open(path) as drawn:
-        small = drawn.convert("RGB").quantize(32, dither=Image.Dither.NONE)  # a third of the size
-    small.save(path, optimize=True)
+        save_small(axes[0, 0], path)
 
 
 def main() -> None:

@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from matplotlib.axes import Axes
-from PIL import Image
 
 from pyro_bnn import plotting
 
 from ._measure import Cell
-from ._results import line_of
+from ._results import head_of, line_of, save_small
 from ._serving import CASES, PLAIN, Served, served
 
 COUNTS = (1, 256)
@@ -26,11 +24,8 @@ COUNTS = (1, 256)
 
 def table(found: list[Served]) -> Iterator[str]:
     """Latencies and throughputs, a line for each network and way."""
-    yield line_of(
-        ["network", "way", "1 row, ms: median, 99 %", "times the plain network", "256 rows, ms: median, 99 %",
-         "times the plain network", "rows / s"]
-    )  # fmt: skip
-    yield "|---|---|--:|--:|--:|--:|--:|"
+    times = [title for count in ("1 row", "256 rows") for title in (f"{count}, ms: median, 99 %", f"times the {PLAIN}")]
+    yield from head_of(["network", "way", *times, "rows / s"], 2)
     for name, way in dict.fromkeys((one.case, one.way) for one in found):
         cells = []
         for one in found:
@@ -63,15 +58,7 @@ def picture(found: list[Served], path: Path) -> None:
         ax.title.set_fontsize(9)
     axes[0, 1].set_yticklabels([])
     axes[0, 1].legend(fontsize=7, loc="center left")
-    write(axes[0, 0], path)
-
-
-def write(ax: Axes, path: Path) -> None:
-    """Write a picture in 48 colours, which makes the file a third of the size."""
-    plotting.save(ax, path)
-    with Image.open(path) as made:
-        small = made.convert("RGB").quantize(48, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
+    save_small(axes[0, 0], path, 48)
 
 
 def main() -> None:

@@ -27,8 +27,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pyro_bnn import BNNClassifier, BNNRegressor, metrics
 
-from ._regression import processor_seconds
-from ._results import add_row, by_cell, cell_of, line_of, read_rows
+from ._results import add_row, by_cell, cell_of, head_of, line_of, processor_seconds, read_rows
 
 CLASSIFIERS: dict[str, Callable[[int], Any]] = {
     "BNNClassifier()": lambda seed: BNNClassifier(random_state=seed),
@@ -187,8 +186,7 @@ def regressed(name: str, method: str, seed: int, folder: Path, limit: float | No
 
 def table(rows: list[dict[str, Any]], columns: list[str]) -> Iterator[str]:
     """Means over splits or seeds with their standard errors, a line for each method and data set."""
-    yield line_of(["data set", "method", "runs", *columns])
-    yield "|---|---" + "|--:" * (len(columns) + 1) + "|"
+    yield from head_of(["data set", "method", "runs", *columns], 2)
     for (name, method), some in by_cell(rows).items():
         found = (cell_of([float(row[column]) for row in some if column in row], 3) for column in columns)
         yield line_of([name, method, str(len(some)), *found])
