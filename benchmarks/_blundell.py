@@ -16,9 +16,8 @@ from pyro_bnn.app import recipes, specs
 from pyro_bnn.app.datasets import load_data
 from pyro_bnn.data import Images, load_images
 from pyro_bnn.inference.history import History
-from pyro_bnn.scores.uncertainty import ClassificationPrediction
 
-from ._schedules import cosine
+from ._images import cosine, quality
 
 FRACTIONS = (0.0, 0.5, 0.75, 0.95, 0.98, 0.99)
 """Fractions of all weights and biases that are removed; the smallest |mean| / standard deviation goes first."""
@@ -26,13 +25,10 @@ FRACTIONS = (0.0, 0.5, 0.75, 0.95, 0.98, 0.99)
 
 @dataclass(frozen=True)
 class Setting:
-    """How one network is trained.
+    """How one network is trained; `init`, `inputs` and `kl_weight` are as for ``pyro-bnn train``.
 
     Args:
         prior: As for ``pyro-bnn train``; None trains one network by maximum likelihood.
-        init: As for ``pyro-bnn train``; maximum likelihood uses only the locations.
-        inputs: As for ``pyro-bnn train``.
-        kl_weight: As for ``pyro-bnn train``.
         is_closed: Whether to use the closed form of the KL, which a mixture lacks; otherwise the KL is estimated from
             drawn weights.
         is_local: Whether to use local reparameterisation; otherwise all images of a step share one draw of the weights.
@@ -40,10 +36,7 @@ class Setting:
         hidden_dropout: Probability that a hidden unit is dropped in training.
         optimizer: ``adam``; ``momentum``: SGD with momentum 0.9, on the mean loss of a batch; or natural gradients, as
             for ``pyro-bnn train``.
-        lr: Learning rate.
         schedule: ``cosine``, ``constant``, or ``warm-cosine``: an epoch at a tenth of the rate, then a cosine.
-        epochs: Passes over the training set.
-        batch_size: Images per step.
     """
 
     prior: str | None = None
@@ -147,21 +140,16 @@ def evaluate(
     """Errors, calibration and detection of unknown images for one posterior; a point estimate has fewer scores."""
     x, y = images.x_test.to(model.device), images.y_test.to(model.device)
     parts = x, unknown.to(model.device)
-    center, foreign = (_classes(pb.predict_point(model, pb.GuidePosterior(guide).median(), part)) for part in parts)
+    center, foreign = (pb.predict_point(model, pb.GuidePosterior(guide).median(), part) for part in parts)
     scores = {"mean_error": 1 - metrics.accuracy(center.probs, y)}
     known = center
     if setting.is_bayesian:
-        known, foreign = (
-            _classes(pb.predict(model, guide, part, num_samples=num_samples, seed=seed)) for part in parts
-        )
+        known, foreign = (pb.predict(model, guide, part, num_samples=num_samples, seed=seed) for part in parts)
         scores["error"] = 1 - metrics.accuracy(known.probs, y)
         scores["auroc_mutual_information"] = metrics.ood_scores(known.epistemic, foreign.epistemic).auroc
-    return {
-        **scores,
-        "nll": metrics.negative_log_likelihood(known.probs, y),
-        "ece": metrics.expected_calibration_error(known.probs, y),
-        "auroc_entropy": metrics.ood_scores(known.total, foreign.total).auroc,
-    }
+    found = quality(known.probs, y)
+    auroc = metrics.ood_scores(known.total, foreign.total).auroc
+    return {**scores, "nll": found["nll"], "ece": found["ece"], "auroc_entropy": auroc}
 
 
 def prune(
@@ -192,8 +180,3 @@ def load(root: Path | None, validation: int) -> tuple[Images, Tensor]:
 
 def _dropout(p: float) -> list[nn.Module]:
     return [nn.Dropout(p)] if p else []  # on while training, off when predicting
-
-
-def _classes(prediction: object) -> ClassificationPrediction:
-    assert isinstance(prediction, ClassificationPrediction)
-    return prediction

@@ -5,6 +5,7 @@ import gc
 import itertools
 import math
 import statistics
+from collections.abc import Callable
 
 import pyro_bnn as pb
 
@@ -96,11 +97,35 @@ def residual_memory(name: str, batch_size: int, width: int, device: str) -> int:
     """Peak bytes of a fit of ResNet-20 above those of the data: network, guide, optimizer, activations."""
     make = {"natural-gradient": natural, "SVI": FitSVI, "deterministic": Deterministic}[name]
     make(ResidualSetting(batch_size=2, num_steps=1, width=1, device=device)).burst()  # one-time cost of libraries
-    setting = ResidualSetting(batch_size=batch_size, num_steps=2, width=width, device=device)
+    return _peak(make, ResidualSetting(batch_size=batch_size, num_steps=2, width=width, device=device), num_bursts=2)
+
+
+def peak_vectors(num_weights: float, device: str, is_deterministic: bool) -> float:
+    """Peak memory of a fit with its network, in units of a vector of all weights; for a process of its own."""
+    make = Deterministic if is_deterministic else natural
+    make(Setting((8, 8, 8), batch_size=BATCH_SIZE, num_steps=2, device=device)).burst()  # one-time cost of libraries
+    setting = Setting(sizes(num_weights), batch_size=BATCH_SIZE, num_steps=2, device=device)
+    used = _peak(make, setting, num_bursts=1)
+    num = sum(p.numel() for p in setting.net().parameters()) if device == "cpu" else num_weights
+    return used / (4 * num)  # float32
+
+
+def natural_memory(num_weights: float, threads: int, device: str) -> Cell:
+    """Number of vectors that a fit by natural gradients takes more than a deterministic fit with Adam."""
+    found = [
+        in_new_process("_growth:peak_vectors", num_weights, device, is_plain, threads=threads, returns_memory=True)
+        for is_plain in (False, True)
+    ]
+    ours, plain = (float(str(value)) for value in found)
+    return Cell([ours - plain], detail=f"{ours:.2f} and {plain:.2f} vectors of {num_weights:.0e} weights")
+
+
+def _peak(make: Callable[[Setting], Contender], setting: Setting, num_bursts: int) -> int:
+    """Peak bytes of a fit above those of the data."""
     assert setting.data
     gc.collect()
-    before = _memory.start(device)
-    contender: Contender = make(setting)
-    contender.burst()
-    contender.burst()
-    return _memory.peak(device) - before
+    before = _memory.start(setting.device)
+    contender = make(setting)
+    for _ in range(num_bursts):
+        contender.burst()
+    return _memory.peak(setting.device) - before

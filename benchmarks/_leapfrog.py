@@ -26,12 +26,7 @@ def network() -> nn.Sequential:
 
 
 class Compiled:
-    """Four chains of `fit_nuts(compile=True)`; a burst's unit is a leapfrog step of one chain.
-
-    Args:
-        num_rows: Number of rows.
-        num_draws: Draws of each chain in a burst, half of them warm-up.
-    """
+    """Four chains of `fit_nuts(compile=True)`, half of each as warm-up; a burst's unit is one leapfrog step."""
 
     def __init__(self, num_rows: int, num_draws: int) -> None:
         self._data, self._num_draws = data(num_rows), num_draws
@@ -57,12 +52,7 @@ class Compiled:
 
 
 class ByHand:
-    """The log-density and its gradient by torch, in float64; a burst's unit is one evaluation.
-
-    Args:
-        num_rows: Number of rows.
-        num_steps: Evaluations in a burst.
-    """
+    """The log-density and its gradient by torch, in float64; a burst's unit is one evaluation."""
 
     def __init__(self, num_rows: int, num_steps: int) -> None:
         (self._x, self._y), self._net, self._num_steps = data(num_rows), network(), num_steps

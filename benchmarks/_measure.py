@@ -43,21 +43,13 @@ def within(fraction: float) -> Goal:
 
 @dataclass(frozen=True)
 class Cell:
-    """Measured values, one for each round, or the reason why there is none.
+    """Measured values, one for each round, or the reason why there is none."""
 
-    Args:
-        values: Ratios, or figures in `unit`.
-        unit: Unit of the values.
-        detail: The times from which they were computed, for the last column.
-        reason: Why nothing was measured.
-        seconds: Medians of the two times that were divided.
-    """
-
-    values: Sequence[float] = ()
+    values: Sequence[float] = ()  # ratios, or figures in `unit`
     unit: str = ""
-    detail: str = ""
+    detail: str = ""  # the times from which the values were computed, for the last column
     reason: str = ""
-    seconds: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()  # medians of the two times that were divided
 
     @property
     def median(self) -> float:
@@ -79,18 +71,10 @@ class Cell:
 
 @dataclass
 class Row:
-    """One line of the table.
+    """One line of the table, with goals for the medians on the CPU and on a GPU."""
 
-    Args:
-        name: What is divided by what.
-        measure: Makes the cell, on a device.
-        goal: Goal for the median on the CPU.
-        gpu_goal: Goal for the median on a GPU.
-        on: The devices on which the row is measured.
-    """
-
-    name: str
-    measure: Callable[[str], Cell]
+    name: str  # what is divided by what
+    measure: Callable[[str], Cell]  # makes the cell, on a device
     goal: Goal | None = None
     gpu_goal: Goal | None = None
     on: tuple[str, ...] = ("cpu", "cuda")
@@ -153,12 +137,8 @@ def in_new_process(
 ) -> object:
     """Call ``module:name`` of this package in a process of its own; arguments and result go through JSON.
 
-    Args:
-        function: The function.
-        *arguments: Its arguments.
-        threads: Number of threads of torch; None keeps the default.
-        returns_memory: Whether freed memory goes back to the system at once. Without this, glibc keeps blocks of up to
-            32 MB for later, and the memory of a process depends on the order in which blocks are freed.
+    With `returns_memory` freed memory goes back to the system at once. Otherwise glibc keeps blocks of up to 32 MB for
+    later, and the memory of a process depends on the order in which blocks are freed.
     """
     environment = {**os.environ, **({"MALLOC_MMAP_THRESHOLD_": str(2**17)} if returns_memory else {})}
     module, _, name = function.partition(":")

@@ -43,12 +43,9 @@ class Network:
         return "net.linear3.*" if self.name == "lenet" else "net.6.*"
 
     def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Sequential:
-        """The network with its inputs in standard units; the same seed gives the same start.
+        """The network with its inputs in units of the training images x; the same seed gives the same start.
 
-        Args:
-            x: Training images, shape (N, 28, 28).
-            seed: Seed of the weights.
-            dropout: Probability that a hidden unit of a linear layer is dropped.
+        `dropout` is the probability that a hidden unit of a linear layer is dropped.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -66,14 +63,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """What is fitted.
-
-    Args:
-        network: The network.
-        x: Training images, shape (N, 28, 28).
-        y: Their labels, shape (N,).
-        seed: Seed of the initial weights, the order of images and the draws.
-    """
+    """A network, training images, shape (N, 28, 28), their labels, shape (N,), and the seed of everything random."""
 
     network: Network
     x: Tensor
@@ -124,21 +114,11 @@ class Method(ABC):
     @classmethod
     @abstractmethod
     def grid(cls, network: Network, point: "PointSetting") -> "Sequence[Method]":
-        """Settings, of which the best on the validation images is used.
-
-        Args:
-            network: The network.
-            point: The setting that was chosen for the deterministic network.
-        """
+        """Settings, of which the best on validation images is used; `point` is the best for a deterministic network."""
 
     @abstractmethod
     def fit(self, problem: Problem, points: "Points") -> Fit:
-        """The posterior from the problem's training images.
-
-        Args:
-            problem: What is fitted.
-            points: The deterministic networks that were trained before.
-        """
+        """The posterior from the problem's training images; `points` has the deterministic networks."""
 
 
 def fit_point(
@@ -165,23 +145,13 @@ def adam(lr: float, epochs: int) -> Callable:
 
 
 class Points:
-    """Deterministic networks in a folder, from which several methods start; each is trained once.
-
-    Args:
-        folder: The folder.
-    """
+    """Deterministic networks in a folder, from which several methods start; each is trained once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def point(self, problem: Problem, setting: PointSetting, member: int = 0) -> Fit:
-        """A network; member 0 is also the deterministic network of the table.
-
-        Args:
-            problem: What is fitted.
-            setting: How it is trained.
-            member: Number of the network, among the networks with the problem's seed.
-        """
+        """A network among those with the problem's seed; member 0 is the deterministic network of the table."""
         seed = 1000 * problem.seed + member
         begin = time.process_time()
         how = f"prior-{setting.prior_scale}-lr-{setting.lr}"

@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 import pyro_bnn as pb
 from pyro_bnn.inference.estimators import Estimator
 
+from ._images import cosine
 from ._methods import Fit, Method, Network, Points, PointSetting, Problem, adam, fit_point
-from ._schedules import cosine
 
 NUM_MEMBERS = 5
 INIT = pb.NetworkInit(prior_fraction=0.1)

@@ -2,7 +2,6 @@
 
 import functools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,51 +11,29 @@ from torch import Tensor
 
 import pyro_bnn as pb
 from pyro_bnn import metrics
-from pyro_bnn.data import add_noise, blur, load_images, lower_contrast
-from pyro_bnn.scores.uncertainty import ClassificationPrediction
+from pyro_bnn.data import load_images
 
+from ._images import CORRUPTIONS, quality
 from ._methods import Fit
 
-CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "noise": add_noise,
-    "blur": blur,
-    "contrast": lower_contrast,
-}
 STRENGTHS = (1, 2, 3, 4, 5)
 NUM_ASIDE = 10_000
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images to train on and to measure on.
-
-    Args:
-        x: Training images, shape (N, 28, 28).
-        y: Their labels.
-        x_test: Images to report on.
-        y_test: Their labels.
-        unknown: Images of another data set, shape (M, 28, 28); None if the scores are those of validation images.
-        num_corrupted: Number of images, from the first, that are corrupted.
-    """
+    """Images to train on and to measure on, shape (N, 28, 28), and their labels."""
 
     x: Tensor
     y: Tensor
     x_test: Tensor
     y_test: Tensor
-    unknown: Tensor | None
-    num_corrupted: int
+    unknown: Tensor | None  # images of another data set; None in a validation
+    num_corrupted: int  # number of test images, from the first, that are corrupted
 
 
 def load(root: Path | None, *, is_validation: bool, num_train: int | None, num_test: int | None) -> Pictures:
-    """FashionMNIST and MNIST.
-
-    Args:
-        root: Their folder.
-        is_validation: Whether to report on 10,000 training images that are set aside, always the same, instead of the
-            test images.
-        num_train: Number of training images; None uses all that are not set aside.
-        num_test: Number of images to report on; None is all.
-    """
+    """FashionMNIST and MNIST; for validation the same 10,000 training images replace FashionMNIST's test images."""
     images = load_images("fashion-mnist", root=root)
     order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
     aside, kept = order[:NUM_ASIDE], order[NUM_ASIDE:] if is_validation else order
@@ -69,14 +46,13 @@ def load(root: Path | None, *, is_validation: bool, num_train: int | None, num_t
 
 def evaluate(fit: Fit, pictures: Pictures, seed: int) -> dict[str, Any]:
     """All scores of a posterior, from one set of draws."""
-    predict = functools.partial(_predict, fit, seed=seed)
+    predict = functools.partial(pb.predict, fit.model, fit.posterior, num_samples=fit.num_samples, seed=seed)
     y = pictures.y_test
     begin = time.process_time()
     known = predict(pictures.x_test)
     seconds = time.process_time() - begin
     scores: dict[str, Any] = {
-        **_quality(known, y),
-        "brier": metrics.brier_score(known.probs, y),
+        **quality(known.probs, y),
         "predict_seconds": seconds * 10_000 / len(y),
         "num_draws": fit.num_samples,
     }
@@ -88,21 +64,7 @@ def evaluate(fit: Fit, pictures: Pictures, seed: int) -> dict[str, Any]:
         scores["auroc_mutual_information"] = metrics.ood_scores(known.epistemic, unknown.epistemic).auroc
     clean, y = pictures.x_test[: pictures.num_corrupted], y[: pictures.num_corrupted]
     scores["corrupted"] = {
-        name: [_quality(predict(corrupt(clean, strength)), y) for strength in STRENGTHS]
+        name: [quality(predict(corrupt(clean, strength)).probs, y) for strength in STRENGTHS]
         for name, corrupt in CORRUPTIONS.items()
     }
     return scores
-
-
-def _quality(prediction: ClassificationPrediction, y: Tensor) -> dict[str, float]:
-    return {
-        "accuracy": metrics.accuracy(prediction.probs, y),
-        "nll": metrics.negative_log_likelihood(prediction.probs, y),
-        "ece": metrics.expected_calibration_error(prediction.probs, y),
-    }
-
-
-def _predict(fit: Fit, x: Tensor, *, seed: int) -> ClassificationPrediction:
-    prediction = pb.predict(fit.model, fit.posterior, x, num_samples=fit.num_samples, seed=seed)
-    assert isinstance(prediction, ClassificationPrediction)
-    return prediction

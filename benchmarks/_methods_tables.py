@@ -19,12 +19,7 @@ QUALITY = {"accuracy, %": ("accuracy", 100.0, 2), "NLL": ("nll", 1.0, 4), "ECE":
 
 
 def report(rows: Sequence[Row], searched: Sequence[Row]) -> str:
-    """All tables of one network in Markdown: scores, corrupted images, and how settings were chosen.
-
-    Args:
-        rows: Results on test images.
-        searched: Results on validation images.
-    """
+    """All tables of one network in Markdown: scores, corrupted images, and how settings were chosen."""
     parts = []
     if rows:
         parts += [scores(rows), *(corrupted(rows, *column) for column in QUALITY.items())]

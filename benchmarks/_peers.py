@@ -198,6 +198,32 @@ class StockPyro(Peer):
         return _named(self._guide, "locs."), _named(self._guide, "scales.")
 
 
+class Ivon(Loop):
+    """Natural gradients by the released package `ivon-opt`, with the same prior, data and initial scales as ours."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._net = setting.net()
+        num_rows, precision = setting.num_rows, PRIOR_SCALE**-2
+        self._optimizer = import_peer("ivon").IVON(
+            self._net.parameters(),
+            lr=0.1,
+            ess=num_rows,
+            weight_decay=precision / num_rows,
+            hess_init=(INITIAL_SCALE**-2 - precision) / num_rows,
+            beta2=0.999,
+            rescale_lr=False,
+        )
+
+    def step(self, x: Tensor, y: Tensor) -> float:
+        with self._optimizer.sampled_params(train=True):
+            self._optimizer.zero_grad()
+            loss = F.cross_entropy(self._net(x), y)
+            loss.backward()
+        self._optimizer.step()
+        return loss.item()
+
+
 class _StockModel(PyroModule):
     def __init__(self, net: nn.Module, num_rows: float) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
 """Arithmetic operations per second of predictions, compared with plain matrix products and with a peer."""
 
 import itertools
-import time
 
 import torch
 from torch import nn
@@ -18,12 +17,7 @@ def num_flops(sizes: tuple[int, ...], num_rows: int) -> float:
 
 
 class Predict:
-    """`predict` with a mean-field guide; a burst's unit is one floating-point operation.
-
-    Args:
-        setting: Its data are the images.
-        num_samples: Draws of a burst.
-    """
+    """`predict` with a mean-field guide; a burst's unit is one floating-point operation."""
 
     def __init__(self, setting: Setting, num_samples: int) -> None:
         self.setting, self.num_samples = setting, num_samples
@@ -38,11 +32,7 @@ class Predict:
         return pb.predict(self._model, self._guide, self.setting.data[0], num_samples=self.num_samples)
 
     def burst(self) -> float:
-        self.setting.finish()
-        begin = time.perf_counter()
-        self.predict()
-        self.setting.finish()
-        return (time.perf_counter() - begin) / self.num_flops
+        return self.setting.seconds(self.predict) / self.num_flops
 
 
 class LaplaceTorch(Predict):
@@ -66,10 +56,7 @@ class LaplaceTorch(Predict):
 class MeanWeights:
     """The network at the mean weights of a pruned posterior; a burst's unit is one run over all images.
 
-    Args:
-        setting: Its data are the images.
-        removed: Share of the weights that are removed.
-        is_sparse: Whether the layers are sparse; otherwise zeros are multiplied like other numbers.
+    Unless the layers are sparse, zeros are multiplied like other numbers.
     """
 
     def __init__(self, setting: Setting, removed: float, *, is_sparse: bool) -> None:
@@ -80,12 +67,7 @@ class MeanWeights:
 
     @torch.no_grad()
     def burst(self) -> float:
-        self._setting.finish()
-        begin = time.perf_counter()
-        for _ in range(5):
-            self._net(self._setting.data[0])
-        self._setting.finish()
-        return (time.perf_counter() - begin) / 5
+        return self._setting.seconds(lambda: self._net(self._setting.data[0]), repeats=5)
 
 
 class Products:
@@ -96,17 +78,14 @@ class Products:
         self._pairs = [
             (torch.randn(n, i, device=setting.device), torch.randn(o, i, device=setting.device)) for n, i, o in shapes
         ]
-        self._repeats = 5
-        self._num_flops = 2.0 * self._repeats * sum(n * i * o for n, i, o in shapes)
+        self._num_flops = 2.0 * sum(n * i * o for n, i, o in shapes)
+
+    def multiply(self) -> None:
+        for a, b in self._pairs:
+            nn.functional.linear(a, b)
 
     def burst(self) -> float:
-        self._setting.finish()
-        begin = time.perf_counter()
-        for _ in range(self._repeats):
-            for a, b in self._pairs:
-                nn.functional.linear(a, b)
-        self._setting.finish()
-        return (time.perf_counter() - begin) / self._num_flops
+        return self._setting.seconds(self.multiply, repeats=5) / self._num_flops
 
 
 def square(setting: Setting, size: int) -> Products:
@@ -119,13 +98,9 @@ def layers(setting: Setting) -> Products:
 
 
 class Reused:
-    """100 draws of a ResNet-18 with a random last layer; by hand, one run of the other layers and 100 last layers.
+    """100 draws of a ResNet-18 with a random last layer, for images of 3 x `size` x `size`.
 
-    Args:
-        setting: Setting with the device.
-        num_rows: Number of images, 3 x `size` x `size`.
-        size: Height and width of an image.
-        by_hand: Whether to run the other layers once, and then the drawn last layers, without any library.
+    By hand the other layers run once, and then the 100 drawn last layers, without any library.
     """
 
     def __init__(self, setting: Setting, num_rows: int, size: int, *, by_hand: bool) -> None:
@@ -138,19 +113,18 @@ class Reused:
         self._model = pb.BayesianModel(self._net, likelihood=pb.CategoricalLikelihood(), **last_layer)
         self._guide = pb.MeanFieldGuide(self._model)
 
+    def predict(self) -> None:
+        if not self._by_hand:
+            pb.predict(self._model, self._guide, self._x, num_samples=100)
+            return
+        features = self._body(self._x).flatten(1)
+        for _ in range(100):
+            weight, bias = (loc + 0.1 * torch.randn_like(loc) for loc in self._net.fc.parameters())
+            nn.functional.linear(features, weight, bias).softmax(-1)
+
     @torch.no_grad()
     def burst(self) -> float:
-        self._setting.finish()
-        begin = time.perf_counter()
-        if self._by_hand:
-            features = self._body(self._x).flatten(1)
-            for _ in range(100):
-                weight, bias = (loc + 0.1 * torch.randn_like(loc) for loc in self._net.fc.parameters())
-                nn.functional.linear(features, weight, bias).softmax(-1)
-        else:
-            pb.predict(self._model, self._guide, self._x, num_samples=100)
-        self._setting.finish()
-        return time.perf_counter() - begin
+        return self._setting.seconds(self.predict)
 
 
 class OneRow(Predict):
@@ -165,12 +139,7 @@ class OneRow(Predict):
 
 
 class OneRowByHand:
-    """The same arithmetic by hand: plain torch draws all weights of every draw and multiplies them with the row.
-
-    Args:
-        setting: Its data are the row.
-        num_samples: Draws of a burst.
-    """
+    """The same arithmetic by hand: plain torch draws all weights of every draw and multiplies them with the row."""
 
     def __init__(self, setting: Setting, num_samples: int) -> None:
         self._setting, self._num_samples = setting, num_samples
@@ -179,12 +148,10 @@ class OneRowByHand:
 
     @torch.no_grad()
     def burst(self) -> float:
-        return min(self._once() for _ in range(3))
+        return min(self._setting.seconds(self.predict) for _ in range(3))
 
-    def _once(self) -> float:
+    def predict(self) -> None:
         x = self._setting.data[0]
-        self._setting.finish()
-        begin = time.perf_counter()
         probs = torch.zeros(len(x), self._setting.sizes[-1], device=x.device)
         for _ in range(self._num_samples):
             value = x
@@ -195,5 +162,3 @@ class OneRowByHand:
                 )
                 value = nn.functional.linear(value if index == 0 else value.relu(), weight, bias)
             probs += value.softmax(-1)
-        self._setting.finish()
-        return time.perf_counter() - begin

@@ -47,21 +47,13 @@ Fit = tuple[pb.BayesianModel, pb.Posterior]
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs and targets, standardised by the training part, and the unit of the targets.
+    """Inputs and targets in units of the training part."""
 
-    Args:
-        x: Training inputs, shape (N, D).
-        y: Training targets, shape (N, 1).
-        x_test: Test inputs, shape (M, D), standardised like the training inputs.
-        y_test: Test targets, shape (M, 1), standardised like the training targets.
-        unit: Standard deviation of the training targets, in their own units.
-    """
-
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
-    unit: float
+    x: Tensor  # (N, D)
+    y: Tensor  # (N, 1)
+    x_test: Tensor  # (M, D)
+    y_test: Tensor  # (M, 1)
+    unit: float  # standard deviation of the training targets
 
     @classmethod
     def of(cls, data: Regression) -> "Problem":

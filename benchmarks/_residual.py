@@ -111,12 +111,8 @@ def in_colour(x: Tensor, height: int, width: int) -> Tensor:
 def load(folder: Path | None, *, num_train: int | None, validation: int, unknown: Path | None = None) -> Pictures:
     """The images in a folder: two packed archives, or torchvision's CIFAR-10.
 
-    Args:
-        folder: The folder.
-        num_train: Number of training images that are kept, chosen at random; None keeps all.
-        validation: Number of training images to report on instead of the test images; 0 uses the test images.
-        unknown: Folder with FashionMNIST, whose first test images are the images of unknown classes; None uses no such
-            images.
+    With `validation` this number of training images replaces the test images. If `unknown` is a folder with
+    FashionMNIST, its first test images are the images of unknown classes.
     """
     if folder is not None and (folder / "train.npz").is_file():
         (x_train, y_train), (x_test, y_test) = (
@@ -139,11 +135,7 @@ def load(folder: Path | None, *, num_train: int | None, validation: int, unknown
 
 
 def crops(x: Tensor) -> Tensor:
-    """Images, each flipped or not, and shifted by up to four pixels in each direction; new pixels are black.
-
-    Args:
-        x: Images, shape (N, C, H, W).
-    """
+    """Images, each flipped or not, and shifted by up to four pixels in each direction; new pixels are black."""
     count, _, height, width = x.shape
     padded = F.pad(x, (PADDING,) * 4)
     top, left = torch.randint(2 * PADDING + 1, (2, count, 1))

@@ -10,16 +10,11 @@ from torch import Tensor
 
 import pyro_bnn as pb
 from pyro_bnn import metrics
-from pyro_bnn.data import add_noise, blur, lower_contrast
 from pyro_bnn.scores.uncertainty import ClassificationPrediction
 
+from ._images import CORRUPTIONS, quality
 from ._residual import BATCH_SIZE, Pictures, Problem, Setting, augmented, pixels
 
-CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "noise": add_noise,
-    "blur": blur,
-    "contrast": lower_contrast,
-}
 STRENGTHS = (1, 3, 5)
 NUM_CORRUPTED = 500
 """Number of images that are corrupted, evenly spaced in the file."""
@@ -78,22 +73,11 @@ def spread(num_rows: int, count: int) -> Tensor:
     return torch.arange(min(count, num_rows)) * num_rows // min(count, num_rows)
 
 
-def quality(probs: Tensor, y: Tensor) -> dict[str, float]:
-    return {
-        "accuracy": metrics.accuracy(probs, y),
-        "nll": metrics.negative_log_likelihood(probs, y),
-        "ece": metrics.expected_calibration_error(probs, y),
-        "brier": metrics.brier_score(probs, y),
-    }
-
-
 def _predict(
     posterior: pb.Posterior, problem: Problem, num_samples: int, seed: int, x: Tensor
 ) -> ClassificationPrediction:
     inputs = problem.inputs(x)
-    found = pb.predict(problem.model, posterior, inputs, num_samples=num_samples, batch_size=BATCH_SIZE, seed=seed)
-    assert isinstance(found, ClassificationPrediction)
-    return found
+    return pb.predict(problem.model, posterior, inputs, num_samples=num_samples, batch_size=BATCH_SIZE, seed=seed)
 
 
 def refreshed(

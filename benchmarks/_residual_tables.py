@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ._residual_scores import CORRUPTIONS, STRENGTHS
+from ._images import CORRUPTIONS
+from ._residual_scores import STRENGTHS
 from ._results import cell_of, head_of, line_of
 
 Record = dict[str, Any]

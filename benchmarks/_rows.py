@@ -10,9 +10,9 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
 
-from . import _construction, _from_start, _growth, _leapfrog, _natural, _prediction
+from . import _chains, _construction, _growth, _leapfrog, _prediction
 from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
-from ._peers import PEERS, check
+from ._peers import PEERS, Ivon, check
 from ._steps import (
     CapturedDeterministic,
     Checkpoint,
@@ -120,8 +120,8 @@ def _natural_gradient(options: Options) -> Iterator[Row]:
         title = f"natural-gradient step / deterministic step, batches of {setting.batch_size}"
         yield Row(title, measure, at_most(limit))
     yield Row("natural-gradient step / SVI step with Adam", _pair(options, options.mlp, natural, _fit()))
-    yield Row("natural-gradient step, ivon-opt / ours", _pair(options, options.mlp, _natural.Ivon, natural))
-    memory = functools.partial(_natural.memory, 1e4 if options.quick else 4e7, options.threads)
+    yield Row("natural-gradient step, ivon-opt / ours", _pair(options, options.mlp, Ivon, natural))
+    memory = functools.partial(_growth.natural_memory, 1e4 if options.quick else 4e7, options.threads)
     title = "natural-gradient SVI, vectors of all weights beyond deterministic Adam's"
     yield Row(title, memory, at_most(2.1), at_most(2.1))
 
@@ -269,10 +269,10 @@ def _others(options: Options) -> Iterator[Row]:
 
     def from_start(device: str, kind: str, num_cores: int) -> Cell:
         lengths = 20 if options.quick else 500
-        ours, theirs = (in_new_process(f"_from_start:{name}", kind, lengths, num_cores) for name in ("ours", "numpyro"))
+        ours, theirs = (in_new_process(f"_chains:{name}", kind, lengths, num_cores) for name in ("ours", "numpyro"))
         assert isinstance(ours, dict)
         assert isinstance(theirs, dict)
-        z = _from_start.largest_z_score(ours, theirs)
+        z = _chains.largest_z_score(ours, theirs)
         if z > 5 and not options.quick:
             return Cell(reason=f"the answers differ by {z:.1f} standard errors")
         times = f"{ours['seconds']:.1f} / {theirs['seconds']:.1f} s; a second call of ours begins within"
@@ -293,7 +293,7 @@ def _others(options: Options) -> Iterator[Row]:
         title = f"NUTS, predictive ESS per second, ours / NumPyro's, {num_cores} core{'s' * (num_cores > 1)} for either"
         yield Row(title, functools.partial(chains, num_cores=num_cores), goal, on=("cpu",))
     for num_cores in (1, 2):
-        for kind in _from_start.SIZES:
+        for kind in _chains.SIZES:
             cores = f"{num_cores} core{'s' * (num_cores > 1)}"
             title = f"NUTS from start to end, {kind}, 4 chains of 500 + 500, ours / NumPyro's time, {cores}"
             measure = functools.partial(from_start, kind=kind, num_cores=num_cores)

@@ -61,24 +61,14 @@ class Caller:
 
 @dataclass(frozen=True)
 class Served:
-    """Time of one answer.
-
-    Args:
-        case: Network.
-        way: Way of answering.
-        rows: Number of rows of a request.
-        ratio: Time divided by that of the plain network, for each round.
-        median: Latency in seconds.
-        high: 99 % quantile of the latencies, in seconds.
-        calls: Number of calls.
-    """
+    """Time of one answer."""
 
     case: str
     way: str
-    rows: int
-    ratio: Cell
-    median: float
-    high: float
+    rows: int  # number of rows of a request
+    ratio: Cell  # time divided by that of the plain network, for each round
+    median: float  # latency in seconds
+    high: float  # 99 % quantile of the latencies
     calls: int
 
 

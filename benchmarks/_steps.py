@@ -85,10 +85,15 @@ class Setting:
     def optimizer(self, parameters: list) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=1e-3, fused=True)
 
-    def finish(self) -> None:
-        """Wait for the device."""
-        if self.device == "cuda":
-            torch.cuda.synchronize()
+    def seconds(self, work: Callable[[], object], repeats: int = 1) -> float:
+        """Seconds of some work, until the device has finished; the mean of some repeats in a row."""
+        wait = torch.cuda.synchronize if self.device == "cuda" else lambda: None
+        wait()
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        wait()
+        return (time.perf_counter() - begin) / repeats
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,10 @@ class ResidualSetting(Setting):
     width: int = 16
 
     def net(self) -> nn.Sequential:
-        """A new network."""
         return pb.nets.resnet20(width=self.width).to(self.device)
 
     @cached_property
     def data(self) -> tuple[Tensor, Tensor]:
-        """Standard normal inputs, random labels."""
         num_rows = self.batch_size * self.num_steps
         return torch.randn(num_rows, 3, 32, 32).to(self.device), torch.randint(10, (num_rows,)).to(self.device)
 
@@ -128,15 +131,14 @@ class Loop(ABC):
     def step(self, x: Tensor, y: Tensor) -> Tensor | float:
         """One step; returns the loss. As in `fit_svi`, a tensor is read only after all steps, so no step waits."""
 
-    def burst(self) -> float:
+    def epoch(self) -> None:
         x, y = self.setting.data
-        self.setting.finish()
-        begin = time.perf_counter()
         order = torch.randperm(len(x)).to(x.device).split(self.setting.batch_size)
         losses = [self.step(x[rows], y[rows]) for rows in order]
         self.losses = torch.stack([torch.as_tensor(loss) for loss in losses]).tolist()
-        self.setting.finish()
-        return (time.perf_counter() - begin) / self.setting.num_steps
+
+    def burst(self) -> float:
+        return self.setting.seconds(self.epoch) / self.setting.num_steps
 
 
 class Differentiable(Loop):
@@ -158,9 +160,7 @@ class Differentiable(Loop):
 class HandWritten(Differentiable):
     """Mean-field SVI of a ReLU network in plain torch. The library must not be slower.
 
-    Args:
-        setting: The setting.
-        closed_form: Whether to use the KL in closed form; otherwise it is estimated from the drawn weights.
+    The KL is estimated from the drawn weights unless `closed_form` is set.
     """
 
     def __init__(self, setting: Setting, *, closed_form: bool = False) -> None:
@@ -326,11 +326,7 @@ def natural(setting: Setting) -> FitSVI:
 
 
 class OwnLoop:
-    """The same steps in a hand-written loop around `svi_step`, over the same batches as `FitSVI(in_batches=True)`.
-
-    Args:
-        setting: The setting.
-    """
+    """The same steps in a hand-written loop around `svi_step`, over the same batches as `FitSVI(in_batches=True)`."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -355,11 +351,7 @@ def execution_on(setting: Setting) -> pb.Execution:
 
 
 class Checkpoint:
-    """Writes the state of a fit to a file, as at the end of an epoch.
-
-    Args:
-        setting: The setting.
-    """
+    """Writes the state of a fit to a file, as at the end of an epoch."""
 
     def __init__(self, setting: Setting) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -375,11 +367,7 @@ class Checkpoint:
 
 
 class Epoch:
-    """An epoch over 60,000 rows.
-
-    Args:
-        setting: The setting.
-    """
+    """An epoch over 60,000 rows."""
 
     def __init__(self, setting: Setting) -> None:
         self._fit, self._num_steps = FitSVI(setting), math.ceil(60_000 / setting.batch_size)

@@ -39,25 +39,15 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True)
 class Task:
-    """One network to train and measure.
+    """One network to train and measure."""
 
-    Args:
-        method: A name in `SETTINGS`.
-        seed: Seed of the initial weights, order of images, augmentation and draws.
-        num_train: Number of training images; None uses all.
-        validation: Number of training images to report on instead of the test images; 0 uses the test images.
-        width: Channels of the first stage.
-        setting: How it is trained.
-        point: How the network below was trained; None if there is none.
-    """
-
-    method: str
+    method: str  # a name in `SETTINGS`
     seed: int
-    num_train: int | None
-    validation: int
-    width: int
+    num_train: int | None  # None uses all images
+    validation: int  # number of training images to report on instead of the test images; 0 uses the test images
+    width: int  # channels of the first stage
     setting: Setting
-    point: Setting | None = None
+    point: Setting | None = None  # how the network below was trained, if there is one
 
     @property
     def name(self) -> str:
@@ -74,15 +64,7 @@ Network = tuple[Problem, pb.Posterior]
 
 
 class Runs:
-    """The networks in a folder; finished work of earlier runs is not repeated.
-
-    Args:
-        out: The folder.
-        data: Function that loads the images.
-        num_samples: Number of draws of an ensemble.
-        device: Where to compute.
-        echo: Function that prints.
-    """
+    """The networks in a folder; finished work of earlier runs is not repeated."""
 
     def __init__(
         self,
@@ -95,11 +77,7 @@ class Runs:
         self._out, self._data, self._num_samples, self._device, self._echo = out, data, num_samples, device, echo
 
     def run(self, task: Task) -> dict[str, Any]:
-        """Train, measure and record one network.
-
-        Raises:
-            ValueError: If the folder holds another network with the same name.
-        """
+        """Train, measure and record one network."""
         record, is_done = self._found(task.name, asdict(task))
         if not is_done:
             problem, posterior = self._trained(task, record)

@@ -94,10 +94,7 @@ def expected_coverage(name: str, data: Path | None) -> float:
 def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
     """Coverage of all test rows by data set, and of their thirds, with standard errors over the splits.
 
-    Args:
-        rows: Results.
-        path: File to write.
-        expected: Coverage that the theory gives, for each data set in the order of the axis.
+    `expected` has the coverage that the theory gives, for each data set in the order of the axis.
     """
     cells, names = by_cell(rows, "intervals"), [*expected]
     with plotting.style():

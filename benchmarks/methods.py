@@ -24,14 +24,7 @@ BY_NAME = {method.name: method for method in METHODS}
 
 
 class Table:
-    """The cells of one network, in files of a folder.
-
-    Args:
-        network: The network.
-        load: Function that loads the images; its argument says whether to report on validation images.
-        out: The folder.
-        echo: Function that prints.
-    """
+    """The cells of one network, in files of a folder; `load` is told whether to report on validation images."""
 
     def __init__(
         self, network: Network, load: Callable[[bool], Pictures], out: Path, echo: Callable[[str], None]

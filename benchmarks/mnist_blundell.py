@@ -57,20 +57,12 @@ PUBLISHED_PRUNED_ERROR = {0.0: 1.24, 0.5: 1.24, 0.75: 1.24, 0.95: 1.29, 0.98: 1.
 
 @dataclass(frozen=True)
 class Task:
-    """One network to train and measure.
+    """One network to train and measure."""
 
-    Args:
-        method: A name in `SETTINGS`.
-        units: Number of units of each hidden layer.
-        seed: Seed of the initial weights, the order of batches and the draws.
-        validation: Number of training images to report on instead of the test images; 0 uses the test images.
-        setting: How it is trained.
-    """
-
-    method: str
-    units: int
+    method: str  # a name in `SETTINGS`
+    units: int  # number of units of each hidden layer
     seed: int
-    validation: int
+    validation: int  # number of training images to report on instead of the test images; 0 uses the test images
     setting: Setting
 
     @property
@@ -87,11 +79,7 @@ def run(
     device: str,
     echo: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train, measure and record one network; finished parts of earlier runs are not repeated.
-
-    Raises:
-        ValueError: If the folder holds another network with the same name.
-    """
+    """Train, measure and record one network; finished parts of earlier runs are not repeated."""
     path = out / f"{task.name}.json"
     record = read_record(path, asdict(task))
     if record.get("num_samples") == num_samples:
@@ -181,15 +169,7 @@ def _number(value: float | None) -> str:
 
 
 def changed(setting: Setting, changes: Sequence[str]) -> Setting:
-    """A setting with other values.
-
-    Args:
-        setting: The setting.
-        changes: Texts NAME=VALUE.
-
-    Raises:
-        ValueError: If a text does not name a setting, or the value has the wrong type.
-    """
+    """A setting with other values, given as texts NAME=VALUE; a `ValueError` for an unknown name or a wrong value."""
     for change in changes:
         name, _, value = change.partition("=")
         kinds = {field.name: type(getattr(setting, field.name)) for field in fields(setting)}

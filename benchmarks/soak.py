@@ -177,23 +177,14 @@ def slope(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Trend:
-    """How a measurement changed over the rounds.
-
-    Args:
-        name: Name of the measurement.
-        first: Value in the first round after the warm-up.
-        last: Value in the last round.
-        per_round: Slope of the line through the rounds after the warm-up.
-        standard_error: Standard error of the slope.
-        is_flat: Whether the measurement does not grow.
-    """
+    """How a measurement changed over the rounds."""
 
     name: str
-    first: float
+    first: float  # value in the first round after the warm-up
     last: float
-    per_round: float
-    standard_error: float
-    is_flat: bool
+    per_round: float  # slope of the line through the rounds after the warm-up
+    standard_error: float  # of the slope
+    is_flat: bool  # whether the measurement does not grow
 
     def __str__(self) -> str:
         per_round = f"{self.per_round:.3g} +- {self.standard_error:.2g}"

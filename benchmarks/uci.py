@@ -71,14 +71,7 @@ class Lines:
 
 
 class Table:
-    """All cells of the tables, and their files.
-
-    Args:
-        out: Folder of the files.
-        data: Folder of the data; None uses the environment variable.
-        budget: Sizes of all fits.
-        seed: Seed of everything.
-    """
+    """All cells of the tables, and their files in the folder `out`."""
 
     def __init__(self, out: Path, data: Path | None, budget: Budget, seed: int) -> None:
         out.mkdir(parents=True, exist_ok=True)
