@@ -8,6 +8,7 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro import poutine
 from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import nn
 
@@ -189,6 +190,12 @@ def small_model(*, prior=None, likelihood="categorical", num_data=20, net=None, 
     )
     x = torch.randn(6, 4)
     return model, x, targets(6)
+
+
+def log_joint(model, *args):
+    """The trace of a model, and its log-density."""
+    trace = poutine.trace(model).get_trace(*args)
+    return trace, trace.log_prob_sum()
 
 
 def pairs(first, second, *, daily):

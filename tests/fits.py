@@ -37,6 +37,13 @@ def whole(likelihood="categorical", **kwargs):
     return small_model(likelihood=likelihood, num_data=6, **kwargs)
 
 
+def fresh(make_guide=pb.MeanFieldGuide):
+    """A model, a guide and data, the same at every call."""
+    torch.manual_seed(11)
+    model, x, y = whole("gaussian-latent")
+    return model, make_guide(model), x, y
+
+
 # --- priors beyond the library's own ----------------------------------------------------------------------------------
 
 

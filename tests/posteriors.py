@@ -144,3 +144,8 @@ def make_model(name, dtype=torch.float64, seed=0):
     net = {"net": kwargs.pop("net")()} if "net" in kwargs else {}
     torch.set_default_dtype(torch.float64)
     return whole(dtype, seed=seed, **net, **kwargs)
+
+
+def same(a, b):
+    """Whether two dictionaries of tensors are equal, in the same order."""
+    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)

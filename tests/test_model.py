@@ -15,14 +15,8 @@ from torch.func import functional_call
 
 import pyro_bnn as pb
 
-from .cases import LIKELIHOODS, PRIORS, small_model, small_net
+from .cases import LIKELIHOODS, PRIORS, log_joint, small_model, small_net
 from .tolerances import assert_identical
-
-
-def log_joint(model, *args):
-    trace = poutine.trace(model).get_trace(*args)
-    return trace, trace.log_prob_sum()
-
 
 # --- what the model is ------------------------------------------------------------------------------------------------
 

@@ -10,13 +10,8 @@ from torch import nn
 
 import pyro_bnn as pb
 
-from .cases import small_model, small_net
+from .cases import log_joint, small_model, small_net
 from .tolerances import agrees_in_mean, assert_identical
-
-
-def log_joint(model, *args):
-    trace = poutine.trace(model).get_trace(*args)
-    return trace, trace.log_prob_sum()
 
 
 def test_wrong_shape_of_x_names_what_the_first_layer_takes():

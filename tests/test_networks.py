@@ -15,11 +15,6 @@ from .cases import LIKELIHOODS, small_model
 from .tolerances import assert_identical
 
 
-def log_joint(model, *args):
-    trace = poutine.trace(model).get_trace(*args)
-    return trace, trace.log_prob_sum()
-
-
 class Recurrent(nn.Module):
     def __init__(self, kind):
         super().__init__()

@@ -15,14 +15,10 @@ from pyro_bnn.inference.batch_norm import PinnedPosterior
 from .cases import GUIDES, LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy
 from .fits import MORE_PRIORS
-from .posteriors import POSTERIORS, batch_norm, chains, make, make_model, points, whole
+from .posteriors import POSTERIORS, batch_norm, chains, make, make_model, points, same, whole
 from .pruned import scattered
 
 MORE = {**PRIORS, **MORE_PRIORS}
-
-
-def same(a, b):
-    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def states(*modules):

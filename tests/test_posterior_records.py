@@ -7,12 +7,8 @@ import pyro_bnn as pb
 from pyro_bnn import pruning
 from pyro_bnn._core.files import read_state
 
-from .posteriors import make, make_model, whole
+from .posteriors import make, make_model, same, whole
 from .pruned import scattered
-
-
-def same(a, b):
-    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_a_pinned_posterior_keeps_its_removed_weights_removed_in_the_file_too(tmp_path):

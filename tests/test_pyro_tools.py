@@ -22,11 +22,6 @@ from .cases import LIKELIHOODS, PRIORS, small_model, small_net
 from .tolerances import assert_identical
 
 
-def log_joint(model, *args):
-    trace = poutine.trace(model).get_trace(*args)
-    return trace, trace.log_prob_sum()
-
-
 @pytest.mark.uses_param_store
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("autoguide", [AutoNormal, AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal])

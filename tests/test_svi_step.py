@@ -13,7 +13,7 @@ import pyro_bnn as pb
 from pyro_bnn.inference.scale_maps import LogVariance
 from pyro_bnn.inference.svi import NonFiniteError
 
-from .fits import ADAM, fit, whole
+from .fits import ADAM, fit, fresh
 from .tolerances import assert_identical
 
 # name -> (guide, options of the step)
@@ -27,12 +27,6 @@ STEPS = {
     "point": (pb.DeltaGuide, {}),
     "auto-normal": (functools.partial(pb.auto_guide, AutoNormal), {}),
 }
-
-
-def fresh(make_guide=pb.MeanFieldGuide):
-    torch.manual_seed(11)
-    model, x, y = whole("gaussian-latent")
-    return model, make_guide(model), x, y
 
 
 def learned(model, guide):

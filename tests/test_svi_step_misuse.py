@@ -13,14 +13,8 @@ import pyro_bnn as pb
 from pyro_bnn.inference.joint import check_gradients
 from pyro_bnn.modelling.priors import HierarchicalPrior
 
-from .fits import ADAM, fit, whole
+from .fits import ADAM, fit, fresh, whole
 from .tolerances import assert_identical
-
-
-def fresh(make_guide=pb.MeanFieldGuide):
-    torch.manual_seed(11)
-    model, x, y = whole("gaussian-latent")
-    return model, make_guide(model), x, y
 
 
 def states(guides):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,6 +15,21 @@ from .own_data import houses, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
 OPTIONS = ("train", "digits", "--epochs", 6, "--hidden", 8, "--accuracy")
+
+
+@contextmanager
+def stopping(monkeypatch):
+    """A context in which SIGTERM stops a run after three epochs."""
+
+    def note(folder, progress):
+        told(folder, progress)
+        if progress.startswith("3 of"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    told = Folder.note
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "note", note)
+        yield
 
 
 def learned(run):
@@ -34,15 +50,7 @@ def options(request):
 @pytest.fixture
 def stopped(pyro_bnn, tmp_path, monkeypatch, options):  # noqa: F811
     """A run that SIGTERM has stopped after three of six epochs."""
-
-    def note(folder, progress):
-        told(folder, progress)
-        if progress.startswith("3 of"):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    told = Folder.note
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "note", note)
+    with stopping(monkeypatch):
         code, out, err = pyro_bnn(*options, "--out", tmp_path / "stopped")
     assert (code, out) == (130, "")
     assert err.strip() == f"error: stopped; `pyro-bnn train --resume {tmp_path / 'stopped'}` continues it."
@@ -89,15 +97,7 @@ def test_a_stopped_run_on_a_table_goes_on_with_its_own_rows(pyro_bnn, tmp_path, 
     table = write_table(tmp_path / "houses.csv", houses())
     options = ("train", table, "--target", "price", "--epochs", 6, "--hidden", 4)
     assert pyro_bnn(*options, "--out", tmp_path / "whole")[0] == 0
-
-    def note(folder, progress):
-        told(folder, progress)
-        if progress.startswith("3 of"):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    told = Folder.note
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "note", note)
+    with stopping(monkeypatch):
         assert pyro_bnn(*options, "--out", tmp_path / "run")[0] == 130
     if end == "changed":
         table.write_text(table.read_text().replace("Oslo", "Rome", 1))
