@@ -25,30 +25,23 @@ FRACTIONS = (0.0, 0.5, 0.75, 0.95, 0.98, 0.99)
 
 @dataclass(frozen=True)
 class Setting:
-    """How one network is trained; `init`, `inputs` and `kl_weight` are as for ``pyro-bnn train``.
+    """How one network is trained; `init`, `inputs` and `kl_weight` are as for ``pyro-bnn train``."""
 
-    Args:
-        prior: As for ``pyro-bnn train``; None trains one network by maximum likelihood.
-        is_closed: Whether to use the closed form of the KL, which a mixture lacks; otherwise the KL is estimated from
-            drawn weights.
-        is_local: Whether to use local reparameterisation; otherwise all images of a step share one draw of the weights.
-        input_dropout: Probability that a pixel is dropped in training.
-        hidden_dropout: Probability that a hidden unit is dropped in training.
-        optimizer: ``adam``; ``momentum``: SGD with momentum 0.9, on the mean loss of a batch; or natural gradients, as
-            for ``pyro-bnn train``.
-        schedule: ``cosine``, ``constant``, or ``warm-cosine``: an epoch at a tenth of the rate, then a cosine.
-    """
-
-    prior: str | None = None
+    prior: str | None = None  # as for ``pyro-bnn train``; None trains one network by maximum likelihood
     init: str = "network:0.02"
     inputs: str = "raw"
     kl_weight: str = "1"
+    # whether to use the closed form of the KL, which a mixture lacks; otherwise the KL is estimated from drawn weights
     is_closed: bool = False
+    # whether to use local reparameterisation; otherwise all images of a step share one draw of the weights
     is_local: bool = False
-    input_dropout: float = 0.0
-    hidden_dropout: float = 0.0
+    input_dropout: float = 0.0  # probability that a pixel is dropped in training
+    hidden_dropout: float = 0.0  # probability that a hidden unit is dropped in training
+    # ``adam``; ``momentum``: SGD with momentum 0.9, on the mean loss of a batch; or natural gradients, as for
+    # ``pyro-bnn train``
     optimizer: str = "adam"
     lr: float = 1e-3
+    # ``cosine``, ``constant``, or ``warm-cosine``: an epoch at a tenth of the rate, then a cosine
     schedule: str = "cosine"
     epochs: int = 60
     batch_size: int = 128

@@ -21,21 +21,13 @@ from ._results import read_record, write_json
 
 @dataclass(frozen=True)
 class Network:
-    """A network, with its budget and its prior.
+    """A network, with its budget and its prior."""
 
-    Args:
-        name: ``mlp`` or ``lenet``.
-        epochs: Passes over the training images, the same for every method.
-        prior: Prior of the methods whose posterior is not a point, as for ``pyro-bnn train``.
-        draws: Number of draws for a prediction.
-        units: Number of units of each of the two hidden layers; LeNet-5 has its own.
-    """
-
-    name: str
-    epochs: int
-    prior: str
-    draws: int = 32
-    units: int = 400
+    name: str  # ``mlp`` or ``lenet``
+    epochs: int  # passes over the training images, the same for every method
+    prior: str  # prior of the methods whose posterior is not a point, as for ``pyro-bnn train``
+    draws: int = 32  # number of draws for a prediction
+    units: int = 400  # number of units of each of the two hidden layers; LeNet-5 has its own
 
     @property
     def last_layer(self) -> str:
@@ -95,15 +87,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class PointSetting:
-    """How a deterministic network is trained.
+    """How a deterministic network is trained."""
 
-    Args:
-        prior_scale: Standard deviation of the weights' prior, which acts like weight decay; None is maximum likelihood.
-        lr: Initial learning rate of Adam; it falls to 0 along a cosine.
-    """
-
+    # standard deviation of the weights' prior, which acts like weight decay; None is maximum likelihood
     prior_scale: float | None = None
-    lr: float = 1e-3
+    lr: float = 1e-3  # initial learning rate of Adam; it falls to 0 along a cosine
 
 
 class Method(ABC):

@@ -62,14 +62,10 @@ class Ensemble(PointSetting, Method):
 
 @dataclass(frozen=True)
 class MCDropout(PointSetting, Method):
-    """A network with dropout that stays on after hidden linear layers.
-
-    Args:
-        dropout: Probability that a unit is dropped.
-    """
+    """A network with dropout that stays on after hidden linear layers."""
 
     name: ClassVar[str] = "mc-dropout"
-    dropout: float = 0.5
+    dropout: float = 0.5  # probability that a unit is dropped
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
@@ -84,16 +80,11 @@ class MCDropout(PointSetting, Method):
 
 @dataclass(frozen=True)
 class MeanField(Method):
-    """A Gaussian for every weight, by Adam with one draw of the weights in each step.
-
-    Args:
-        kl_weight: Weight of the KL term; below 1 the posterior is cold.
-        lr: Initial learning rate; it falls to 0 along a cosine.
-    """
+    """A Gaussian for every weight, by Adam with one draw of the weights in each step."""
 
     name: ClassVar[str] = "mean-field"
-    kl_weight: float
-    lr: float
+    kl_weight: float  # weight of the KL term; below 1 the posterior is cold
+    lr: float  # initial learning rate; it falls to 0 along a cosine
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
@@ -136,16 +127,11 @@ class MeanFieldLocal(MeanField):
 
 @dataclass(frozen=True)
 class Natural(Method):
-    """A Gaussian for every weight by natural gradients.
-
-    Args:
-        kl_weight: As for `MeanField`.
-        lr: Learning rate of the means; the first epoch uses a tenth of it, and then it falls to 0 along a cosine.
-    """
+    """A Gaussian for every weight by natural gradients."""
 
     name: ClassVar[str] = "natural"
-    kl_weight: float
-    lr: float
+    kl_weight: float  # as for `MeanField`
+    lr: float  # learning rate of the means; the first epoch uses a tenth of it, and then it falls to 0 along a cosine
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
@@ -175,16 +161,11 @@ class Natural(Method):
 
 @dataclass(frozen=True)
 class Swag(Method):
-    """The Gaussian along the path of SGD with momentum, whose learning rate is constant in the second half.
-
-    Args:
-        lr: Learning rate of the second half, for the mean loss; the first half begins at twice this rate.
-        prior_scale: As for `PointSetting`.
-    """
+    """The Gaussian along the path of SGD with momentum, whose learning rate is constant in the second half."""
 
     name: ClassVar[str] = "swag"
-    lr: float
-    prior_scale: float | None
+    lr: float  # learning rate of the second half, for the mean loss; the first half begins at twice this rate
+    prior_scale: float | None  # as for `PointSetting`
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
@@ -216,17 +197,11 @@ class Swag(Method):
 
 @dataclass(frozen=True)
 class Sghmc(Method):
-    """One chain of cyclical stochastic-gradient Hamiltonian Monte Carlo, with draws from all cycles.
-
-    Args:
-        lr: Initial step size of a cycle, for the mean loss.
-        temperature: Temperature of the posterior; below 1 the posterior is cold.
-        num_cycles: Number of cycles.
-    """
+    """One chain of cyclical stochastic-gradient Hamiltonian Monte Carlo, with draws from all cycles."""
 
     name: ClassVar[str] = "sghmc"
-    lr: float
-    temperature: float
+    lr: float  # initial step size of a cycle, for the mean loss
+    temperature: float  # temperature of the posterior; below 1 the posterior is cold
     num_cycles: int = 4
 
     @classmethod
@@ -254,14 +229,11 @@ class Sghmc(Method):
 
 @dataclass(frozen=True)
 class KroneckerLaplace(PointSetting, Method):
-    """Laplace's method around the deterministic network, with Kronecker factors of the Gauss-Newton matrix.
-
-    Args:
-        prior_precision: Precisions of the prior: "evidence" chooses one for each layer, None takes those of the prior
-            with which the network was trained.
-    """
+    """Laplace's method around the deterministic network, with Kronecker factors of the Gauss-Newton matrix."""
 
     name: ClassVar[str] = "laplace-kronecker"
+    # precisions of the prior: "evidence" chooses one for each layer, None takes those of the prior with which the
+    # network was trained
     prior_precision: Literal["evidence"] | None = None
 
     @classmethod

@@ -71,25 +71,16 @@ def held_out(data: Regression, seed: int) -> Regression:
 
 @dataclass(frozen=True)
 class Score:
-    """Scores on the test part, in the units of the target.
+    """Scores on the test part, in the units of the target."""
 
-    Args:
-        rmse: Root mean squared error of the mixture's mean.
-        log_likelihood: Mean log-density of the mixture over weight draws, in nats.
-        coverage: Fraction of the targets in the central interval of probability 0.95.
-        noise: Root mean square of the noise scale that the method infers.
-        r_hat: Largest R-hat of the network's output at 100 test inputs and of the noise scale; None for a single chain.
-        ess: Smallest effective sample size of the same quantities.
-        status: How the fit ended.
-    """
-
-    rmse: float
-    log_likelihood: float
-    coverage: float
-    noise: float
+    rmse: float  # root mean squared error of the mixture's mean
+    log_likelihood: float  # mean log-density of the mixture over weight draws, in nats
+    coverage: float  # fraction of the targets in the central interval of probability 0.95
+    noise: float  # root mean square of the noise scale that the method infers
+    # largest R-hat of the network's output at 100 test inputs and of the noise scale; None for a single chain
     r_hat: float | None = None
-    ess: float | None = None
-    status: str = ""
+    ess: float | None = None  # smallest effective sample size of the same quantities
+    status: str = ""  # how the fit ended
 
 
 def score(problem: Problem, fit: Fit, num_samples: int, seed: int) -> Score:
@@ -121,25 +112,16 @@ def agreement(model: pb.BayesianModel, posterior: pb.MCMCPosterior, x: Tensor) -
 
 @dataclass(frozen=True)
 class Budget:
-    """Sizes that determine the cost of the benchmark.
+    """Sizes that determine the cost of the benchmark."""
 
-    Args:
-        steps: Optimisation steps of each fit; also the steps of each chain of SGHMC.
-        batch_size: Rows of a step, at most; a smaller data set uses all its rows.
-        draws: Draws of each chain of NUTS, which is also the number of warm-up draws; None depends on the data set.
-        depth: Largest depth of the trees of NUTS; None depends on the data set.
-        chains: Number of chains of NUTS and SGHMC.
-        predictive_draws: Number of weight draws of a prediction, or of all stored draws if there are fewer.
-        compile: Whether to run NUTS in C.
-    """
-
-    steps: int = 3000
-    batch_size: int = 1500
+    steps: int = 3000  # optimisation steps of each fit; also the steps of each chain of SGHMC
+    batch_size: int = 1500  # rows of a step, at most; a smaller data set uses all its rows
+    # draws of each chain of NUTS, which is also the number of warm-up draws; None depends on the data set
     draws: int | None = None
-    depth: int | None = None
-    chains: int = 4
-    predictive_draws: int = 200
-    compile: bool = True
+    depth: int | None = None  # largest depth of the trees of NUTS; None depends on the data set
+    chains: int = 4  # number of chains of NUTS and SGHMC
+    predictive_draws: int = 200  # number of weight draws of a prediction, or of all stored draws if there are fewer
+    compile: bool = True  # whether to run NUTS in C
 
     def without_nuts(self) -> "Budget":
         """The same budget with the default sizes of NUTS."""
@@ -153,19 +135,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class Setting:
-    """Numbers that are chosen on validation rows.
+    """Numbers that are chosen on validation rows."""
 
-    Args:
-        gain: Gain of the fan-in prior.
-        kl_weight: Weight of the KL term; below 1 it gives a cold posterior.
-        dropout: Probability that a hidden unit is dropped.
-        lr: Learning rate of SWAG's path, or step size of SGHMC.
-    """
-
-    gain: float = 2.0
-    kl_weight: float = 1.0
-    dropout: float | None = None
-    lr: float | None = None
+    gain: float = 2.0  # gain of the fan-in prior
+    kl_weight: float = 1.0  # weight of the KL term; below 1 it gives a cold posterior
+    dropout: float | None = None  # probability that a hidden unit is dropped
+    lr: float | None = None  # learning rate of SWAG's path, or step size of SGHMC
 
 
 class Method(ABC):

@@ -48,35 +48,25 @@ PADDING = 4
 
 @dataclass(frozen=True)
 class Setting:
-    """How one network is trained.
+    """How one network is trained."""
 
-    Args:
-        method: ``point``, ``natural``, ``swag``, ``last-layer`` or ``laplace``; the last two make only the last layer
-            random.
-        lr: Learning rate; it rises during `warm_up`, and falls to 0 along a cosine. For SGD it is the rate for the mean
-            loss of an image.
-        has_momentum: Whether a point estimate is found by SGD with momentum 0.9; otherwise it is found by Adam.
-        prior_scale: Standard deviation of the weights' Gaussian prior.
-        kl_weight: Weight of the divergence from the prior; for a point estimate, 0 is maximum likelihood and 1 the
-            posterior mode.
-        initial_hessian: Initial Hessian of natural gradients.
-        hessian_decay: Decay of the averaged Hessian. Its memory is longer than these trainings, so Hessian and scales
-            stay near their initial values.
-        batch_size: Images per step.
-        epochs: Passes over the training set.
-        warm_up: Length of the rise of the learning rate, in passes.
-    """
-
+    # ``point``, ``natural``, ``swag``, ``last-layer`` or ``laplace``; the last two make only the last layer random
     method: str
+    # learning rate; it rises during `warm_up`, and falls to 0 along a cosine. For SGD it is the rate for the mean loss
+    # of an image
     lr: float
+    # whether a point estimate is found by SGD with momentum 0.9; otherwise it is found by Adam
     has_momentum: bool = False
-    prior_scale: float = 1.0
+    prior_scale: float = 1.0  # standard deviation of the weights' Gaussian prior
+    # weight of the divergence from the prior; for a point estimate, 0 is maximum likelihood and 1 the posterior mode
     kl_weight: float = 1.0
-    initial_hessian: float = 0.5
+    initial_hessian: float = 0.5  # initial Hessian of natural gradients
+    # decay of the averaged Hessian. Its memory is longer than these trainings, so Hessian and scales stay near their
+    # initial values
     hessian_decay: float = 1 - 1e-4
-    batch_size: int = 64
-    epochs: int = 6
-    warm_up: float = 0.5
+    batch_size: int = 64  # images per step
+    epochs: int = 6  # passes over the training set
+    warm_up: float = 0.5  # length of the rise of the learning rate, in passes
 
     @property
     def is_point(self) -> bool:
@@ -185,17 +175,11 @@ def network(images: Pictures, width: int, seed: int) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Problem:
-    """A model, its guide, and the way from images to inputs of the model.
+    """A model, its guide, and the way from images to inputs of the model."""
 
-    Args:
-        model: The model.
-        guide: Its guide.
-        body: The frozen layers before the last one, whose outputs are the model's inputs; None if the inputs are
-            images.
-    """
-
-    model: pb.BayesianModel
-    guide: nn.Module
+    model: pb.BayesianModel  # the model
+    guide: nn.Module  # its guide
+    # the frozen layers before the last one, whose outputs are the model's inputs; None if the inputs are images
     body: nn.Module | None = None
 
     def inputs(self, x: Tensor) -> Tensor:

@@ -34,17 +34,11 @@ CLOSED_FORM_PEERS = ("bayesian-torch", "torchbnn")
 
 @dataclass(frozen=True)
 class Options:
-    """Sizes of a run.
+    """Sizes of a run."""
 
-    Args:
-        threads: Number of threads of torch, for all rows except that of NUTS.
-        quick: Whether to run for only about a minute, with rough figures.
-        full: Whether to measure the memory of predictions with 1000 draws.
-    """
-
-    threads: int = 2
-    quick: bool = False
-    full: bool = False
+    threads: int = 2  # number of threads of torch, for all rows except that of NUTS
+    quick: bool = False  # whether to run for only about a minute, with rough figures
+    full: bool = False  # whether to measure the memory of predictions with 1000 draws
 
     @property
     def mlp(self) -> Setting:

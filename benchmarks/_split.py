@@ -28,44 +28,31 @@ Numbers = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Setting:
-    """How a network learns the tasks.
+    """How a network learns the tasks."""
 
-    Args:
-        is_bayesian: Whether to learn means and standard deviations; otherwise a point estimate by maximum likelihood.
-        remembers: Whether the posterior of a task is the prior of the next task; otherwise the prior stays N(0, 1).
-        is_joint: Whether to learn all tasks at once.
-        is_natural: Whether to use natural gradients; otherwise Adam.
-        is_local: Whether to use local reparameterisation; otherwise all rows of a step share draws of the weights.
-        num_draws: Number of these draws.
-        lr: Learning rate.
-        is_decayed: Whether the rate falls along a cosine, anew for each task; otherwise it is constant.
-        hessian_decay: Decay of the Hessian of natural gradients.
-        initial_hessian: Initial Hessian of natural gradients: a new task starts with the precisions of the prior plus
-            this number times the number of images.
-        num_warmup: Number of first steps of each task over which the rate of natural gradients rises.
-        first_scale: Initial standard deviation of the weights.
-        epochs: Passes over the images of a task.
-        batch_size: Number of images in a step; None uses all.
-        first_epochs: Number of epochs of maximum likelihood before the first task, whose means start at the result.
-        coreset: Number of images of each task that are kept for later, chosen at random. Before a prediction for a
-            task, a copy of the posterior also learns from the images that were kept of this task.
-    """
-
+    # whether to learn means and standard deviations; otherwise a point estimate by maximum likelihood
     is_bayesian: bool = True
+    # whether the posterior of a task is the prior of the next task; otherwise the prior stays N(0, 1)
     remembers: bool = True
-    is_joint: bool = False
-    is_natural: bool = False
+    is_joint: bool = False  # whether to learn all tasks at once
+    is_natural: bool = False  # whether to use natural gradients; otherwise Adam
+    # whether to use local reparameterisation; otherwise all rows of a step share draws of the weights
     is_local: bool = True
-    num_draws: int = 1
-    lr: float = 5e-3
-    is_decayed: bool = True
-    hessian_decay: float = 0.99
+    num_draws: int = 1  # number of these draws
+    lr: float = 5e-3  # learning rate
+    is_decayed: bool = True  # whether the rate falls along a cosine, anew for each task; otherwise it is constant
+    hessian_decay: float = 0.99  # decay of the Hessian of natural gradients
+    # initial Hessian of natural gradients: a new task starts with the precisions of the prior plus this number times
+    # the number of images
     initial_hessian: float | None = None
-    num_warmup: int = 0
-    first_scale: float = 0.01
-    epochs: int = 10
-    batch_size: int | None = 256
+    num_warmup: int = 0  # number of first steps of each task over which the rate of natural gradients rises
+    first_scale: float = 0.01  # initial standard deviation of the weights
+    epochs: int = 10  # passes over the images of a task
+    batch_size: int | None = 256  # number of images in a step; None uses all
+    # number of epochs of maximum likelihood before the first task, whose means start at the result
     first_epochs: int = 0
+    # number of images of each task that are kept for later, chosen at random. Before a prediction for a task, a copy of
+    # the posterior also learns from the images that were kept of this task
     coreset: int = 0
 
 

@@ -32,24 +32,16 @@ PRIOR_SCALE = 1.0
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of all contenders.
+    """Settings of all contenders."""
 
-    Args:
-        sizes: Sizes of the layers of the ReLU network; for a convolutional network, numbers of channels.
-        is_conv: Whether the network has two convolutions and a linear layer, for images of 28 x 28, instead of linear
-            layers.
-        batch_size: Rows of a step.
-        num_steps: Steps of a burst, and batches of the data.
-        num_data: Size of the data set in the ELBO; None uses the number of rows.
-        device: Where to compute.
-    """
-
+    # sizes of the layers of the ReLU network; for a convolutional network, numbers of channels
     sizes: tuple[int, ...] = (784, 400, 400, 10)
+    # whether the network has two convolutions and a linear layer, for images of 28 x 28, instead of linear layers
     is_conv: bool = False
-    batch_size: int = 128
-    num_steps: int = 20
-    num_data: float | None = None
-    device: str = "cpu"
+    batch_size: int = 128  # rows of a step
+    num_steps: int = 20  # steps of a burst, and batches of the data
+    num_data: float | None = None  # size of the data set in the ELBO; None uses the number of rows
+    device: str = "cpu"  # where to compute
 
     def net(self) -> nn.Sequential:
         """A new network."""
@@ -98,13 +90,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class ResidualSetting(Setting):
-    """ResNet-20 on images of 3 x 32 x 32; the parameters of batch normalisation are not random.
+    """ResNet-20 on images of 3 x 32 x 32; the parameters of batch normalisation are not random."""
 
-    Args:
-        width: Channels of the first stage.
-    """
-
-    width: int = 16
+    width: int = 16  # channels of the first stage
 
     def net(self) -> nn.Sequential:
         return pb.nets.resnet20(width=self.width).to(self.device)

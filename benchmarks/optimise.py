@@ -39,17 +39,11 @@ Fit = Callable[[Tensor, Tensor, int], Any]
 
 @dataclass(frozen=True)
 class Problem:
-    """A function to maximise on the unit cube.
+    """A function to maximise on the unit cube."""
 
-    Args:
-        function: Name of a test function of BoTorch.
-        inputs: Number of inputs of the function.
-        inert: Number of further inputs that have no effect.
-    """
-
-    function: str
-    inputs: int
-    inert: int = 0
+    function: str  # name of a test function of BoTorch
+    inputs: int  # number of inputs of the function
+    inert: int = 0  # number of further inputs that have no effect
 
     def values(self, points: Tensor) -> Tensor:
         """How far the function is above its minimum, with a minus sign, at points of shape (N, d); shape (N, 1)."""
