@@ -33,14 +33,11 @@ class Map(NetworkMethod):
         return fit_point(problem, setting, budget, seed)
 
 
-class MCDropout(NetworkMethod):
+class MCDropout(Map):
     """A point estimate with dropout that stays on, and with a wide prior."""
 
     name = "MC dropout"
     grid = tuple(Setting(gain=4.0, dropout=dropout) for dropout in (0.005, 0.02, 0.05))
-
-    def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        return fit_point(problem, setting, budget, seed)
 
 
 class Ensemble(NetworkMethod):

@@ -83,7 +83,7 @@ def fit_surrogate(
         bounds: Lowest and highest value of each input, shape (2, d); None takes them from X.
         net: Network from d inputs in the unit cube to m outputs; by default two hidden layers of 16 tanh
             units, and a factor for each input, with which inputs can be ignored.
-        prior: Prior of the weights; a `net` usually needs one of its own.
+        prior: Prior of the weights; the default suits the default network, and usually no other `net`.
         likelihood: Gaussian likelihood of the scaled targets. By default each target has a latent noise scale of about
             0.7 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
         num_draws: Number of draws of all chains together, a multiple of `num_chains`.

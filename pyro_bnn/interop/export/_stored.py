@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 FEWEST_ZEROS = 0.5
 """Heuristic: zeros are left out if at least this share of the weights is zero in all draws. Each other weight then
-has an index, too."""
+needs an index."""
 
 
 class StackedDraws(nn.Module):

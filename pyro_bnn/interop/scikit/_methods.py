@@ -49,7 +49,7 @@ HESSIAN_DECAY, CLIP = 0.99, 0.1
 """Heuristic, for thousands of steps of natural gradients: decay of the averaged Hessian, and limit of a step."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data: the prior does not contain this part's curvature."""
+"""Settings of natural gradients for a further part of the data, whose curvature is not in the prior."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic: rank of SWAG; and for its path, the constant learning rate, the number of epochs, the number of batches in

@@ -47,7 +47,7 @@ class AdaptiveIntervals(Calibration):
     Args:
         level: Share of the targets that their intervals contain in the long run, :math:`\ell`.
         rate: Step size :math:`\gamma`: larger values follow drift faster, but widths vary more.
-        num_scores: Number of past scores, the last ones, that determine the width; None uses all.
+        num_scores: Number of the most recent scores, which determine the width; None uses all.
 
     References:
         Gibbs and Candès (2021), Adaptive Conformal Inference Under Distribution Shift,
@@ -87,7 +87,7 @@ class AdaptiveIntervals(Calibration):
         return torch.stack([prediction.mean - half, prediction.mean + half])
 
     def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
-        """The intervals of rows in the order of time, each made from the targets of the rows before it.
+        """The intervals of rows in the order of time, each computed from the targets of the rows before it.
 
         Args:
             prediction: Prediction of the rows, which have one output.

@@ -35,7 +35,7 @@ def compare(
     r"""Compare methods by their predictions: distances between each pair, and scores of each method.
 
     Predictions are compared instead of weights, since permuting hidden units changes the weights but not the network's
-    function. In a pair, the method that is given first is the reference; so give the reference, such as NUTS, first.
+    function. In each pair the method given first is the reference; so give the most accurate one, such as NUTS, first.
 
     Every number about a pair has a Monte Carlo standard error. It comes from a jackknife over 20 successive groups of
     draws, or for ``agreement``, which changes in jumps, from a bootstrap of these groups. A group of an MCMC posterior

@@ -85,7 +85,7 @@ SETTINGS: dict[Any, Any] = {
 }
 
 _LOCK = threading.RLock()
-"""Matplotlib's settings belong to the process. If two threads changed them at once, one would restore the other's."""
+"""Matplotlib's settings belong to the process; without the lock, two threads would overwrite each other's."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

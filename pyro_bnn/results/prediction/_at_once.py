@@ -56,7 +56,7 @@ class Block:
         """Number of draws in the next block."""
 
     def take(self, draw: Draw) -> None:
-        """Add a draw; the network runs now, unless several draws run at once later."""
+        """Add a draw. The network runs now, or later for several draws at once."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
@@ -114,7 +114,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """The result of `run` with the stored results; if it needs one that was not stored, the result without them."""
+    """The result of `run`, which reuses the stored results unless it needs one that was not stored."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()

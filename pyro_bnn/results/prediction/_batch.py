@@ -91,7 +91,7 @@ class Batch(Generic[P]):
         self._names = set(model.latent_names)
 
     def take(self, draw: Draw) -> None:
-        """Add a draw; the network runs now, unless several draws run at once later."""
+        """Add a draw; see :meth:`Block.take`."""
         carried = self._way.carried
         if not carried:
             self._take(draw)

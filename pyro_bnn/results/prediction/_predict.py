@@ -82,8 +82,9 @@ def predict(
     first random parameter run once for each batch of rows. For a small network several draws run at once.
 
     Any other Pyro model runs as ``model(x)`` (``model(*x)`` for a tuple) for each draw, with all rows at once. If it
-    has one observed site, the distribution of this site is predicted; otherwise its return value is (see `site`). A
-    loader and `linearised` are then refused, and `batch_size` has no effect, since the rows may depend on each other.
+    has one observed site, the distribution of this site is predicted; otherwise its return value is (see `site`). Such
+    a model takes no loader and no `linearised`, and `batch_size` has no effect, since its rows may depend on each
+    other.
 
     Args:
         model: The model; its learned parameters are used, too.
@@ -171,8 +172,8 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
         warnings.warn(
             f"all members of the ensemble predict with this model's values of the parameters that are not random "
             f"(`{learned[0]}` and {len(learned) - 1} more). If each member has learned its own, wrap each in "
-            "`PinnedPosterior(model, posterior)` after its fit; if they are the same, call `requires_grad_(False)` on "
-            "them.",
+            "`PinnedPosterior(model, posterior)` after its fit; if all share these values, call "
+            "`requires_grad_(False)` on the parameters.",
             stacklevel=3,
         )
 
