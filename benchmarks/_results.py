@@ -1,5 +1,6 @@
 """Results as JSON, to which a resumed run adds, tables and pictures."""
 
+import argparse
 import json
 import math
 import os
@@ -71,6 +72,21 @@ def save_small(ax: Axes, path: Path, num_colors: int = 32) -> None:
     with Image.open(path) as drawn:
         small = drawn.convert("RGB").quantize(num_colors, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
+
+
+def parser_of(name: str, description: str | None, *, data: str = "") -> argparse.ArgumentParser:
+    """A parser with the folder of results, --out, and if `data` says what is in it, the folder --data."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(f"python -m benchmarks.{name}", description=description, formatter_class=layout)
+    if data:
+        parser.add_argument("--data", type=Path, help=f"folder with {data}; default $PYRO_BNN_DATA")
+    parser.add_argument("--out", type=_made, required=True, metavar="FOLDER", help="where results go")
+    return parser
+
+
+def _made(text: str) -> Path:
+    Path(text).mkdir(parents=True, exist_ok=True)
+    return Path(text)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:

@@ -7,7 +7,6 @@ The network has dropout before its last layer. A draw is one dropout mask, the s
 the last layer's weights, on which the labels of all images depend.
 """
 
-import argparse
 import functools
 import time
 from collections import OrderedDict
@@ -22,7 +21,7 @@ import pyro_bnn as pb
 from pyro_bnn import acquisition, plotting
 from pyro_bnn.data import Images, load_images
 
-from ._results import Row, add_row, cell_of, head_of, line_of, mean_and_error, read_rows, with_error
+from ._results import Row, add_row, cell_of, head_of, line_of, mean_and_error, parser_of, read_rows, with_error
 
 START_PER_CLASS, STEP = 2, 10
 NUM_POOL, NUM_TARGETS, NUM_DRAWS = 5000, 100, 100
@@ -204,15 +203,12 @@ def picture(rows: Sequence[Row], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.active", description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder that contains MNIST/raw; default $PYRO_BNN_DATA")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser = parser_of("active", __doc__, data="MNIST/raw")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS], metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0")
     parser.add_argument("--images", type=int, default=200, help="number of labelled images at which a run ends")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "active.jsonl"
     images = load_images("mnist", root=options.data)
     for seed in range(options.seeds):

@@ -5,7 +5,6 @@ weights; SWAG; SVI and Laplace's method for the last layer of the mode; and an e
 run can be resumed, and the tables are written after every network.
 """
 
-import argparse
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +19,7 @@ from pyro_bnn.inference.history import History
 
 from . import _residual, _residual_scores, _residual_tables
 from ._residual import Pictures, Problem, Setting
-from ._results import machine, read_record, write_json
+from ._results import machine, parser_of, read_record, write_json
 
 BELOW = {"last-layer": "map", "laplace": "map", "natural-refreshed": "natural"}
 """The network that gives the layers below a random last layer, or whose batch normalisation is refreshed."""
@@ -158,13 +157,7 @@ class Runs:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cifar", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--data", type=Path, help="folder with cifar-10-batches-py, or with train.npz and test.npz of packed images"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for results; finished work is not repeated")
+    parser = parser_of("cifar", __doc__, data="cifar-10-batches-py, or with train.npz and test.npz of packed images")
     parser.add_argument("--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="METHOD")
     parser.add_argument(
         "--change", nargs="+", default=[], metavar="NAME=NUMBER", help="replaces settings of the methods"
@@ -183,7 +176,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="number of threads of torch")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
-    given.out.mkdir(parents=True, exist_ok=True)
     loaded: list[Pictures] = []
 
     def data() -> Pictures:

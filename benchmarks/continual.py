@@ -4,7 +4,6 @@ Each method and seed adds one line to FOLDER/results.jsonl; existing lines are n
 written to FOLDER/tables.md.
 """
 
-import argparse
 import math
 import statistics
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ._results import Row, add_row, cell_of, head_of, line_of, machine, read_rows
+from ._results import Row, add_row, cell_of, head_of, line_of, machine, parser_of, read_rows
 from ._split import NUM_TASKS, Learner, Setting, load
 
 PROGRAM = Setting(lr=1e-3, is_decayed=False, first_scale=math.exp(-3), epochs=120, batch_size=None, first_epochs=120)
@@ -93,9 +92,7 @@ def read(file: Path, **wanted: object) -> list[Row]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.continual", description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder that holds MNIST/raw; default $PYRO_BNN_DATA")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where results and tables go")
+    parser = parser_of("continual", __doc__, data="MNIST/raw")
     parser.add_argument(
         "--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="NAME", help=", ".join(SETTINGS)
     )
@@ -107,7 +104,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / "results.jsonl"
     settings = {
         name: setting if given.epochs is None else replace(setting, epochs=given.epochs)

@@ -6,7 +6,6 @@ FOLDER/coverage.jsonl; existing lines are not computed again. The table is print
 coverage by data set, and in the thirds of the test rows by predicted standard deviation.
 """
 
-import argparse
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from pyro_bnn.data import UCI_SETS, load_uci
 from pyro_bnn.results.calibration import rank_of
 
 from ._regression import held_out
-from ._results import Row, add_row, by_cell, cell_of, head_of, line_of, mean_and_error, read_rows, save_small
+from ._results import Row, add_row, by_cell, cell_of, head_of, line_of, mean_and_error, parser_of, read_rows, save_small
 
 Value = Callable[[Row], float]
 Cells = Mapping[tuple[str, str], list[Row]]
@@ -134,9 +133,7 @@ def _panel(ax: Any, series: Mapping[str, tuple[str, Value]], cells: Cells, expec
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder that contains uci/NAME; default $PYRO_BNN_DATA")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser = parser_of("coverage", __doc__, data="uci/NAME")
     parser.add_argument("--datasets", nargs="+", choices=UCI_SETS, default=UCI_SETS, metavar="NAME")
     parser.add_argument("--splits", type=int, default=20, help="number of splits, from the first")
     parser.add_argument("--method", default="svi", help="method of BNNRegressor; default: %(default)s")
@@ -144,7 +141,6 @@ def main() -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)  # calibration works for any fit
     torch.set_num_threads(1)
     file = options.out / "coverage.jsonl"
-    options.out.mkdir(parents=True, exist_ok=True)
     done = {(row["dataset"], row["split"]) for row in read_rows(file)}
     for split in range(options.splits):
         for name in options.datasets:

@@ -4,10 +4,8 @@ For each input there is one split. Its test rows are those in the middle third o
 training rows the others. Each fit adds one line to FOLDER/gaps.jsonl; existing lines are not computed again.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import asdict, fields
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +13,7 @@ import torch
 from pyro_bnn.data import UCI_SETS, Regression, load_uci
 
 from ._regression import LEVEL, Budget, Method, Problem, Score, Setting, timed
-from ._results import Row, add_row, by_cell, cell_of, head_of, line_of, read_rows
+from ._results import Row, add_row, by_cell, cell_of, head_of, line_of, parser_of, read_rows
 from ._yardsticks import Defaults, GaussianProcess
 
 SETS = ("yacht", "energy", "concrete", "power-plant")
@@ -57,16 +55,13 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gaps", description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder that holds uci/NAME; default $PYRO_BNN_DATA")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser = parser_of("gaps", __doc__, data="uci/NAME")
     parser.add_argument("--datasets", nargs="+", choices=UCI_SETS, default=SETS, metavar="NAME")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS], metavar="NAME")
     parser.add_argument("--inputs", type=int, help="number of inputs of each data set, from the first")
     options = parser.parse_args()
     torch.set_num_threads(1)
     file = options.out / "gaps.jsonl"
-    options.out.mkdir(parents=True, exist_ok=True)
     done = {(row["dataset"], row["method"], row["input"]) for row in read_rows(file)}
     for name in options.datasets:
         for column, data in list(gaps_of(load_uci(name, 0, root=options.data)))[: options.inputs]:

@@ -6,7 +6,6 @@ fit adds one line to FOLDER/results.jsonl, or in the search to FOLDER/search.jso
 and picture are written after each line of results.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -18,7 +17,7 @@ from . import _methods_scores, _methods_tables
 from ._methods import NETWORKS, Method, Network, Points, PointSetting, Problem
 from ._methods_list import METHODS, Deterministic
 from ._methods_scores import Pictures
-from ._results import Row, add_row, machine, read_rows
+from ._results import Row, add_row, machine, parser_of, read_rows
 
 BY_NAME = {method.name: method for method in METHODS}
 
@@ -98,11 +97,7 @@ class Table:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     names = list(BY_NAME)
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.methods", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, help="folder of FashionMNIST and MNIST; default $PYRO_BNN_DATA")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where results go; one per network")
+    parser = parser_of("methods", __doc__, data="FashionMNIST and MNIST")
     parser.add_argument("--network", choices=list(NETWORKS), default="mlp")
     parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="METHOD", help=", ".join(names))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
@@ -114,7 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--test", type=int, help="number of images to report on, from the first")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    given.out.mkdir(parents=True, exist_ok=True)
     network = NETWORKS[given.network]
     for name in ("epochs", "draws", "units"):
         if (value := getattr(given, name)) is not None:

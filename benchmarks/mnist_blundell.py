@@ -6,7 +6,6 @@ calibration, detection of FashionMNIST, and errors when most weights are removed
 finished networks are not repeated.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from pyro_bnn.inference.history import History
 
 from . import _blundell
 from ._blundell import Setting
-from ._results import head_of, line_of, machine, read_record, write_json
+from ._results import head_of, line_of, machine, parser_of, read_record, write_json
 
 # Our own settings. Heuristic, chosen for 400 units on 10,000 training images set aside: a wide component no wider
 # than the weights, a cold posterior, and dropout of pixels. See docs/results.
@@ -180,9 +179,7 @@ def changed(setting: Setting, changes: Sequence[str]) -> Setting:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with MNIST/raw and FashionMNIST/raw")
-    parser.add_argument("--out", type=Path, required=True, help="folder for results; finished work is not repeated")
+    parser = parser_of("mnist_blundell", __doc__, data="MNIST/raw and FashionMNIST/raw")
     parser.add_argument("--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="METHOD")
     parser.add_argument("--units", nargs="+", type=int, default=[400, 1200])
     parser.add_argument("--epochs", type=int, help="number of epochs of all methods; default: that of each")
@@ -206,7 +203,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2, help="number of threads of torch")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
-    given.out.mkdir(parents=True, exist_ok=True)
     loaded: list[tuple[Images, Tensor]] = []
 
     def data() -> tuple[Images, Tensor]:

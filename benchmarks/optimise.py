@@ -4,7 +4,6 @@ All methods of a seed start from the same points of a Sobol sequence, and then c
 acquisition function. Each run leaves one line in FOLDER/optimise.jsonl; what is there is not run again.
 """
 
-import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from ._results import (
     head_of,
     line_of,
     mean_and_error,
+    parser_of,
     processor_seconds,
     read_rows,
     save_small,
@@ -169,8 +169,7 @@ def picture(rows: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.optimise", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser = parser_of("optimise", __doc__)
     parser.add_argument("--functions", nargs="+", choices=PROBLEMS, default=[*PROBLEMS], metavar="NAME")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS], metavar="NAME")
     parser.add_argument("--seeds", type=int, default=10, help="the first so many")
@@ -179,7 +178,6 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of BoTorch's optimisers, and of short chains
     torch.set_num_threads(1)
     file = options.out / "optimise.jsonl"
-    options.out.mkdir(parents=True, exist_ok=True)
     for seed in range(options.seeds):
         for method in options.methods:
             for name in options.functions:

@@ -5,7 +5,6 @@ protocol of Sommer et al. (2025), with one split (`random_state=0`), several see
 standardised target. Each fit adds one line to FOLDER/tables.jsonl; existing lines are not computed again.
 """
 
-import argparse
 import os
 import time
 import warnings
@@ -27,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pyro_bnn import BNNClassifier, BNNRegressor, metrics
 
-from ._results import add_row, by_cell, cell_of, head_of, line_of, processor_seconds, read_rows
+from ._results import add_row, by_cell, cell_of, head_of, line_of, parser_of, processor_seconds, read_rows
 
 CLASSIFIERS: dict[str, Callable[[int], Any]] = {
     "BNNClassifier()": lambda seed: BNNClassifier(random_state=seed),
@@ -193,14 +192,13 @@ def table(rows: list[dict[str, Any]], columns: list[str]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    parser = parser_of("tables", __doc__)
     parser.add_argument(
         "--data",
         type=Path,
         default=os.environ.get("PYRO_BNN_DATA", "data"),
         help="folder that contains tables/; default $PYRO_BNN_DATA",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--datasets", nargs="+", default=[*CLASS_SETS, "airfoil", "bikesharing"], metavar="NAME")
     parser.add_argument("--methods", nargs="+", default=USUAL, choices=[*USUAL, *RIVALS], metavar="NAME")
     parser.add_argument("--runs", type=int, default=10, help="splits for classes; the others have at most five")
@@ -208,7 +206,6 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)  # the row has the status
     folder, file = options.data, options.out / "tables.jsonl"
-    options.out.mkdir(parents=True, exist_ok=True)
     for run in range(options.runs):
         for name in options.datasets:
             is_classes = name in CLASS_SETS

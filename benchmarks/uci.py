@@ -4,7 +4,6 @@ Each data set, split and method adds one line to FOLDER/results.jsonl, and each 
 adds one to FOLDER/search.jsonl; existing lines are not computed again. FOLDER/tables.md is written after each line.
 """
 
-import argparse
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from pyro_bnn.data import UCI_SETS, load_uci
 
 from ._regression import Budget, Method, Problem, Score, Setting, held_out, timed
 from ._regression_methods import NETWORK_METHODS
-from ._results import Row, add_row, read_rows
+from ._results import Row, add_row, parser_of, read_rows
 from ._uci_tables import NAMES, report
 from ._yardsticks import YARDSTICKS
 
@@ -126,9 +125,7 @@ class Table:
 def main() -> None:
     names = [method.name for method in METHODS]
     defaults = Budget()
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.uci", description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder that holds uci/NAME; default $PYRO_BNN_DATA")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where results and tables go")
+    parser = parser_of("uci", __doc__, data="uci/NAME")
     parser.add_argument("--datasets", nargs="+", choices=UCI_SETS, default=NAMES, metavar="NAME")
     parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--without", nargs="+", choices=names, default=(), metavar="NAME", help="all but these")

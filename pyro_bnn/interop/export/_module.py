@@ -105,7 +105,8 @@ class PredictiveModule(nn.Module):
         self.requires_grad_(False).eval()
         self.way = self._exportable_way(x)
         """How the network runs for the draws: "vmap" (all at once), "scan" (one after the other, in one loop of a
-        graph), or "loop" if torch can export neither; a graph then repeats the network, without recurrent layers."""
+        graph), or "loop" if torch can export neither: a graph then has the network K times, and none is possible with
+        recurrent layers."""
         self._require_agreement(x, expected)
 
     def train(self, mode: bool = True) -> "PredictiveModule":
