@@ -1,4 +1,4 @@
-"""An accelerator that every machine has: torch's `meta` device, with the values of its tensors kept beside them.
+"""An imitated accelerator for every machine: torch's `meta` device, with the tensors' values stored on the CPU.
 
 A tensor on `meta` has shape, type, device and storage, but no values. :class:`Accelerator` is a dispatch mode that
 keeps the values of each storage in a second one on the CPU, and computes every operation there. So whole programs run

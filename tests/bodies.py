@@ -135,7 +135,7 @@ def used_before_and_after(self, x):
 
 
 def one_of_two_ways(self, x):
-    """Which way is taken, and which call is the first one, depends on the drawn weights."""
+    """The branch, and so the first call, depends on the drawn weights."""
     if float(self.head.weight.sum()) > 0:
         return self.head(self.body(x))
     return self.head(self.body(-x) + self.body(x))

@@ -253,7 +253,7 @@ MEASURED = {
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_memory_does_not_grow_with_the_pool(name, monkeypatch):
-    """But for results of one number for each row; with parts as large as the pool, it would."""
+    """Except for results of one number per row; with parts as large as the pool, the memory would grow."""
 
     def largest(num_rows):
         pool = torch.randn(20, num_rows, 5, dtype=torch.float32)
@@ -385,7 +385,7 @@ CHOICES = {
     ],
 )
 def test_the_same_number_of_labels_teaches_more_than_at_random(names, problem):
-    """By more than three standard errors; the twins, which prefer the smallest scores, teach no more."""
+    """By more than three standard errors. The twins, which choose the smallest scores, are not better."""
 
     def errors(choose, **changes):
         return torch.tensor([error_after(choose, seed=seed, **{**problem, **changes}) for seed in range(4)])

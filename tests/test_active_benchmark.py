@@ -64,7 +64,7 @@ def test_the_start_has_two_images_of_each_class():
 
 
 def test_a_draw_is_one_dropout_mask_for_all_images():
-    """The mean weights are those of the trained network, and each unit is there or not."""
+    """The mean weights are those of the trained network; each draw keeps or drops each unit."""
     model, posterior = active.trained(torch.rand(20, 28, 28), torch.arange(20) % 10, 0)
     weights = posterior.samples["net.last.weight"]
     ratio = weights / weights.abs().amax(0).clamp_min(1e-30)

@@ -177,7 +177,7 @@ def test_a_file_of_adapters_alone_is_small_and_needs_the_same_network(tmp_path, 
         pb.save_posterior(posterior, tmp_path / name, model, with_frozen=with_frozen)
     num_frozen = sum(p.numel() for p in model.network.parameters() if not p.requires_grad)
     saved = (tmp_path / "whole").stat().st_size - (tmp_path / "small").stat().st_size
-    assert saved > 0.5 * 8 * num_frozen  # what replaces the numbers are their names and checksums
+    assert saved > 0.5 * 8 * num_frozen  # names and checksums replace the numbers
 
     same = model_of(adapted())
     loaded = pb.load_posterior(tmp_path / "small", same)

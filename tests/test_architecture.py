@@ -1,7 +1,7 @@
 """The structure: imports point strictly down, no room imports private files of another, and no imports are circular.
 
-Ruff sees to names with an underscore of other objects (`SLF001` in `pyproject.toml`), and to who may import matplotlib
-or change the filters of warnings (`TID251`).
+Ruff checks accesses to underscored names of other objects (`SLF001` in `pyproject.toml`), and who imports matplotlib or
+changes the filters of warnings (`TID251`).
 """
 
 import ast

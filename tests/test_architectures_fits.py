@@ -48,7 +48,7 @@ def undone(before, after):
     factor = (2 * (scale / next_scale) ** 2 - 1).sqrt()  # S' / S = (1 + f^2) / 2 with f = 1 + rate u
     product = (factor - 1) / rate + 1 - prior_precision * scale**2  # g (w - m)
     gradient = (mean - next_mean) / next_scale**2 / LR - prior_precision * mean
-    has_gradient = gradient.abs() > 1e-9  # others do not say where their draw was, and do not matter
+    has_gradient = gradient.abs() > 1e-9  # other elements do not determine their draw
     return gradient, mean + torch.where(has_gradient, product / gradient, 0)
 
 

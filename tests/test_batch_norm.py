@@ -32,7 +32,7 @@ def norms(model):
 
 
 def by_hand(model, draw, x, batch_size=BATCH):
-    """For each layer in turn, means over the batches of their mean and of their variance."""
+    """For each layer in turn, the averages over batches of the batch means and of the batch variances."""
     _, norm, _, second, _ = model.network
     affine = (torch.nn.functional.linear(b, draw["net.0.weight"], draw["net.0.bias"]) for b in x.split(batch_size))
     found = {name: [] for name in ("mean1", "var1", "mean4", "var4")}

@@ -169,7 +169,7 @@ def test_the_number_of_batches_without_a_length_is_estimated_and_a_wrong_estimat
 
 
 def test_the_length_of_an_iterable_data_set_is_an_estimate_too():
-    """With several workers torch cannot know it: each of them may end with a batch that is not full."""
+    """With several workers torch cannot know the number of batches: each worker may end with a small batch."""
 
     class Sized(Stream):
         def __len__(self):

@@ -160,7 +160,7 @@ def linear(num_draws):
 
 @pytest.mark.filterwarnings("ignore:qExpectedImprovement has known numerical issues")
 def test_expected_improvement_is_that_of_the_posterior():
-    """Within the error of the draws; an acquisition function that sees a threshold too high by .3 does not agree."""
+    """Within the error of the draws; an acquisition function whose threshold is .3 too high does not agree."""
     model, stored, x, expected = linear(4096)
     surrogate = Surrogate(model, stored, num_draws=4096)
     shape = torch.Size([4096])
@@ -292,7 +292,7 @@ def branch(x):
 
 
 def test_a_fitted_surrogate_follows_the_function_between_its_points():
-    """In units other than those of the unit cube, for two targets; a function that it has not seen is far."""
+    """In units other than those of the unit cube, for two targets; the values of another function are far away."""
     low, high = torch.tensor([-2.0, 10.0]), torch.tensor([3.0, 60.0])
     x, new = points(30), points(50, seed=2)
     surrogate = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), seed=0)

@@ -41,7 +41,7 @@ class Simulation:
         self.y += self.truth.get(SCALE, torch.tensor(NOISE)) * torch.randn(N, R)
 
     def model(self, *, noise=NOISE, log_noise=LOG_NOISE):
-        """All replications as one model; other values than the simulation's make it wrong."""
+        """All replications as one model, which is wrong if its values are not those of the simulation."""
         prior = dist.LogNormal(torch.full((R,), log_noise), LOG_NOISE_SCALE).to_event(1)
         return pb.BayesianModel(
             nn.Linear(D, R, bias=False),
@@ -68,7 +68,7 @@ class Simulation:
         return {name: p_value((drawn[name] < truth).sum(0)) for name, truth in self.quantities(self.truth).items()}
 
     def nuts(self, **wrong):
-        """NUM_DRAWS draws of every replication, three apart, where autocorrelations are below 0.05."""
+        """NUM_DRAWS draws of every replication: each third draw, since autocorrelations are then below 0.05."""
         model = self.model(**wrong)
         lengths = {"num_samples": NUM_DRAWS, "num_warmup": 150, "num_chains": 3, "max_tree_depth": 6}
         posterior = pb.fit_nuts(model, (self.x, self.y), seed=SEED, **lengths)

@@ -46,7 +46,7 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("change", [replaced, removed, another, assigned])
 def test_a_layer_that_is_no_longer_the_models_is_named(change, use):
-    """Before, an AttributeError of torch's, as "'BayesianModel' object has no attribute 'like'"."""
+    """This was torch's AttributeError, such as "'BayesianModel' object has no attribute 'like'"."""
     model = model_of()
     guide = pb.MeanFieldGuide(model)
     change(model)

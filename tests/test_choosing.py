@@ -169,7 +169,7 @@ def test_lengths_follow_from_the_time():
 
 @pytest.mark.parametrize(("slowness", "factor"), [(1.0, 2), (None, 20)])
 def test_a_longer_limit_makes_longer_chains(slowness, factor, monkeypatch):
-    """In proportion on a machine of nominal speed; on this one the speed is measured, while other programs run."""
+    """Chains are proportional to the time limit at the nominal speed; a measured speed depends on other programs."""
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 1)
     if slowness is not None:
         monkeypatch.setattr(choosing._choose, "_slowness", lambda *_: slowness)

@@ -107,7 +107,7 @@ def test_an_ensemble_is_the_mean_of_its_points(benchmark):
 
 
 def test_a_last_layer_stands_on_the_network_that_was_trained(benchmark):
-    """With almost no noise, the predictions are those of that network, and the body does not change."""
+    """With almost no noise, the predictions are those of the point estimate, and the body does not change."""
     benchmark("--epochs", 2, "--methods", "map")
     images = _residual.load(benchmark.out.parent, num_train=None, validation=0)
     last, point = cifar.SETTINGS["last-layer"], cifar.SETTINGS["map"]

@@ -232,7 +232,7 @@ def test_examples_are_read(example, monkeypatch):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_shown(shell):
-    """Typer asks which shell is running; the variable makes it take the name of one, as there is none in a test."""
+    """Typer asks which shell is running. There is none in a test, so the variable gives a name."""
     environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     arguments = [sys.executable, "-m", "pyro_bnn", "--show-completion", shell]
     printed = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=True).stdout

@@ -128,7 +128,7 @@ def test_each_output_has_its_own_radius_and_one_output_may_leave_out_its_axis():
 
 
 def labelled(num_rows, *, sharpness=3.0):
-    """Labels from class probabilities, and the prediction of a model that is too sure of itself."""
+    """Labels from class probabilities, and the prediction of an overconfident model."""
     logits = torch.randn(num_rows, 5)
     return classes((sharpness * logits).softmax(1)), Categorical(logits=logits).sample()
 

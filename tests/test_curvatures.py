@@ -134,7 +134,7 @@ def noisy_rows(num_rows=1200, noise=0.1):
 
 
 def test_a_noise_scale_is_found_from_afar_and_its_width_is_that_of_its_information(monkeypatch):
-    """The curvature of a log-scale is 2 N. By Stein's identity alone, it is far higher, and the scale hardly moves."""
+    """The curvature of a log-scale is 2 N. Stein's identity alone gives far more, and the scale hardly moves."""
     x, y = noisy_rows()
 
     def fitted():

@@ -260,7 +260,7 @@ def test_members_of_an_ensemble_start_from_different_points():
 
 
 def test_a_prior_that_was_used_before_is_taken():
-    """Before, a RecursionError: torch's transforms then refer to their inverses, and these refer to the transforms."""
+    """This was a RecursionError, since torch's transforms then refer to their inverses and vice versa."""
     prior = dist.LogNormal(0.0, 0.5)
     prior.log_prob(torch.tensor(1.0))
     net = Gain()

@@ -140,7 +140,7 @@ def test_on_a_gpu_the_losses_are_those_of_the_cpu(estimator, cuda_graph):
 @pytest.mark.gpu
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_a_gpu_is_not_waited_for_in_a_step(cuda_graph):
-    """From the second step of an epoch to the last but one: the fit waits between the last step and the callbacks."""
+    """From the second step of an epoch to the last but one, since the fit waits after the last step."""
     model, x, y = small_model(num_data=6)
     guide = pb.MeanFieldGuide(model.to("cuda"))
     forbidden = []

@@ -294,7 +294,7 @@ def test_callbacks_may_replace_the_parameters(monkeypatch, change):
 
 
 def test_a_closed_form_divergence_near_the_prior_keeps_its_digits_in_single_precision():
-    """A sum of a million small terms: the entropies and log-densities that they are the differences of are large."""
+    """A sum of a million small terms, each the difference of a large entropy and a large log-density."""
     torch.manual_seed(0)
     net = nn.Linear(1000, 1000, bias=False).float()
     nn.init.zeros_(net.weight)

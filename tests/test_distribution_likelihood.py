@@ -183,7 +183,7 @@ def test_quantiles_by_draws_are_near_the_true_ones():
     ids=["Gamma", "Chi2"],
 )
 def test_quantiles_stay_in_the_support(make, exact):
-    """Also where the bounds by mean and variance leave it: there torch's distribution functions are NaN."""
+    """Also where the bounds from mean and variance are outside of the support: there torch's cdf is NaN."""
     outputs = torch.linspace(-2.0, 2.0, 5)
     for level in (0.001, 0.05, 0.9):
         found = mixture_quantile(make(outputs[None]), level)

@@ -177,7 +177,7 @@ def test_snippets_of_a_page_run_one_after_the_other(page, monkeypatch, tmp_path)
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", PEERS)
 def test_code_before_and_after_runs(page, tmp_path):
-    """Each runs in a new process, since other libraries change globals; their code runs if they are installed."""
+    """Each page runs in a new process, since other libraries change globals. Code of missing libraries is skipped."""
     pattern = r"(?:<!-- needs: (\S+) -->\s*)?```python\n(.*?)```"
     found = re.findall(pattern, (ROOT / page).read_text(), re.DOTALL)
     here = [code for package, code in found if not package or importlib.util.find_spec(package)]

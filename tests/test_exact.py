@@ -249,7 +249,7 @@ def test_without_its_kl_the_delta_guide_finds_least_squares(problem):
 
 
 def test_maximum_likelihood_takes_the_same_steps_as_plain_torch(problem):
-    """To the last digit, for any prior: with a KL weight of 0, the prior has no effect."""
+    """To the last digit: with a KL weight of 0, the prior has no effect."""
     model = pb.BayesianModel(
         nn.Linear(D, 1), prior=pb.NormalPrior(1e-3), likelihood=pb.GaussianLikelihood(NOISE), num_data=N
     )

@@ -82,8 +82,8 @@ def test_a_fit_that_runs_frozen_layers_once_gives_the_same_parameters(name, monk
     assert EVERY in plain.status.message
     assert_close(found, expected)
     num_parts = 1 if options.get("batch_size", 1) is None else NUM_PARTS
-    tries = 2 if make is head_with_noise else 1  # of the first batch, in which is seen what must not be left out
-    assert runs == [num_parts + tries, tries]  # and one run to see that rows do not depend on each other
+    tries = 2 if make is head_with_noise else 1  # for the first batch, which shows what must run in every step
+    assert runs == [num_parts + tries, tries]  # and one run that checks that rows do not depend on each other
 
 
 def test_the_body_does_not_run_in_the_steps(monkeypatch, runs):

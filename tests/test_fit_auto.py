@@ -267,7 +267,7 @@ def test_other_faults_of_chains_are_raised(monkeypatch):
 
 
 def test_a_time_limit_sets_the_length(monkeypatch):
-    """On a machine of nominal speed; the measured speed depends on the other work of the machine."""
+    """The speed is the nominal one, since a measured speed depends on other programs."""
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 1)
     monkeypatch.setattr(choosing._choose, "_slowness", lambda *_: 1.0)
     model, data = curve(), wave()

@@ -124,7 +124,7 @@ def test_quantiles_and_median_of_a_constrained_site_are_those_of_its_draws():
 
 @pytest.mark.parametrize("prior", ["normal", "fan-in", "laplace"])
 def test_mean_field_elbo_uses_closed_form_divergences(prior):
-    """A pure KL (no data term) then has no Monte Carlo error at all; AutoNormal's has (trap 1)."""
+    """A pure KL (no data term) then has no Monte Carlo error; with AutoNormal there is an error (trap 1)."""
     model, _x, _ = small_model(prior=PRIORS[prior])
     guide = pb.MeanFieldGuide(model, init=pb.NormalInit())
 

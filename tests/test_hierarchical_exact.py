@@ -158,7 +158,7 @@ def ours(x, y):
 @pytest.mark.parametrize("num_inputs", [20, 200])
 @pytest.mark.parametrize("kind", ["plain", "ours"])
 def test_a_horseshoe_regression_starts_at_a_sane_loss(kind, num_inputs):
-    r"""With scales near 1, each weight is within a few units of 0, and y misses by sqrt(D): some D nats per datum."""
+    r"""With scales near 1, weights are within a few units of 0, and the error of y is sqrt(D): about D nats per row."""
     x = torch.randn(50, num_inputs)
     y = 2 * x[:, 0] - x[:, 1] + 0.5 * torch.randn(50)
     model = horseshoe_regression if kind == "plain" else ours(x, y)

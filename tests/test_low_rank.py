@@ -252,7 +252,7 @@ def test_estimators_are_refused_with_the_remedy():
 
 
 def test_pyros_mean_field_elbo_which_would_be_wrong_is_refused_off_the_direct_path(path):
-    """Pyro sees one auxiliary vector and a `Delta` for each site, and knows no divergence of those."""
+    """Pyro sees one auxiliary vector and a `Delta` for each site, and has no divergence of a `Delta`."""
     model, x, y = whole("gaussian-latent")
     if path == "direct":
         assert fit(model, low_rank(model), x, y, elbo=TraceMeanField_ELBO()).history.path == "direct"

@@ -247,7 +247,7 @@ def test_steps_that_were_not_taken_are_warned_of():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_chain_that_stood_still_can_go_on(dtype):
-    """Its draws have standard deviation 0; a length of 0 over which directions are forgotten would give NaN."""
+    """The draws of this chain have standard deviation 0, and a decoherence length of 0 would give NaN."""
     z = torch.zeros(1, NUM_WEIGHTS, dtype=dtype)
     sampler = pb.MCLMC(1)
     kernel, adaptation = sampler.kernel(bowl, z), sampler.adaptation(300, 0.8, z[0])

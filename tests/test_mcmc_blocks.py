@@ -73,7 +73,7 @@ def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
 
 @pytest.mark.parametrize("num_hidden", [3, 7, 23, 24])
 def test_any_number_of_units_is_summed_over_rows(num_hidden):
-    """Several units at a time, and the remaining ones; if there are more units than rows in a block, in another way."""
+    """Units are computed several at a time, then the rest; another way is used for more units than rows in a block."""
     net = nn.Sequential(nn.Linear(4, num_hidden), nn.Tanh(), nn.Linear(num_hidden, 2))
     assert check(potential_of(3 * ROWS + REST, net=net))
 
@@ -177,7 +177,7 @@ def test_as_many_weights_as_rows_are_not_mistaken_for_them():
 
 
 def test_the_longest_axis_is_cut():
-    """Of two axes that could be cut: with the shorter one, the longer table would stay in memory."""
+    """Either of two axes could be cut; with the shorter one, the longer table would stay in memory."""
     shorter = X[: 3 * ROWS].clone()
 
     def value_and_grad(z):
@@ -196,7 +196,7 @@ def test_a_pyro_model_of_ones_own_is_written_in_blocks():
 @pytest.mark.parametrize("num_hidden", [7, 10])
 @pytest.mark.parametrize("num_rows", [4, 8, 11, 16, 2 * ROWS + 8])
 def test_small_loops_with_conditions_are_right(num_rows, num_hidden):
-    """GCC 12 reads wrong numbers if a condition stands before a read; so all are read first."""
+    """GCC 12 reads wrong numbers if a condition stands before a read, so all numbers are read first."""
     net = nn.Sequential(nn.Linear(4, num_hidden), nn.ReLU(), nn.Linear(num_hidden, 2))
     check(potential_of(num_rows, net=net))
 

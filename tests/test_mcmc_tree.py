@@ -330,7 +330,7 @@ def test_a_step_that_loses_more_than_a_thousand_nats_diverges(loss, diverges):
     kinetic = growth.tree.initial_energy - growth.tree.proposal_potential
 
     def cliff(z):
-        """So high that the energy is lost; its gradient of zero leaves the momentum as it is after half a step."""
+        """So high that the energy is lost; the zero gradient leaves the momentum unchanged after half a step."""
         return growth.tree.initial_energy + loss - kinetic, torch.zeros_like(z)
 
     seed = growth.seed._replace(gradient=torch.zeros(K, P))

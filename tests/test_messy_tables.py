@@ -228,7 +228,7 @@ def test_texts_that_all_differ_are_categories_in_a_small_table(tmp_path):
 
 
 def test_a_column_may_say_no_more_than_where_it_lacks_a_value(tmp_path):
-    """Its one value is the same in all rows that have one, so only the indicator is an input."""
+    """All rows that have a value have the same one, so only the indicator is an input."""
     path = table_of(tmp_path, k=[5 if i % 3 else None for i in range(40)])
     data = loaded(path, test_fraction=0.0)
     assert data.x_train[:, 1:].tolist() == [[float(i % 3 == 0)] for i in range(40)]
@@ -297,7 +297,7 @@ def test_new_rows_with_an_unclosed_quote_are_refused(pyro_bnn, tmp_path):  # noq
 
 @pytest.mark.parametrize("value", ["1e20", "-1e20", "1e12"])
 def test_numbers_far_from_those_of_training_are_refused(pyro_bnn, tmp_path, value):  # noqa: F811
-    """In single precision their squares are infinite: sd = inf beside finite quantiles."""
+    """In single precision the squares of the values are infinite: sd = inf beside finite quantiles."""
     path, run = write_table(tmp_path / "t.csv", houses()), tmp_path / "run"
     assert pyro_bnn("train", path, "--target", "price", "--out", run, *QUICK)[0] == 0
     new = write_table(tmp_path / "new.csv", [*houses(2), [value, *houses()[0][1:]]])

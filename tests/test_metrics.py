@@ -228,7 +228,7 @@ def test_ood_scores_of_gaussians_are_known():
 
 
 def test_ood_scores_of_a_small_table():
-    """The unknown score is higher in five of six pairs; if 95 % are to be found, one of three known is flagged."""
+    """Unknown inputs score higher in five of six pairs; to find 95 % of them, one of three known ones is flagged."""
     scores = metrics.ood_scores(torch.tensor([0.1, 0.2, 0.6]), torch.tensor([0.5, 0.9]))
     assert scores.auroc == pytest.approx(5 / 6)
     assert scores.fpr95 == pytest.approx(1 / 3)
@@ -249,7 +249,7 @@ def test_standard_error_of_the_auroc_is_its_scatter():
 
 
 def test_standard_error_of_the_auroc_of_a_small_table():
-    """DeLong's formula by hand: the unknown beat 2/3 and 1 of the known; these are beaten by 1, 1 and 1/2."""
+    """DeLong's formula by hand: the unknown are above 2/3 and 1 of the known; the known are below 1, 1 and 1/2."""
     scores = metrics.ood_scores(torch.tensor([0.1, 0.2, 0.6]), torch.tensor([0.5, 0.9]))
     assert scores.auroc_standard_error == pytest.approx(((1 / 18) / 2 + (1 / 12) / 3) ** 0.5)
 

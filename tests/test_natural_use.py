@@ -130,7 +130,7 @@ def test_no_mean_moves_further_than_the_limit():
 
 
 def test_the_learning_rate_of_means_rises_over_the_first_steps():
-    """The largest move is that of the limit times the rate, also after a change of optimizers in the middle."""
+    """The largest move is the limit times the rate, also after a change of the optimizer."""
     model, x, y = small_model(num_data=6)
     guide = precise(model, init=pb.NetworkInit(0.6))
     make = pb.optim.natural_gradient(0.5, momentum=0.0, clip=0.001, num_warmup=4)
@@ -300,7 +300,7 @@ def test_a_start_at_the_prior_is_warned_of_and_its_remedy_keeps_what_is_known():
 
 
 def test_a_falling_kl_weight_keeps_precisions_below_the_priors_positive():
-    """A negative curvature of the data is not scaled up: ten times as large, it would exceed the prior's precision."""
+    """A negative curvature of the data is not scaled up: ten times its size would exceed the prior's precision."""
     model, x, y = small_model(num_data=6)
     guide = precise(model, init=pb.NetworkInit(1.5))  # wider than the prior
     options = {"lr": 1e-9, "hessian_decay": 1 - 1e-12}

@@ -36,7 +36,7 @@ def problem():
 
 
 def predictive_moments(hidden_weight, hidden_bias, weight, bias, noise_scale):
-    """Per draw and grid point, f and what the predictive variance is the mean of, each of shape (K, S, M)."""
+    """For each draw and grid point, f and the term whose mean is the predictive variance, each of shape (K, S, M)."""
     hidden = (GRID @ hidden_weight.mT + hidden_bias.unsqueeze(-2)).tanh()
     f = (hidden @ weight.mT + bias.unsqueeze(-2)).squeeze(-1)
     return f, (f - f.mean((0, 1))).square() + noise_scale.unsqueeze(-1).square()

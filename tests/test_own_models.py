@@ -109,7 +109,7 @@ def test_chains_and_fits_predict_alike(data):
 
 
 def test_a_functions_parameters_are_left_where_pyro_looks_for_them(data):
-    """So Pyro's own tools can continue a fit, and `predict` uses the learned parameters."""
+    """So that Pyro's tools can continue a fit, and `predict` uses the learned parameters."""
     posterior = pb.fit_svi(learned_noise, guide, data, optimizer=ADAM, num_epochs=300, seed=0)
     assert 0.2 < pyro.param("scale").item() < 0.5
     (draw,) = posterior.draws(1, data[0])

@@ -276,7 +276,7 @@ def test_a_file_that_changes_the_folder_does_not_lose_the_run(pyro_bnn, nets, mo
     for command in commands:
         code, _, err = pyro_bnn(*command)
         assert code == 0, err
-        monkeypatch.chdir(nets)  # the network has moved this process, as its forward pass does
+        monkeypatch.chdir(nets)  # back, since the forward pass of the network changes the folder
     assert (nets / "new.csv").is_file()
     assert (nets / "run" / "report.html").is_file()
     assert (nets / "page.html").is_file()

@@ -115,7 +115,7 @@ def class_prediction(logits, family=dist.Categorical):
 @pytest.mark.parametrize("num_samples", [2, 3, 30])
 @pytest.mark.parametrize("num_classes", [2, 10])
 def test_small_epistemic_uncertainty_is_right_in_single_precision(num_samples, num_classes):
-    """From unsure to certain inputs, draws that differ by 1e-5 to 30: to 1 % down to 1e-10 nats."""
+    """For unsure to certain inputs, and draws that differ by 1e-5 to 30, values down to 1e-10 nats are right to 1 %."""
     scale = torch.logspace(-5, 1.5, 13)
     margin = torch.tensor([0.0, 3.0, 10.0, 20.0])[:, None]
     base = torch.randn(4, 1, num_classes)

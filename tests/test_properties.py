@@ -179,7 +179,7 @@ def test_densities_of_numbers_are_finite_with_finite_gradients(y, mean, other, s
 
 
 def test_the_gradient_of_a_far_off_prediction_is_finite_where_the_density_is():
-    """Hypothesis found it: the gradient in the log variance is (z^2 - 1) / 2, and was infinite."""
+    """Hypothesis found this case: the gradient in the log variance is (z^2 - 1) / 2, and was infinite."""
     output = torch.tensor([[330379.0, -32.0]], dtype=torch.float32, requires_grad=True)
     target = torch.zeros(1, 1, dtype=torch.float32)
     log_prob = pb.HeteroscedasticGaussianLikelihood()(output).log_prob(target)

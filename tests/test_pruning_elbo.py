@@ -68,7 +68,7 @@ def test_what_is_removed_has_no_divergence(prior):
     theirs = torch.stack([monte_carlo_divergence(gaussians, SCALARS[prior]()) for _ in range(4000)])
     error = (ours.var() / len(ours) + theirs.var() / len(theirs)).sqrt()
     assert abs(ours.mean() - theirs.mean()) < STANDARD_ERRORS * error
-    all_weights = theirs.mean() * 43 / 21  # what it would be about, if what is removed had its share
+    all_weights = theirs.mean() * 43 / 21  # about the value if removed weights were counted
     assert abs(ours.mean() - all_weights) > STANDARD_ERRORS * error
 
 

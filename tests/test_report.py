@@ -187,7 +187,7 @@ def test_names_that_look_like_html_are_text():
 )
 @pytest.mark.parametrize("key", [("digits", "default"), ("mnist", "tutorial"), ("fashion-mnist", "article")])
 def test_the_command_to_repeat_is_the_run(key, changes, monkeypatch, pyro_bnn, tmp_path):  # noqa: F811
-    """The command is read by the program itself, which is stopped where the training would begin."""
+    """The program itself parses the command, and is stopped before the training."""
     config = replace(recipes.RECIPES[key], **changes)
     asked = []
 

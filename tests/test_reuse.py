@@ -39,7 +39,7 @@ def without_memory():
 
 
 def assert_same_numbers(first, second):
-    """Up to rounding: with a memory several draws may be run at once, by other operations."""
+    """Up to rounding, since with a memory several draws may run at once, by other operations."""
     assert_identical(first.logits, second.logits)
     assert_identical(first.probs, second.probs)
     assert_identical(first.epistemic, second.epistemic)

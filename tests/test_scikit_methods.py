@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])
 def test_laplace_predicts_with_the_network_that_is_linear_in_its_weights(kind):
-    """So its mean is near that of the point estimate; the network at drawn weights is far from it."""
+    """The linearised mean is near that of the point estimate; the network at drawn weights is far from it."""
     X, y = curve(60)
     X_test, y_test = curve(300, seed=1)
     settings = {**SHORT, "max_iter": 400, "hidden_layer_sizes": (20,), "learning_rate": 0.03, "num_samples": 100}

@@ -152,7 +152,7 @@ def drawn(model, x, y, *, num_epochs=2000, lr=0.02, **options):
 @pytest.mark.parametrize("prior", [pb.NormalPrior(0.7), pb.HorseshoePrior(), pb.ScaleMixturePrior(0.5, 1.0, 0.1)])
 @pytest.mark.parametrize("jacobian", [True, False])
 def test_the_gradient_is_that_of_the_potential_of_nuts(prior, jacobian):
-    """In unconstrained space, where the Jacobian of a latent noise scale and of a prior's scales counts."""
+    """In unconstrained space, so the Jacobians of latent noise scales and prior scales must be included."""
     torch.manual_seed(3)
     x, y = torch.randn(8, 1), torch.randn(8, 1)
     likelihood = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))

@@ -180,7 +180,7 @@ def test_a_point_is_no_guide_for_a_prior_that_is_learned():
 
 @pytest.mark.parametrize("make", [pb.MeanFieldGuide, functools.partial(pb.auto_guide, AutoNormal)])
 def test_a_guide_of_a_model_with_other_latent_variables_is_refused(make):
-    """Pyro would fit it with a warning, and count the scale's prior without its guide."""
+    """Pyro would only warn, and count the scale's prior without its guide."""
     plain, x, y = whole()
     hierarchical, _, _ = whole(prior=pb.HierarchicalNormalPrior())
     with pytest.raises(ValueError, match=r"made for another model: it lacks \['prior"):

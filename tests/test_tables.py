@@ -224,7 +224,7 @@ def test_what_is_a_number(texts, numbers, written, separator):
 
 
 def test_a_comma_before_three_digits_may_be_of_two_kinds():
-    """It groups thousands or is the decimal separator; if commas also separate cells, the file does not tell which."""
+    """A comma groups thousands or is the decimal separator; if commas also separate cells, the file is ambiguous."""
     with pytest.raises(
         ValueError, match=r"such as '1,234', which may be written as in 1234,5 or as in 1,234\.5; write"
     ):

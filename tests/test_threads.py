@@ -228,7 +228,7 @@ def test_potentials_in_threads_are_those_of_one_thread():
 
 
 class PlainPyro(threading.Thread):
-    """Runs a fit and traces of plain Pyro all the time, with handlers, and without random numbers."""
+    """Runs a fit and traces of plain Pyro without pause, with handlers and without random numbers."""
 
     def __init__(self):
         super().__init__()

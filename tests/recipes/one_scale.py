@@ -35,7 +35,7 @@ class OneScaleGuide(FlatGuide):
         self.log_scale = tree({name: Softplus()(rho).mean().log() for name, (_, rho) in starts.items()})
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable; the arguments are those of the model and are not looked at."""
+        """Draw every latent variable; the arguments are those of the model, and are ignored."""
         values = {}
         for site in self.sites:
             loc, log_scale = (self.stated(kind, site.name) for kind in ("loc", "log_scale"))
@@ -53,7 +53,7 @@ class OneScaleGuide(FlatGuide):
             yield self.constrained({name: loc + r.exp() * torch.randn_like(loc) for name, loc, r in pairs})
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Median of every latent variable, ``{site: shape (*event)}``; the arguments are not looked at."""
+        """Median of every latent variable, ``{site: shape (*event)}``; the arguments are ignored."""
         return self.constrained({name: loc.clone() for name, loc in self.values("loc").items()})
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
