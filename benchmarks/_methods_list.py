@@ -3,7 +3,7 @@
 import functools
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -83,6 +83,7 @@ class MeanField(Method):
     """A Gaussian for every weight, by Adam with one draw of the weights in each step."""
 
     name: ClassVar[str] = "mean-field"
+    estimator: ClassVar[Callable[[], Estimator] | None] = None
     kl_weight: float  # weight of the KL term; below 1 the posterior is cold
     lr: float  # initial learning rate; it falls to 0 along a cosine
 
@@ -91,9 +92,6 @@ class MeanField(Method):
         return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.1, 3e-3)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
-        return self._fit(problem, None)
-
-    def _fit(self, problem: Problem, estimator: Estimator | None) -> Fit:
         begin = time.process_time()
         model = problem.model(problem.prior)
         posterior = pb.fit_svi(
@@ -104,7 +102,7 @@ class MeanField(Method):
             num_epochs=problem.network.epochs,
             batch_size=128,
             elbo=TraceMeanField_ELBO(),
-            estimator=estimator,
+            estimator=self.estimator and self.estimator(),
             kl_weight=self.kl_weight,
             seed=problem.seed,
         )
@@ -116,13 +114,11 @@ class MeanFieldLocal(MeanField):
     """The same with local reparameterisation, which has the same objective but less noisy gradients."""
 
     name: ClassVar[str] = "mean-field-lrt"
+    estimator: ClassVar[Callable[[], Estimator] | None] = pb.LocalReparameterization
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.01, 1e-3), cls(0.1, 3e-3)]
-
-    def fit(self, problem: Problem, points: Points) -> Fit:
-        return self._fit(problem, pb.LocalReparameterization())
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from pyro_bnn.data import UCI_SETS
@@ -84,11 +84,12 @@ def table(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
         shown = cell(list(values.get((name, method), {}).values()), digits(name))
         return f"**{shown}**" if (name, method) in bold else f"{shown}\\*" if (name, method) in starred else shown
 
-    lines = [[m.name, *(text(name, m.name) for name in NAMES)] for m in methods if any(text(n, m.name) for n in NAMES)]
-    for title, published in PUBLISHED.items():
-        if metric in published["yacht"]:
-            lines.append([title, *(with_error(*published[name][metric], digits(name)) for name in NAMES)])
-    return markdown(lines)
+    published = [
+        [title, *(with_error(*numbers[name][metric], digits(name)) for name in NAMES)]
+        for title, numbers in PUBLISHED.items()
+        if metric in numbers["yacht"]
+    ]
+    return markdown(text, methods, published)
 
 
 def leader(values: Mapping[tuple[object, object], Mapping[object, float]], name: str, metric: str) -> object:
@@ -123,8 +124,7 @@ def medians(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
         some = [row[metric] for row in cells.get((name, method), ())]
         return f"{statistics.median(some):.3g}" if some else ""
 
-    names = {method for _, method in cells}
-    return markdown([[m.name, *(text(name, m.name) for name in NAMES)] for m in methods if m.name in names])
+    return markdown(text, methods)
 
 
 def chain_table(rows: Sequence[Row], methods: Sequence[Method]) -> str:
@@ -137,8 +137,7 @@ def chain_table(rows: Sequence[Row], methods: Sequence[Method]) -> str:
         r_hat, ess = ([row[key] for row in some] for key in ("r_hat", "ess"))
         return f"{statistics.median(r_hat):.2f}, {max(r_hat):.2f}; {statistics.median(ess):.0f}"
 
-    names = {row["method"] for row in rows}
-    return markdown([[m.name, *(text(name, m.name) for name in NAMES)] for m in methods if m.name in names])
+    return markdown(text, methods)
 
 
 def setting_lines(rows: Sequence[Row], methods: Sequence[Method]) -> str:
@@ -160,8 +159,11 @@ def in_words(setting: Setting, grid: Sequence[Setting]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {values[name]:g}" for name in varied)
 
 
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join([*head_of(["method", *NAMES]), *map(line_of, lines)])
+def markdown(text: Callable[[str, str], str], methods: Sequence[Method], more: Sequence[list[str]] = ()) -> str:
+    """A table of `text(data set, method)`, without methods whose texts are all empty, and with `more` lines."""
+    lines = [[method.name, *(text(name, method.name) for name in NAMES)] for method in methods]
+    lines = [line for line in lines if any(line[1:])]
+    return "\n".join([*head_of(["method", *NAMES]), *map(line_of, [*lines, *more])])
 
 
 def digits(name: str) -> int:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import pyro_bnn as pb
 from pyro_bnn.inference.history import History
 from pyro_bnn.interop import MLflow, WandB
-from pyro_bnn.interop.mlflow import MOST
+from pyro_bnn.interop._loggers import MOST
 
 from .test_tensorboard import fit
 

@@ -1,8 +1,8 @@
 """Interfaces to other programs: scikit-learn's estimators, callbacks that log a fit, exported predictions, BoTorch."""
 
+from ._loggers import MLflow as MLflow
+from ._loggers import TensorBoard as TensorBoard
+from ._loggers import WandB as WandB
 from .export import PredictiveModule as PredictiveModule
-from .mlflow import MLflow as MLflow
-from .tensorboard import TensorBoard as TensorBoard
-from .wandb import WandB as WandB
 
 __all__ = ["MLflow", "PredictiveModule", "TensorBoard", "WandB"]

@@ -1,0 +1,260 @@
+"""Callbacks that write the curves of a fit, while it runs, for TensorBoard, Weights & Biases and MLflow."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._core import checks as _checks
+from .._core.extras import optional
+from .._core.processes import Processes
+from ..inference.guides import MeanFieldGuide
+from ..inference.history import History
+from ..results.pruning import decibel, signal_to_noise
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+Point = tuple[int, dict[str, float]]
+"""The number of steps so far, and the values of some curves there, by name."""
+
+SVI_STEP = "svi_step"
+"""The horizontal axis of the curves in Weights & Biases; the run's own step also counts what you log yourself."""
+
+MOST = 1000
+"""Largest number of values that an MLflow server accepts in one request."""
+
+
+class HistoryWriter(ABC):
+    """Callback of :func:`~pyro_bnn.fit_svi` that hands new points of the fit's curves to another program.
+
+    :class:`~pyro_bnn.interop.TensorBoard` describes the curves.
+    """
+
+    def __init__(self, *, every_step: bool) -> None:
+        self._every_step = _checks.flag("every_step", every_step)
+        self._num_steps = 0
+
+    @abstractmethod
+    def write(self, points: list[Point]) -> None:
+        """Write some points; the last one has the means of the epoch."""
+
+    def __enter__(self) -> Any:
+        self._num_steps = 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Number of steps written so far."""
+        return {"num_steps": self._num_steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue after the steps written before."""
+        self._num_steps = int(state_dict["num_steps"])
+
+    def __call__(self, history: History) -> None:
+        """Write the last epoch; called after each epoch."""
+        if Processes.present().is_first:
+            self.write([*self._points(history)])
+        self._num_steps = len(history.elbo)
+
+    def _points(self, history: History) -> Iterator[Point]:
+        unit, axis = (1, "total") if history.num_data is None else (history.num_data, "per_row")
+
+        def terms(prefix: str, elbo: float, log_likelihood: float, kl: float) -> dict[str, float]:
+            pairs = (("elbo", elbo), ("nll", -log_likelihood), ("kl", kl))
+            return {f"{prefix}/{name}": value / unit for name, value in pairs}
+
+        for i in range(self._num_steps, len(history.elbo)) if self._every_step else ():
+            yield i + 1, terms(f"step_{axis}", history.elbo[i], history.expected_log_likelihood[i], history.kl[i])
+        last = history.epochs[-1]
+        means = terms(axis, last.elbo, last.expected_log_likelihood, last.kl)
+        schedule = {"learning_rate": last.learning_rate, "kl_weight": last.kl_weight, "seconds_per_epoch": last.seconds}
+        yield len(history.elbo), {**means, **{f"schedule/{name}": value for name, value in schedule.items()}}
+
+
+class TensorBoard(HistoryWriter):
+    """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a folder, for ``tensorboard --logdir FOLDER``.
+
+    After each epoch it writes the epoch's means: ``per_row/elbo``, ``per_row/nll`` (minus the expected log-likelihood)
+    and ``per_row/kl``, in nats per row of the data set (``total/...`` for a model without a number of rows),
+    ``schedule/learning_rate``, ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis counts
+    steps. With several processes only the first one writes.
+
+    Checkpoints record the number of steps written. After a resume TensorBoard discards what the interrupted fit wrote
+    after its checkpoint. The file is complete after each epoch, and closed at the end of the fit; in your own loop use
+    this class in a ``with`` statement. Use a separate folder for each fit.
+
+    Args:
+        log_dir: Folder to write to, or a `SummaryWriter` of torch, which you close yourself.
+        guide: Guide whose signal-to-noise ratios are also written, in decibels, as a histogram per site.
+        every_step: Whether to write ELBO, NLL and KL of each step, too, as ``step_per_row/elbo`` and so on.
+
+    Raises:
+        ImportError: If TensorBoard is not installed.
+        ValueError: If an argument is of the wrong kind.
+
+    Example:
+        >>> import functools, tempfile
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net = torch.nn.Linear(4, 3)
+        >>> model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> adam = functools.partial(torch.optim.Adam, lr=1e-2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     board = TensorBoard(folder, guide=guide)
+        ...     data = (torch.randn(6, 4), torch.arange(6) % 3)
+        ...     posterior = pb.fit_svi(model, guide, data, optimizer=adam, num_epochs=2, callbacks=[board])
+        ...     [path.name[:20] for path in Path(folder).iterdir()]
+        ['events.out.tfevents.']
+    """
+
+    def __init__(
+        self, log_dir: "str | Path | SummaryWriter", *, guide: MeanFieldGuide | None = None, every_step: bool = False
+    ) -> None:
+        super().__init__(every_step=every_step)
+        library = optional("torch.utils.tensorboard", "TensorBoard", "tensorboard", root="tensorboard")
+        self._make_writer: Any = library.SummaryWriter
+        self._folder = Path(log_dir) if isinstance(log_dir, str | Path) else None
+        if self._folder is None:
+            _checks.kind("log_dir", log_dir, library.SummaryWriter, "a folder or a SummaryWriter")
+        if guide is not None:
+            _checks.kind("guide", guide, MeanFieldGuide, "a MeanFieldGuide")
+        self._guide = guide
+        self._writer: Any = None if self._folder else log_dir
+        self._must_forget = False
+
+    def __enter__(self) -> "TensorBoard":
+        self._must_forget = False
+        return super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None and self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue after the steps written before; TensorBoard discards later steps in the same folder."""
+        super().load_state_dict(state_dict)
+        self._must_forget = True
+
+    def write(self, points: list[Point]) -> None:
+        """Write some points, and the histograms at the last one."""
+        writer = self._opened()
+        for step, values in points:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+        for name, ratio in signal_to_noise(self._guide).items() if self._guide is not None else ():
+            present = ratio[ratio > 0].detach().cpu()
+            if len(present):
+                writer.add_histogram(f"signal_to_noise/{name}", decibel(present), points[-1][0])
+        writer.flush()
+
+    def _opened(self) -> Any:
+        if self._writer is None:
+            self._writer = self._make_writer(str(self._folder))
+        if self._must_forget:
+            events = optional("tensorboard.compat.proto.event_pb2", "TensorBoard", "tensorboard")
+            restart = events.SessionLog(status=events.SessionLog.START)
+            for event in (events.Event(file_version="brain.Event:2"), events.Event(session_log=restart)):
+                self._writer.file_writer.add_event(event, step=self._num_steps + 1)
+            self._must_forget = False
+        return self._writer
+
+
+class WandB(HistoryWriter):
+    """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of Weights & Biases.
+
+    The run is yours: start it by ``wandb.init`` before the fit, and end it yourself; ``mode="offline"`` works, too. The
+    names of the curves are those of :class:`TensorBoard`; their horizontal axis is ``svi_step``. With several processes
+    only the first one writes, and needs a run.
+
+    Checkpoints record the number of steps written. The run keeps what an interrupted fit wrote after its checkpoint, so
+    these steps have two points after a resume in the same run.
+
+    Args:
+        run: The run; None takes the one that ``wandb.init`` started last.
+        every_step: Whether to write ELBO, NLL and KL of each step, too, as ``step_per_row/elbo`` and so on.
+
+    Raises:
+        ImportError: If wandb is not installed.
+        ValueError: If there is no run.
+
+    Example:
+        >>> import functools, torch
+        >>> import pyro_bnn as pb
+        >>> adam = functools.partial(torch.optim.Adam, lr=1e-2)
+        >>> def fit_with_wandb(model, guide, data):
+        ...     import wandb
+        ...
+        ...     with wandb.init(project="digits") as run:
+        ...         return pb.fit_svi(model, guide, data, optimizer=adam, num_epochs=9, callbacks=[WandB(run)])
+    """
+
+    def __init__(self, run: Any = None, *, every_step: bool = False) -> None:
+        super().__init__(every_step=every_step)
+        library: Any = optional("wandb", "Weights & Biases", "wandb")
+        self._run = library.run if run is None else run
+        if self._run is None and Processes.present().is_first:
+            raise ValueError("there is no run of Weights & Biases; call `wandb.init()` first, or pass its result.")
+
+    def __enter__(self) -> "WandB":
+        for group in ("per_row", "total", "step_per_row", "step_total", "schedule") if self._run else ():
+            self._run.define_metric(f"{group}/*", step_metric=SVI_STEP)
+        return super().__enter__()
+
+    def write(self, points: list[Point]) -> None:
+        """Write some points to the run."""
+        for step, values in points:
+            self._run.log({**values, SVI_STEP: step})
+
+
+class MLflow(HistoryWriter):
+    """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of MLflow.
+
+    The run is yours: start it before the fit, log your own parameters to it, and end it yourself. The names of the
+    curves are those of :class:`TensorBoard`. With several processes only the first one writes, and needs a run.
+
+    Checkpoints record the number of steps written. MLflow keeps what an interrupted fit wrote after its checkpoint, so
+    these steps have two points after a resume in the same run.
+
+    Args:
+        run_id: The run; None takes the active one.
+        every_step: Whether to write ELBO, NLL and KL of each step, too, as ``step_per_row/elbo`` and so on.
+
+    Raises:
+        ImportError: If MLflow is not installed.
+        ValueError: If no run is active and none is given.
+
+    Example:
+        >>> import functools, torch
+        >>> import pyro_bnn as pb
+        >>> adam = functools.partial(torch.optim.Adam, lr=1e-2)
+        >>> def fit_with_mlflow(model, guide, data):
+        ...     import mlflow
+        ...
+        ...     with mlflow.start_run():
+        ...         return pb.fit_svi(model, guide, data, optimizer=adam, num_epochs=9, callbacks=[MLflow()])
+    """
+
+    def __init__(self, run_id: str | None = None, *, every_step: bool = False) -> None:
+        super().__init__(every_step=every_step)
+        library: Any = optional("mlflow", "MLflow", "mlflow")
+        if run_id is None and Processes.present().is_first:
+            run = library.active_run()
+            if run is None:
+                raise ValueError("no run of MLflow is active; call `mlflow.start_run()` first, or pass a `run_id`.")
+            run_id = run.info.run_id
+        self._run_id, self._library = run_id, library
+
+    def write(self, points: list[Point]) -> None:
+        """Write some points to the run."""
+        now = int(time.time() * 1000)  # in milliseconds
+        metric, client = self._library.entities.Metric, self._library.MlflowClient()
+        metrics = [metric(name, value, now, step) for step, values in points for name, value in values.items()]
+        for start in range(0, len(metrics), MOST):
+            client.log_batch(self._run_id, metrics[start : start + MOST])
