@@ -5,6 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -88,19 +89,24 @@ def score(problem: Problem, fit: Fit, num_samples: int, seed: int) -> Score:
     model, posterior = fit
     y = problem.y_test
     prediction = pb.predict(*fit, problem.x_test, y=y, num_samples=num_samples, keep_draws=True, seed=seed)
-    tail = (1 - LEVEL) / 2
-    below = prediction.cdf(y)
-    result = Score(
-        rmse=problem.unit * pb.metrics.root_mean_squared_error(prediction.mean, y),
-        log_likelihood=float(prediction.log_density.mean()) - math.log(problem.unit),
-        coverage=float(((below >= tail) & (below <= 1 - tail)).double().mean()),
-        noise=problem.unit * float(prediction.aleatoric.mean().sqrt()),
-        status=str(posterior.status),
-    )
+    result = score_of(problem, prediction, prediction.log_density, str(posterior.status))
     if not isinstance(posterior, pb.MCMCPosterior) or posterior.num_chains < 2:
         return result
     judged = agreement(model, posterior, problem.x_test[:NUM_JUDGED])
     return replace(result, r_hat=judged.worst_r_hat, ess=judged.worst_ess)
+
+
+def score_of(problem: Problem, prediction: Any, log_density: Tensor, status: str) -> Score:
+    """Scores of a prediction of the test part, given the log-density of each target in standard units."""
+    y, tail = problem.y_test.to(prediction.mean), (1 - LEVEL) / 2
+    below = prediction.cdf(y)
+    return Score(
+        rmse=problem.unit * pb.metrics.root_mean_squared_error(prediction.mean, y),
+        log_likelihood=float(log_density.mean()) - math.log(problem.unit),
+        coverage=float(((below >= tail) & (below <= 1 - tail)).double().mean()),
+        noise=problem.unit * float(prediction.aleatoric.mean().sqrt()),
+        status=status,
+    )
 
 
 def agreement(model: pb.BayesianModel, posterior: pb.MCMCPosterior, x: Tensor) -> Convergence:

@@ -1,4 +1,4 @@
-"""One class per sampler; each draws from the posterior of `_problem` and returns the cost."""
+"""One class per sampler; each draws from the posterior of the same model and returns the cost."""
 
 import time
 from abc import ABC, abstractmethod
@@ -9,13 +9,37 @@ import torch
 from pyro.infer import MCMC
 from pyro.infer import mcmc as pyro_mcmc
 from pyro.infer.mcmc import nuts as pyro_nuts
-from torch import Tensor
+from torch import Tensor, nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference import mcmc
 from pyro_bnn.inference.mcmc import Draws, Kernel, ValueAndGrad
 
-from . import _problem
+NUM_HIDDEN, PRIOR_SCALE, NOISE = 20, 1.0, 0.2
+GRID = torch.linspace(-1, 1, 15, dtype=torch.float64)[:, None]
+
+
+def problem_data() -> tuple[Tensor, Tensor]:
+    """The 92 points of `regression_problem`, x and y scaled to unit range."""
+    x, y = pb.data.regression_problem()
+    return 2 * x.double(), y.double() / 10
+
+
+def problem_model() -> pb.BayesianModel:
+    """A network of 61 weights with known noise."""
+    net = nn.Sequential(nn.Linear(1, NUM_HIDDEN), nn.Tanh(), nn.Linear(NUM_HIDDEN, 1)).double()
+    return pb.BayesianModel(
+        net, prior=pb.NormalPrior(PRIOR_SCALE), likelihood=pb.GaussianLikelihood(NOISE), num_data=len(problem_data()[0])
+    )
+
+
+def functions(samples: dict[str, Tensor]) -> Tensor:
+    """The network at GRID for weights of shape (K, S, *event), shape (K, S, M)."""
+    hidden_weight, hidden_bias, weight, bias = (
+        samples[f"net.{name}"].double() for name in ("0.weight", "0.bias", "2.weight", "2.bias")
+    )
+    hidden = (GRID @ hidden_weight.mT + hidden_bias.unsqueeze(-2)).tanh()
+    return (hidden @ weight.mT + bias.unsqueeze(-2)).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -50,8 +74,8 @@ class Ours(Sampler):
     def run(self, lengths: Lengths, seed: int) -> Result:
         sampler = CountingNUTS(lengths.max_tree_depth)
         posterior = pb.fit_mcmc(
-            _problem.model(),
-            _problem.data(),
+            problem_model(),
+            problem_data(),
             sampler=sampler,
             num_samples=lengths.num_samples,
             num_warmup=lengths.num_warmup,
@@ -62,7 +86,7 @@ class Ours(Sampler):
         if self._compile:
             self.compile_seconds = self.compile_seconds or sampler.making
         seconds = posterior.statistics.seconds - sampler.making  # without the time of the diagnostics
-        return Result(_problem.functions(posterior.chains), sampler.num_steps, seconds)
+        return Result(functions(posterior.chains), sampler.num_steps, seconds)
 
 
 class CountingNUTS(mcmc.Sampler):
@@ -116,13 +140,13 @@ class Pyro(Sampler):
             num_steps += 1
             return verlet(*arguments, **keywords)
 
-        kernel = pyro_mcmc.NUTS(_problem.model(), max_tree_depth=lengths.max_tree_depth)
+        kernel = pyro_mcmc.NUTS(problem_model(), max_tree_depth=lengths.max_tree_depth)
         mcmc = MCMC(kernel, lengths.num_samples, warmup_steps=lengths.num_warmup, disable_progbar=True)
         begin = time.perf_counter()
         with mock.patch.object(pyro_nuts, "velocity_verlet", counted):
-            mcmc.run(*_problem.data())
+            mcmc.run(*problem_data())
         seconds = time.perf_counter() - begin
-        return Result(_problem.functions(mcmc.get_samples(group_by_chain=True)), num_steps, seconds)
+        return Result(functions(mcmc.get_samples(group_by_chain=True)), num_steps, seconds)
 
 
 class NumPyro(Sampler):
@@ -131,7 +155,7 @@ class NumPyro(Sampler):
     def __init__(self, num_chains: int, chain_method: str = "sequential") -> None:
         self.name = f"NumPyro, {num_chains} chain{'s' * (num_chains > 1)}, {chain_method}"
         self._num_chains, self._chain_method, self._mcmc = num_chains, chain_method, None
-        self._data = [part.numpy() for part in _problem.data()]  # NumPyro compiles again for other arrays
+        self._data = [part.numpy() for part in problem_data()]  # NumPyro compiles again for other arrays
 
     def run(self, lengths: Lengths, seed: int) -> Result:
         import jax
@@ -164,7 +188,7 @@ class NumPyro(Sampler):
         num_steps = int(mcmc.get_extra_fields()["num_steps"].sum())
         num_steps = num_steps * (mcmc.num_warmup + mcmc.num_samples) // mcmc.num_samples  # with the warm-up
         samples = {k: torch.tensor(jax.device_get(v)) for k, v in mcmc.get_samples(group_by_chain=True).items()}
-        return Result(_problem.functions(samples), num_steps, time.perf_counter() - begin)
+        return Result(functions(samples), num_steps, time.perf_counter() - begin)
 
 
 def _numpyro_model(x, y):
@@ -172,11 +196,10 @@ def _numpyro_model(x, y):
     import numpyro
     from numpyro import distributions as dist
 
-    h = _problem.NUM_HIDDEN
+    h = NUM_HIDDEN
     shapes = {"net.0.weight": (h, 1), "net.0.bias": (h,), "net.2.weight": (1, h), "net.2.bias": (1,)}
     w0, b0, w2, b2 = (
-        numpyro.sample(name, dist.Normal(0, _problem.PRIOR_SCALE).expand(shape).to_event())
-        for name, shape in shapes.items()
+        numpyro.sample(name, dist.Normal(0, PRIOR_SCALE).expand(shape).to_event()) for name, shape in shapes.items()
     )
     output = jnp.tanh(x @ w0.T + b0) @ w2.T + b2
-    numpyro.sample("obs", dist.Normal(output, _problem.NOISE).to_event(2), obs=y)
+    numpyro.sample("obs", dist.Normal(output, NOISE).to_event(2), obs=y)

@@ -57,12 +57,7 @@ class Setting:
 
 
 class MultiHead(nn.Module):
-    """Two hidden layers for all tasks, and an output layer for each of some tasks.
-
-    Args:
-        num_inputs: Number of pixels.
-        tasks: The tasks with an output layer here, by number.
-    """
+    """Two hidden layers for all tasks, and an output layer for each of some tasks."""
 
     def __init__(self, num_inputs: int, tasks: range) -> None:
         super().__init__()
@@ -96,13 +91,7 @@ def task_of(x: Tensor, y: Tensor, task: int) -> Rows:
 
 
 class Learner:
-    """A network that learns one task after the other, or all at once.
-
-    Args:
-        setting: How the tasks are learned.
-        images: Training and test images of ten classes.
-        seed: Seed of the initial weights, coresets, order of images and draws.
-    """
+    """A network that learns one task after the other, or all at once; the seed is that of everything random."""
 
     def __init__(self, setting: Setting, images: Images, seed: int) -> None:
         self._setting, self._seed = setting, seed

@@ -14,7 +14,7 @@ from sklearn.linear_model import BayesianRidge
 
 from pyro_bnn import BNNRegressor
 
-from ._regression import LEVEL, Budget, Method, Problem, Score, Setting
+from ._regression import LEVEL, Budget, Method, Problem, Score, Setting, score_of
 
 MOST_ROWS = 1500
 """Largest number of rows for a Gaussian process, chosen at random, since its time grows with their cube."""
@@ -68,12 +68,7 @@ class Ridge(Gaussian):
 
 
 class Defaults(Method):
-    """BNNRegressor with its defaults, except for the method.
-
-    Args:
-        name: Name of the method in the tables.
-        method: Argument `method` of the estimator.
-    """
+    """BNNRegressor with its defaults, except for its argument `method`."""
 
     def __init__(self, name: str, method: str) -> None:
         self.name, self._method = name, method
@@ -84,16 +79,9 @@ class Defaults(Method):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the row has the status
             regressor.fit(problem.x.numpy(), problem.y.numpy())
-        prediction, y = regressor.predict_distribution(problem.x_test.numpy()), problem.y_test
-        y = y.to(prediction.mean)
-        tail, below = (1 - LEVEL) / 2, prediction.cdf(y)
-        return Score(
-            rmse=problem.unit * float((prediction.mean - y).square().mean().sqrt()),
-            log_likelihood=float(prediction.log_prob(y).mean()) - math.log(problem.unit),
-            coverage=float(((below >= tail) & (below <= 1 - tail)).double().mean()),
-            noise=problem.unit * float(prediction.aleatoric.mean().sqrt()),
-            status=regressor.status_,
-        )
+        prediction = regressor.predict_distribution(problem.x_test.numpy())
+        log_density = prediction.log_prob(problem.y_test.to(prediction.mean))
+        return score_of(problem, prediction, log_density, regressor.status_)
 
 
 YARDSTICKS: tuple[Method, ...] = (

@@ -6,6 +6,7 @@ run can be resumed, and the tables are written after every network.
 """
 
 import ast
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -176,16 +177,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="number of threads of torch")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
-    loaded: list[Pictures] = []
+    echo = functools.partial(print, flush=True)
 
+    @functools.cache
     def data() -> Pictures:
-        if not loaded:
-            parts = {"num_train": given.train, "validation": given.validation, "unknown": given.unknown}
-            loaded.append(_residual.load(given.data, **parts))
-        return loaded[0]
-
-    def echo(text: str) -> None:
-        print(text, flush=True)
+        parts = {"num_train": given.train, "validation": given.validation, "unknown": given.unknown}
+        return _residual.load(given.data, **parts)
 
     changes = {name: ast.literal_eval(value) for name, value in (change.split("=", 1) for change in given.change)}
 

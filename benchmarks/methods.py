@@ -6,6 +6,7 @@ fit adds one line to FOLDER/results.jsonl, or in the search to FOLDER/search.jso
 and picture are written after each line of results.
 """
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def load(is_validation: bool) -> Pictures:
         return _methods_scores.load(given.data, is_validation=is_validation, num_train=given.train, num_test=given.test)
 
-    table = Table(network, load, given.out, lambda text: print(text, flush=True))
+    table = Table(network, load, given.out, functools.partial(print, flush=True))
     methods = [BY_NAME[name] for name in given.methods]
     for method in methods:
         table.search(method)

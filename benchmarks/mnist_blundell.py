@@ -6,6 +6,7 @@ calibration, detection of FashionMNIST, and errors when most weights are removed
 finished networks are not repeated.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -203,16 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2, help="number of threads of torch")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
-    loaded: list[tuple[Images, Tensor]] = []
-
-    def data() -> tuple[Images, Tensor]:
-        if not loaded:
-            loaded.append(_blundell.load(given.data, given.validation))
-        return loaded[0]
-
-    def echo(text: str) -> None:
-        print(text, flush=True)
-
+    echo = functools.partial(print, flush=True)
+    data = functools.cache(functools.partial(_blundell.load, given.data, given.validation))
     records = []
     for units in given.units:
         for method in given.methods:

@@ -11,7 +11,6 @@ import argparse
 import functools
 import gc
 import json
-import math
 import os
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import pyro
 import torch
 from pyro.infer.autoguide import AutoNormal
 from pyro.poutine.runtime import _PYRO_STACK
+from scipy.stats import linregress
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -167,12 +167,8 @@ def measure() -> dict[str, int]:
 
 def slope(values: Sequence[float]) -> tuple[float, float]:
     """Slope of the least-squares line through equally spaced values, and its standard error."""
-    n = len(values)
-    mean, centre = sum(values) / n, (n - 1) / 2
-    spread = sum((i - centre) ** 2 for i in range(n))
-    rise = sum((i - centre) * value for i, value in enumerate(values)) / spread
-    residuals = sum((value - mean - rise * (i - centre)) ** 2 for i, value in enumerate(values))
-    return rise, math.sqrt(residuals / (n - 2) / spread)
+    line = linregress(range(len(values)), values)
+    return float(line.slope), float(line.stderr)
 
 
 @dataclass(frozen=True)
