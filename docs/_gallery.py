@@ -6,7 +6,9 @@ from typing import Any
 
 from sphinx_gallery.scrapers import figure_rst
 
-HAS_IMAGES = (Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST").is_dir()
+HAS_IMAGES = (
+    Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST"
+).is_dir()
 
 
 def saved_pictures(
@@ -32,7 +34,9 @@ def saved_pictures(
     return figure_rst(moved, gallery_conf["src_dir"])
 
 
-def arguments(gallery_conf: dict[str, Any], script_vars: dict[str, Any]) -> list[str]:
+def arguments(
+    gallery_conf: dict[str, Any], script_vars: dict[str, Any]
+) -> list[str]:
     """Command-line arguments of a script: its defaults, but without FashionMNIST if that is not installed.
 
     Args:

@@ -214,7 +214,7 @@ def test_every_example_is_in_the_table():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_short(name):
-    assert len((ROOT / "examples" / name).read_text().splitlines()) < 155
+    assert len((ROOT / "examples" / name).read_text().splitlines()) < 310  # of at most 80 columns
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -71,8 +71,13 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.PosteriorWarning)
     vague = pb.fit(model, (x, y), kl_weight=1000.0, max_epochs=1000, seed=0)
     started_as_point = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-6))
-    point = pb.fit(model, (x, y), guide=started_as_point, max_epochs=300, seed=0)
-for name, posterior in (("KL weight 1000", vague), ("start 1e-6, 300 epochs", point)):
+    point = pb.fit(
+        model, (x, y), guide=started_as_point, max_epochs=300, seed=0
+    )
+for name, posterior in (
+    ("KL weight 1000", vague),
+    ("start 1e-6, 300 epochs", point),
+):
     print(f"--- {name}")
     print(posterior.diagnose())
 
@@ -132,7 +137,9 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 # fewer rows and units.
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the status says the same
+    warnings.simplefilter(
+        "ignore", pb.ConvergenceWarning
+    )  # the status says the same
     chains = pb.fit_nuts(
         model, (x, y), num_samples=150, num_warmup=150, max_tree_depth=7, seed=0
     )
