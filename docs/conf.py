@@ -7,11 +7,14 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+from sphinx.application import Sphinx
 
 import pyro_bnn
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery`
+sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery` and `_mathml`
 PUBLIC = (
     "acquisition",
     "calibration",
@@ -36,7 +39,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
+    # without math-core (extra `docs`), formulas need a script from the network
+    "_mathml" if find_spec("math_core") else "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "myst_parser",
     "sphinx_copybutton",
@@ -65,6 +69,8 @@ intersphinx_mapping = {
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+if "_mathml" in extensions:
+    html_math_renderer = "mathml"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -93,3 +99,10 @@ html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 pygments_style = "tango"
+
+
+def setup(app: Sphinx) -> None:
+    """Crop thumbnails after sphinx-gallery has made them."""
+    from _gallery import crop_thumbnails
+
+    app.connect("builder-inited", crop_thumbnails, priority=900)

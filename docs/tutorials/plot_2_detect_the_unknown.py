@@ -16,7 +16,6 @@ digits 0 to 6, and the unknown ones are 7, 8 and 9.
 # Known and unknown
 # -----------------
 
-# sphinx_gallery_thumbnail_number = 3
 import functools
 
 import matplotlib.pyplot as plt

@@ -16,7 +16,6 @@ The problem is a noisy sine without data in the middle. A good posterior is unce
 # The candidate
 # -------------
 
-# sphinx_gallery_thumbnail_number = 2
 import warnings
 
 import matplotlib.pyplot as plt

@@ -12,7 +12,6 @@ train the others further, and make a plain sparse network.
 # Train
 # -----
 
-# sphinx_gallery_thumbnail_number = 3
 import matplotlib.pyplot as plt
 import torch
 from torch import nn
