@@ -1,8 +1,15 @@
-"""Formulas as MathML, which browsers draw without a script, a font or the network."""
+"""Formulas as MathML, which browsers draw without a script or the network.
+
+A browser needs a font with mathematical signs of all sizes: that of ziamath is for systems that have none.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
 
 from docutils import nodes
 from math_core import LatexError, LatexToMathML
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
@@ -35,8 +42,17 @@ def visit_block(translator: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def add_font(_: Sphinx, config: Config) -> None:
+    """Copy the font to the static files; the style sheet names it."""
+    package = Path(find_spec("ziamath").origin).parent
+    config.html_static_path.append(
+        str(package / "fonts" / "STIXTwoMath-Regular.ttf")
+    )
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the renderer."""
+    app.connect("config-inited", add_font)
     app.add_html_math_renderer(
         "mathml", (visit_inline, None), (visit_block, None)
     )

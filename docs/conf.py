@@ -32,6 +32,8 @@ PUBLIC = (
 for name in (*PUBLIC, "uncertainty"):
     sys.modules[f"pyro_bnn.{name}"] = getattr(pyro_bnn, name)
 
+HAS_MATHML = bool(find_spec("math_core") and find_spec("ziamath"))
+
 project = "pyro-bnn"
 author = "the pyro-bnn authors"
 release = pyro_bnn.__version__
@@ -39,8 +41,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    # without math-core (extra `docs`), formulas need a script from the network
-    "_mathml" if find_spec("math_core") else "sphinx.ext.mathjax",
+    # without the extra `docs`, formulas need a script from the network
+    "_mathml" if HAS_MATHML else "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "myst_parser",
     "sphinx_copybutton",
@@ -69,7 +71,7 @@ intersphinx_mapping = {
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-if "_mathml" in extensions:
+if HAS_MATHML:
     html_math_renderer = "mathml"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
