@@ -255,6 +255,12 @@ def test_tutorials_run_and_show_their_effect(name, capsys, monkeypatch):
     assert re.search(expected, capsys.readouterr().out)
 
 
+def test_code_on_pages_fits_into_the_column():
+    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for code in re.findall(r"```(?:python|console)\n(.*?)```", document.read_text(), re.DOTALL):
+            assert all(len(line) <= 80 for line in code.splitlines()), f"{document}: {code}"
+
+
 def test_local_links_lead_somewhere():
     for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
