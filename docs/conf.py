@@ -91,6 +91,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "show_memory": False,
     "min_reported_time": 10**6,
+    "write_computation_times": False,  # a page that loads scripts from the network
 }
 
 # --- look -----------------------------------------------------------------------------------------

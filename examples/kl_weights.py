@@ -5,13 +5,16 @@ One mean-field fit of a noisy sine for each of six KL weights.
 
 The weights are relative to the ELBO of the whole data set, for M batches and W random parameters, from warm to cold::
 
-    1                    the ELBO itself.
-    Blundell, mean 1     M 2^(M-i) / (2^M - 1) in batch i: the ELBO on average over an epoch.
-    1/M                  M times colder than the ELBO. Graves' weight 1/M gives the ELBO if the likelihood is summed
-                         over one batch; here the likelihood is that of the whole data set.
-    Blundell, sum 1      2^(M-i) / (2^M - 1) in batch i: M times colder than the ELBO on average, for the same reason.
-    1/W                  one over the number of weights: W times colder.
-    0                    no prior at all.
+    1                 the ELBO itself.
+    Blundell, mean 1  M 2^(M-i) / (2^M - 1) in batch i: the ELBO on average over
+                      an epoch.
+    1/M               M times colder than the ELBO. Graves' weight 1/M gives the
+                      ELBO if the likelihood is summed over one batch; here the
+                      likelihood is that of the whole data set.
+    Blundell, sum 1   2^(M-i) / (2^M - 1) in batch i: M times colder than the
+                      ELBO on average, for the same reason.
+    1/W               one over the number of weights: W times colder.
+    0                 no prior at all.
 
 With the two weights whose mean is 1, this mean-field Gaussian stays at the prior instead of fitting the sine. Weight 1
 and the last four weights are from an earlier study, which counted the likelihood twice; here it counts once. The script
