@@ -174,13 +174,13 @@ predictions = {
 figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.7), layout="constrained")
 for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
     plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-    ax.set(title=name, ylim=(-25, 25))
+    ax.set(title=name, ylim=(-25, 32))
     axes[2].plot(grid, prediction.epistemic.sqrt(), label=name)
 axes[1].get_legend().set_visible(False)
 axes[2].axvspan(-0.5, -0.25, color="0.9", label="data")
 axes[2].axvspan(0.25, 0.5, color="0.9")
-axes[2].set(title="epistemic sd", xlabel="x", ylim=(0, None))
-axes[2].legend()
+axes[2].set(title="epistemic sd", xlabel="x", ylim=(0, 6))
+axes[2].legend(loc="upper center")
 plt.show()
 
 # %%
