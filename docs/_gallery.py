@@ -11,7 +11,7 @@ from sphinx_gallery.scrapers import figure_rst
 PANELS = {
     "plot_1_plain_to_bayesian": (4, (0.0, 0.0, 0.54, 1.0)),
     "plot_2_detect_the_unknown": (3, (0.5, 0.5, 1.0, 1.0)),
-    "plot_3_is_my_posterior_good": (2, (0.7, 0.0, 1.0, 1.0)),
+    "plot_3_is_my_posterior_good": (2, (0.72, 0.0, 1.0, 1.0)),
     "plot_4_prune": (3, (0.0, 0.0, 0.49, 1.0)),
 }
 """The thumbnail of a tutorial: number of a picture, and left, top, right and bottom of one panel as shares of it."""
