@@ -1,7 +1,7 @@
 """The best fit that the time allows, with defaults that need no tuning."""
 
 from ._fit import fit as fit
-from ._plateau import Plateau as Plateau
-from ._plateau import trend_of as trend_of
-from ._validation import EarlyStopping as EarlyStopping
+from ._stopping import EarlyStopping as EarlyStopping
+from ._stopping import Plateau as Plateau
+from ._stopping import trend_of as trend_of
 from ._variational import REMEDY as REMEDY

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from ..._core import checks as _checks
-from ..._core.fit_arguments import check_fit
+from ..._core.checkpointing import check_fit
 from ..._core.inputs import Inputs, Pair, Pairs
 from ..._core.scope import eval_mode, restored, seeded
 from ..._core.summary import counted
