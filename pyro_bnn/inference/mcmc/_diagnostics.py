@@ -15,7 +15,7 @@ from ..._core.scope import outer_stacklevel, warn_of_fit
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status
-from ._statistics import ChainStatistics
+from ._kernel import ChainStatistics
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100

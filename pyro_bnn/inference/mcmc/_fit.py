@@ -19,13 +19,12 @@ from ..joint import Potential, TracePotential, network_potential
 from ..posterior import EnsemblePosterior, Posterior
 from ._adaptation import TARGET_ACCEPT
 from ._diagnostics import FEWEST_DRAWS, judge
-from ._kernel import Compile, Sampler
+from ._kernel import ChainStatistics, Compile, Sampler
 from ._nuts import NUTS
 from ._posterior import MCMCPosterior
 from ._processes import ChainProcesses
 from ._run import KIND, Run, RunPlan, settings_of
 from ._start import Descent, FreshInit
-from ._statistics import ChainStatistics
 
 Start = Init | Posterior | Descent | Literal["prior"]
 

@@ -14,13 +14,6 @@ import torch
 from torch import Tensor
 
 from ._kernel import Draws, Kernel
-from ._microcanonical import refreshment
-
-RANDOM_BLOCK = 256
-"""Heuristic: number of steps for which uniform numbers are drawn at once."""
-
-ENERGY, ACCEPT, DIVERGING, NUM_STEPS = 1, 2, 3, 4
-"""Indices of these numbers in the point of a chain of NUTS, counted from its potential."""
 
 
 class _Data(ctypes.Structure):
@@ -129,47 +122,6 @@ class NativeChain(ABC):
         self.generator.set_state(state["generator"])
 
 
-class _NUTSChain(NativeChain):
-    """One chain of NUTS; see `advance` in `_trajectory.c` for the numbers in its point."""
-
-    def __init__(self, sampler: Native, point: Tensor) -> None:
-        super().__init__(sampler, point)
-        self.numbers, self.position = point.new_empty(0, 3), ctypes.c_long(0)
-        self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
-
-    def draw(self, setting: tuple[float, Tensor]) -> Tensor:
-        point, normal = self.point.clone(), self.normal(len(setting[1]))
-        is_new, is_done = True, False
-        while not is_done:
-            if self.position.value == len(self.numbers):
-                uniform = point.new_empty(RANDOM_BLOCK, 3).uniform_(generator=self.generator)
-                self.numbers, self.position.value = uniform.log(), 0
-            arguments = point, setting, normal, self.numbers, self.position, self.scratch
-            is_done, is_new = self.sampler.advance(self._state, is_new, *arguments), False
-        return point
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "numbers": self.numbers, "position": self.position.value}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        super().restore(state)
-        self.numbers, self.position.value = state["numbers"].clone(), state["position"]
-
-
-class _MCLMCChain(NativeChain):
-    """One chain of MCLMC: its point is a position, a direction, a gradient, a potential, and T energy errors."""
-
-    def draw(self, setting: tuple[float, float]) -> Tensor:
-        """The point of the next draw; the setting is a step size and the standard deviation of the noise."""
-        point, num_weights = self.point.clone(), self.sampler.num_weights
-        direction = point[num_weights : 2 * num_weights]
-        if not bool(direction.any()):  # before the first draw
-            direction.copy_(torch.nn.functional.normalize(self.normal(num_weights), dim=0))
-        num_steps = len(point) - 3 * num_weights - 1
-        self.sampler.langevin_steps(point, *setting, self.normal(num_steps, num_weights), self.scratch)
-        return point
-
-
 class NativeKernel(Kernel):
     """A sampler in C on one potential.
 
@@ -243,68 +195,3 @@ class NativeKernel(Kernel):
             for chain, seed in zip(self._chains, torch.randint(2**62, (len(self._chains),)).tolist(), strict=True):
                 chain.generator.manual_seed(seed)
             self._is_seeded = True
-
-
-class NativeNUTSKernel(NativeKernel):
-    """NUTS in C on one potential; see :class:`~pyro_bnn.NUTS`."""
-
-    def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
-        potential, gradient = sampler.value_and_grad(z)
-        points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
-        super().__init__(sampler, z, [_NUTSChain(sampler, point) for point in points], num_threads=num_threads)
-
-    def at(self, z: Tensor) -> "NativeNUTSKernel":
-        return NativeNUTSKernel(self.sampler, z, num_threads=self.num_threads)
-
-    def setting(self, chain: int) -> tuple[float, Tensor]:
-        return float(self.step_size[chain]), self.inverse_mass[chain].clone()
-
-    def report(self, finished: Tensor, points: Tensor) -> Draws:
-        num_weights = self.inverse_mass.shape[1]
-        rest = points[:, 2 * num_weights :]
-        return Draws(
-            finished=finished,
-            z=points[:, :num_weights],
-            log_density=-rest[:, 0],
-            energy=rest[:, ENERGY],
-            accept=rest[:, ACCEPT],
-            diverging=rest[:, DIVERGING] > 0,
-            num_steps=rest[:, NUM_STEPS].long(),
-        )
-
-
-class NativeMCLMCKernel(NativeKernel):
-    """MCLMC in C on one potential; see :class:`~pyro_bnn.MCLMC`.
-
-    Attributes:
-        length: Distance over which each chain forgets its direction, shape (K,). Warm-up writes it.
-    """
-
-    def __init__(self, sampler: Native, z: Tensor, steps_per_draw: int, *, num_threads: int = 1) -> None:
-        potential, gradient = sampler.value_and_grad(z)
-        rest = z.new_zeros(len(z), steps_per_draw)
-        points = torch.cat([z, torch.zeros_like(z), gradient, potential[:, None], rest], -1)
-        super().__init__(sampler, z, [_MCLMCChain(sampler, point) for point in points], num_threads=num_threads)
-        self._steps_per_draw = steps_per_draw
-        self.length = torch.ones_like(self.step_size)
-
-    def at(self, z: Tensor) -> "NativeMCLMCKernel":
-        return NativeMCLMCKernel(self.sampler, z, self._steps_per_draw, num_threads=self.num_threads)
-
-    def setting(self, chain: int) -> tuple[float, float]:
-        step, num_weights = self.step_size[chain], self.inverse_mass.shape[1]
-        return float(step), float(refreshment(step, self.length[chain], num_weights))
-
-    def report(self, finished: Tensor, points: Tensor) -> Draws:
-        num_weights = self.inverse_mass.shape[1]
-        potential, errors = points[:, 3 * num_weights], points[:, 3 * num_weights + 1 :]
-        return Draws(
-            finished=finished,
-            z=points[:, :num_weights],
-            log_density=-potential,
-            energy=None,
-            accept=None,
-            diverging=errors.isnan().any(-1),
-            num_steps=torch.full(finished.shape, errors.shape[1]),
-            energy_errors=errors,
-        )

@@ -4,6 +4,7 @@ One evaluation of the potential serves all chains. No chain waits for another: e
 own tree. `_tree.py` has the algorithm.
 """
 
+import ctypes
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +16,15 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._native import native_or_reason
-from ._native_kernel import RANDOM_BLOCK, NativeNUTSKernel
-from ._replayed import TorchKernel
+from ._native_kernel import Native, NativeChain, NativeKernel
+from ._traced import TorchKernel
 from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, finish, grow
+
+RANDOM_BLOCK = 256
+"""Heuristic: number of steps for which uniform numbers are drawn at once."""
+
+ENERGY, ACCEPT, DIVERGING, NUM_STEPS = 1, 2, 3, 4
+"""Indices of these numbers in the point of a chain of NUTS, counted from its potential."""
 
 
 @dataclass(frozen=True)
@@ -106,4 +113,59 @@ class NUTSKernel(TorchKernel):
             accept=tree.accept_sum / tree.num_steps,
             diverging=self._subtree.diverging,
             num_steps=tree.num_steps,
+        )
+
+
+class _NUTSChain(NativeChain):
+    """One chain of NUTS; see `advance` in `_trajectory.c` for the numbers in its point."""
+
+    def __init__(self, sampler: Native, point: Tensor) -> None:
+        super().__init__(sampler, point)
+        self.numbers, self.position = point.new_empty(0, 3), ctypes.c_long(0)
+        self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
+
+    def draw(self, setting: tuple[float, Tensor]) -> Tensor:
+        point, normal = self.point.clone(), self.normal(len(setting[1]))
+        is_new, is_done = True, False
+        while not is_done:
+            if self.position.value == len(self.numbers):
+                uniform = point.new_empty(RANDOM_BLOCK, 3).uniform_(generator=self.generator)
+                self.numbers, self.position.value = uniform.log(), 0
+            arguments = point, setting, normal, self.numbers, self.position, self.scratch
+            is_done, is_new = self.sampler.advance(self._state, is_new, *arguments), False
+        return point
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "numbers": self.numbers, "position": self.position.value}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self.numbers, self.position.value = state["numbers"].clone(), state["position"]
+
+
+class NativeNUTSKernel(NativeKernel):
+    """NUTS in C."""
+
+    def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
+        potential, gradient = sampler.value_and_grad(z)
+        points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
+        super().__init__(sampler, z, [_NUTSChain(sampler, point) for point in points], num_threads=num_threads)
+
+    def at(self, z: Tensor) -> "NativeNUTSKernel":
+        return NativeNUTSKernel(self.sampler, z, num_threads=self.num_threads)
+
+    def setting(self, chain: int) -> tuple[float, Tensor]:
+        return float(self.step_size[chain]), self.inverse_mass[chain].clone()
+
+    def report(self, finished: Tensor, points: Tensor) -> Draws:
+        num_weights = self.inverse_mass.shape[1]
+        rest = points[:, 2 * num_weights :]
+        return Draws(
+            finished=finished,
+            z=points[:, :num_weights],
+            log_density=-rest[:, 0],
+            energy=rest[:, ENERGY],
+            accept=rest[:, ACCEPT],
+            diverging=rest[:, DIVERGING] > 0,
+            num_steps=rest[:, NUM_STEPS].long(),
         )

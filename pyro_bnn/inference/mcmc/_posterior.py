@@ -1,7 +1,7 @@
 """Chains of draws as a posterior."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,12 +11,37 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs
 from ..._core.records import plain, record
+from ..._core.saved_tensors import check_finite, check_tensor
 from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
 from ..posterior import Destination, Draw, Posterior, Status, check_samples, spaced
 from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
-from ._statistics import ChainsRecord, ChainStatistics, check_statistics
+from ._kernel import ChainStatistics
+
+WHOLE, FLOATS = (torch.int32, torch.int64), (torch.float32, torch.float64)
+KINDS: dict[str, tuple[torch.dtype, ...]] = {
+    "log_density": FLOATS,
+    "energy": FLOATS,
+    "accept": FLOATS,
+    "energy_error": FLOATS,
+    "diverging": (torch.bool,),
+    "num_steps": WHOLE,
+    "step_size": FLOATS,
+    "inverse_mass": FLOATS,
+}
+"""Dtypes that each statistic may have."""
+
+
+@dataclass(frozen=True)
+class ChainsRecord:
+    """What a file stores of an `MCMCPosterior`."""
+
+    samples: dict[str, Tensor]
+    statistics: ChainStatistics
+    status: Status
+    sampler: str
+    path: str
 
 
 class MCMCPosterior(Posterior):
@@ -202,3 +227,23 @@ def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
             diverging[chain, divergences[f"chain {chain}"]] = True
     # Left out: Pyro's "acceptance rate" of NUTS is the fraction of draws that moved, and its step size is the last one.
     return ChainStatistics(diverging=diverging, seconds=seconds)
+
+
+def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
+    """Raise if a statistic of chains has a wrong dtype, shape or value.
+
+    `lead` is (K, S). `num_dimensions` is the number of unconstrained numbers in a draw; None if it is unknown.
+    """
+    mass = statistics.inverse_mass
+    size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
+    shapes = dict.fromkeys(KINDS, tuple(lead)) | {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}
+    for name, kinds in KINDS.items():
+        value = vars(statistics)[name]
+        if value is None:
+            continue
+        if value.dtype not in kinds:
+            raise ValueError(f"`{name}` of the chains must be {' or '.join(map(str, kinds))}, got {value.dtype}.")
+        check_tensor(f"{name}` of the chains", value, shapes[name], value.dtype)
+        check_finite(f"{name}` of the chains", value)
+        if name in ("step_size", "inverse_mass") and not bool((value > 0).all()):
+            raise ValueError(f"`{name}` of the chains must be above 0, got {float(value.min()):.4g}.")
