@@ -17,6 +17,13 @@ def unwrap(distribution: Distribution) -> Distribution:
     return distribution
 
 
+def unwrap_support(support: constraints.Constraint) -> constraints.Constraint:
+    """The support of single elements."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support
+
+
 def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
     """The distribution of single elements inside the prior of a whole parameter."""
     prior = unwrap(prior)
@@ -63,9 +70,7 @@ def require_positive(name: str, prior: object) -> TorchDistributionMixin:
     """The prior of a scale, if it is a Pyro distribution over positive numbers without a batch shape."""
     if not isinstance(prior, TorchDistributionMixin):
         raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
-    support = prior.support
-    if isinstance(support, constraints.independent):
-        support = support.base_constraint
+    support = unwrap_support(prior.support)
     if support not in (constraints.positive, constraints.nonnegative):
         raise ValueError(f"the prior of `{name}` must live on positive numbers, got {prior} on {support}.")
     if prior.batch_shape:

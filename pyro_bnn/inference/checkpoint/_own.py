@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from pyro import poutine
 from torch import Tensor, nn
-from torch.distributions import constraints
 
 from ..._core import checks as _checks
 from ..._core.inputs import unwrapped
+from ..._core.reflection import unwrap_support
 from ..._core.saved_tensors import check_tensors, require_no_more, require_tensors
 from ..._core.scope import own_parameters, seeded, short_errors
 from ..joint import Site, find_sites
@@ -83,14 +83,8 @@ def require_targets(names: Iterable[str], sites: Mapping[str, OwnSite], unset: S
 def own_record(model: Callable[..., object], sites: list[Site]) -> OwnRecord:
     """The record of a model's present state; it shares the model's tensors."""
     state = require_tensors("the model", model.state_dict()) if isinstance(model, nn.Module) else {}
-    return OwnRecord({site.name: OwnSite(tuple(site.start.shape), _support(site)) for site in sites}, state)
-
-
-def _support(site: Site) -> str:
-    support = site.prior.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return str(support)
+    supports = {site.name: str(unwrap_support(site.prior.support)) for site in sites}
+    return OwnRecord({s.name: OwnSite(tuple(s.start.shape), supports[s.name]) for s in sites}, state)
 
 
 def require_same_sites(

@@ -10,7 +10,7 @@ from ..._core import checks as _checks
 from ..._core.copies import copied
 from ..._core.inputs import Inputs, Pair, Pairs, call, num_rows
 from ..._core.reflection import unwrap
-from ..._core.scope import EXCLUSIVE, without_pyro
+from ..._core.scope import without_pyro
 from ...modelling.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from ...modelling.model import BayesianModel, network_values
 from ..guides import GuidePosterior
@@ -158,8 +158,7 @@ def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Co
     Layers with a tied weight share one parameter.
     """
     weights = model.network_weights(values)
-    with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
-        net = without_pyro(copied(model.network))
+    net = without_pyro(copied(model.network))
     net.requires_grad_(False).eval()
     for site, paths in model.parameter_paths.items():
         shared = nn.Parameter(weights[paths[0]].detach().clone(), requires_grad=site in random)

@@ -9,11 +9,11 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.copies import copied
 from ..._core.reflection import unvalidated
-from ..._core.scope import EXCLUSIVE
 from ...modelling.model import BayesianModel
 from ._sites import Site, constrained, find_sites
 
 Draw = dict[str, Tensor]
+"""One value of each latent variable, by site."""
 
 
 class Layout:
@@ -84,6 +84,4 @@ class Coordinates:
 
 def coordinates_of(model: BayesianModel, dtype: torch.dtype) -> Coordinates:
     """The coordinates of a model's latent variables in a given dtype; the model is not changed."""
-    with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
-        model = copied(model)
-    return Coordinates(find_sites(model.to(dtype).eval(), (), {}))
+    return Coordinates(find_sites(copied(model).to(dtype).eval(), (), {}))

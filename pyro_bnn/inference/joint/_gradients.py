@@ -11,7 +11,7 @@ from torch.utils.checkpoint import CheckpointError
 from ..._core import checks as _checks
 from ..._core.copies import copied
 from ..._core.inputs import ChangedInputError, Inputs, map_inputs, take, versions
-from ..._core.scope import EXCLUSIVE, seeded
+from ..._core.scope import seeded
 from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
@@ -162,9 +162,7 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     x, y = map_inputs(_example, take(x, rows)), _example(_checks.rows("y", y)[rows])
     try:
         with torch.enable_grad():
-            with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
-                model_copy = copied(model)
-            function = _Function(model_copy.double(), x, y)
+            function = _Function(copied(model).double(), x, y)
             start, gradients = function.value_and_gradients()
             are_finite = all(bool(gradient.isfinite().all()) for gradient in gradients.values())
             if function.value({}) != start or not math.isfinite(start) or not are_finite:

@@ -128,9 +128,7 @@ def network_potential(
             f"the model's `num_data` is {model.num_data} but the data has {len(y)} rows; pass the whole data set."
         )
     warn_of_learnable(model, stacklevel=stacklevel + 1)
-    with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
-        model = copied(model)
-    model = model.to(dtype or model.dtype).eval()
+    model = copied(model).to(dtype or model.dtype).eval()
 
     def converted(value: Tensor) -> Tensor:
         return value.to(model.dtype) if value.is_floating_point() else value

@@ -16,7 +16,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
 from torch.distributions import Transform, biject_to, constraints
 
-from ..._core.reflection import is_learned, overridden_names, tensors_of
+from ..._core.reflection import is_learned, overridden_names, tensors_of, unwrap_support
 from ..._core.scope import own_parameters, seeded, short_errors
 from ...modelling.model import BayesianModel
 
@@ -173,7 +173,7 @@ def _site(name: str, node: Any) -> Site:
                 "shared by all data; if it is the observed site, pass the targets as an example argument."
             )
     start: Tensor = node["value"]
-    transform = None if _is_real(support) else biject_to(support)
+    transform = None if unwrap_support(support) is constraints.real else biject_to(support)
     plates = [(frame.name, frame.size, frame.dim) for frame in frames]
     return Site(name, prior, start.detach(), transform, plates, is_fixed=not is_learned(prior))
 
@@ -183,9 +183,3 @@ def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:
         return False
     first, second = (list(tensors_of(distribution)) for distribution in (prior, node["fn"]))
     return len(first) == len(second) and all(map(torch.equal, first, second))
-
-
-def _is_real(support: constraints.Constraint) -> bool:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real

@@ -182,7 +182,10 @@ def convergence(values: Tensor) -> Convergence:
 
 def r_hats(values: Tensor) -> Tensor:
     """Rank-normalised split R-hat of M quantities at S draws of K chains, shape (K, S, M); NaN for constants."""
-    return _by_quantity("rhat", values if len(values) > 1 else _halves(values))
+    if len(values) == 1:  # ArviZ needs two chains to compare: here the halves of a single one
+        half = values.shape[1] // 2
+        values = torch.cat([values[:, :half], values[:, -half:]])
+    return _by_quantity("rhat", values)
 
 
 def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
@@ -196,12 +199,6 @@ def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
         with np.errstate(divide="ignore", invalid="ignore"):  # R-hat is infinite if the chains never moved
             found[varies] = torch.as_tensor(getattr(arviz, function)(dataset, **options)["values"].values)
     return found
-
-
-def _halves(chain: Tensor) -> Tensor:
-    """The two halves of a single chain, shape (2, S / 2, M): ArviZ needs two chains to compare."""
-    half = chain.shape[1] // 2
-    return torch.cat([chain[:, :half], chain[:, -half:]])
 
 
 def predictive_moments(observation: Distribution) -> Tensor:
@@ -249,10 +246,7 @@ def modes(values: Tensor) -> Modes:
         values: M quantities at each of S draws of K chains, shape (K, S, M); S is at least 8.
     """
     values = values.detach().double().cpu()
-    half = values.shape[1] // 2
-    halves = torch.stack([values[:, :half], values[:, -half:]])  # (2, K, S / 2, M)
-    columns = halves.permute(0, 2, 1, 3).flatten(2)  # (2, S / 2, K M)
-    r_hat = r_hats(columns).unflatten(0, (len(values), -1))
+    r_hat = r_hats(values.transpose(0, 1).flatten(1)[None]).unflatten(0, (len(values), -1))  # each chain alone, (K, M)
     within = r_hat.nan_to_num(-torch.inf, posinf=torch.inf).amax(-1)
     within = torch.where(r_hat.isnan().all(-1), torch.inf, within)
     means, total = values.mean(1), values.flatten(0, 1).var(0, correction=0)

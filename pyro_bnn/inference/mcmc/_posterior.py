@@ -15,7 +15,7 @@ from ..._core.saved_tensors import check_finite, check_tensor
 from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
-from ..posterior import Destination, Draw, Posterior, Status, check_samples, spaced
+from ..posterior import Destination, Draw, Posterior, Status, spaced
 from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
 from ._kernel import ChainStatistics
 
@@ -67,7 +67,7 @@ class MCMCPosterior(Posterior):
         _checks.kind("statistics", statistics, ChainStatistics, "a ChainStatistics")
         _checks.kind("status", status, Status, "a Status")
         self.chains, self.statistics, self.status, self.sampler = chains, statistics, status, sampler
-        self.path = path
+        self.path, self.seconds = path, statistics.seconds
 
     @classmethod
     def from_pyro(
@@ -127,10 +127,6 @@ class MCMCPosterior(Posterior):
     def num_stored(self) -> int:
         return self._lead.numel()
 
-    @property
-    def seconds(self) -> float | None:
-        return self.statistics.seconds
-
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Evenly spaced draws from the chains, one after the other; see :meth:`Posterior.draws`.
 
@@ -182,7 +178,7 @@ class MCMCPosterior(Posterior):
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "MCMCPosterior":
         saved, sites = record(ChainsRecord, values, "posterior"), destination.sites
-        lead = check_samples(saved.samples, sites, destination.dtype)
+        lead = destination.check_samples(saved.samples)
         size = None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
         check_statistics(saved.statistics, lead, size)
         samples = {name: value.to(destination.device) for name, value in saved.samples.items()}
