@@ -36,15 +36,15 @@ def inference_data(
     y: Tensor | None,
     stream: Stream,
 ) -> Any:
-    """An `InferenceData`; see :meth:`Posterior.to_arviz`.
+    """An `InferenceData` of draws, ``{site: shape (K, S, *event)}``; see :meth:`Posterior.to_arviz`.
 
     Args:
-        samples: Draws, ``{site: shape (K, S, *event)}``.
+        samples: The draws.
         statistics: The sampler's statistics under ArviZ's names, shapes (K, S).
         attributes: Attributes of the group ``posterior``; values that are None are left out.
-        model: The model; with x it adds the group ``posterior_predictive``.
+        model: The model, if predictions are wanted.
         x: Inputs, shape (N, ...).
-        y: Targets, which add the groups ``log_likelihood`` and ``observed_data``.
+        y: Targets.
         stream: Generators for the random numbers of predictive draws.
     """
     arviz = _require_arviz()

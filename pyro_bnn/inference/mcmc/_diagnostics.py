@@ -306,15 +306,10 @@ def judge(
     *,
     at_modes: bool = False,
 ) -> Status:
-    """The status of chains according to the diagnostics; warns of problems.
+    """The status of chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`; warns of problems.
 
-    Args:
-        samples: The chains, ``{site: shape (K, S, *event)}``.
-        statistics: What the sampler reported.
-        sampler: Name of the algorithm.
-        model: The model, to judge its predictions. Without a model, the latent variables are judged.
-        x: Inputs of the model, shape (N, ...); up to 50 of them are used.
-        at_modes: Whether each chain began at its own mode. Then chains need not agree, and each is judged by itself.
+    Given a model and inputs, predictions at up to 50 of the inputs are judged, otherwise the latent variables. With
+    `at_modes`, each chain began at its own mode. Then the chains need not agree, and each is judged by itself.
     """
     num_draws = next(iter(samples.values())).shape[1]
     done = _what_was_done(samples, statistics, sampler)

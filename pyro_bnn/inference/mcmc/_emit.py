@@ -98,9 +98,7 @@ def _write(
     for node in nodes:
         is_shared = _num_uses(node) > 1
         try:
-            arguments = map_arg(
-                _arguments(node), values.get
-            )  # None for an argument of `zeros_like` that is not written yet
+            arguments = map_arg(_arguments(node), values.get)  # None for an argument of `zeros_like` without values
             value = operations[node.meta["packet"]](writer, results[node], *arguments)
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.target} {error}") from error

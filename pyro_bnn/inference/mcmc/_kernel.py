@@ -84,14 +84,6 @@ class ChainStatistics:
 class Kernel(ABC):
     """A sampler applied to one potential, for K chains. Each chain is one row of every tensor.
 
-    Attributes:
-        value_and_grad: The potential.
-        step_size: Step size of each chain, shape (K,). Warm-up writes it.
-        inverse_mass: Diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z. Warm-up
-            writes it.
-        is_needed: Which chains still need draws. A kernel may skip the others.
-        path: How draws are computed, and why not in a faster way; see :attr:`~pyro_bnn.MCMCPosterior.path`.
-
     Args:
         value_and_grad: The potential.
         z: First points, shape (K, P).
@@ -100,9 +92,13 @@ class Kernel(ABC):
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor) -> None:
         self.value_and_grad = value_and_grad
         self.step_size = z.new_ones(len(z))
+        """Step size of each chain, shape (K,). Warm-up writes it."""
         self.inverse_mass = torch.ones_like(z)
+        """Diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z. Warm-up writes it."""
         self.is_needed = [True] * len(z)
+        """Which chains still need draws. A kernel may skip the others."""
         self.path = ""
+        """How draws are computed, and why not in a faster way; see :attr:`~pyro_bnn.MCMCPosterior.path`."""
 
     @abstractmethod
     def draw(self) -> Draws:
@@ -113,10 +109,9 @@ class Kernel(ABC):
         return None
 
     def state(self) -> dict[str, Any]:
-        """State of the chains between two draws, as numbers, tensors, and lists and dictionaries of them.
+        """State of the chains between two draws, as numbers, tensors, and lists and dictionaries of these.
 
-        This state, step size, inverse mass and the state of torch's generators determine the next draws. A kernel
-        without this method can draw, but its runs cannot be written to a file.
+        This state, the step sizes, the inverse masses and the state of torch's generators determine the next draws.
         """
         raise self._stateless()
 
@@ -173,11 +168,7 @@ NOT_ASKED = "`compile` is False"
 
 
 class NotInCError(ValueError):
-    """``compile=True`` was passed, but draws cannot be computed in C.
-
-    Args:
-        reason: Why not, as the last part of a sentence.
-    """
+    """``compile=True`` was passed, but draws cannot be computed in C; `reason` is a clause that says why not."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -210,22 +201,15 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """What one chain learns during warm-up; by default a mass matrix, and a step size for `target_accept`.
+        """What one chain learns during warm-up: by default a mass matrix, and a step size for `target_accept`.
 
-        Args:
-            num_warmup: Number of warm-up draws.
-            target_accept: Acceptance rate to reach.
-            start: First point of the chain, shape (P,).
+        `start` is the first point of the chain, shape (P,).
         """
         return Adaptation(num_warmup, target_accept, start)
 
     @abstractmethod
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
-        """The kernel for one potential.
+        """The kernel for one potential and the first points z, shape (K, P).
 
-        Args:
-            value_and_grad: The potential.
-            z: First points, shape (K, P).
-            compile: Whether to draw in C. If that is impossible, True raises a `ValueError`, and ``"auto"`` draws in
-                torch.
+        If it cannot draw in C, ``compile=True`` raises a `NotInCError`, and ``"auto"`` draws in torch.
         """

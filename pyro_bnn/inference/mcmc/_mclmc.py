@@ -98,11 +98,7 @@ class MCLMCAdaptation(AnyAdaptation):
     :math:`\xi = E^2 / (P \tau)` for a target :math:`\tau`, the step size is :math:`\langle \xi / h^6 \rangle^{-1/6}`,
     an average over the last hundred steps with the weights :math:`\exp(-(\log \xi / 9)^2 / 2)`.
 
-    Args:
-        num_warmup: Number of warm-up draws.
-        steps_per_draw: Number of steps of a draw.
-        targets: Mean squared energy error divided by P, at the beginning and at the end of the warm-up.
-        start: First point of the chain, shape (P,).
+    `targets` are those at the beginning and at the end of warm-up; `start` is the first point, shape (P,).
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549, section 4.
@@ -175,12 +171,9 @@ class MCLMCAdaptation(AnyAdaptation):
 
 
 def autocorrelation_time(draws: Tensor) -> float:
-    """Integrated autocorrelation time in draws, averaged over the P numbers; at least 1.
+    """Integrated autocorrelation time of successive draws, shape (S, P), averaged over the P numbers; at least 1.
 
     Pairs of neighbouring autocorrelations are summed until the sum of a pair is negative.
-
-    Args:
-        draws: Successive draws, shape (S, P).
 
     References:
         Geyer (1992), Practical Markov Chain Monte Carlo, section 3.3.
@@ -246,17 +239,12 @@ class MCLMCKernel(TorchKernel):
 
 
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Directions after turning for some time at a constant gradient, and the changes of kinetic energy.
+    r"""Directions, shape (K, P), after a time of shape (K, 1) at constant gradients, and changes of kinetic energy.
 
     With :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`, :math:`\zeta = e^{-\delta}` and
     :math:`a = u \cdot e`, the direction becomes :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled
     to length 1, and the kinetic energy grows by
     :math:`(P - 1) (\delta - \log 2 + \log(1 + a + (1 - a) \zeta^2))`.
-
-    Args:
-        direction: Directions u, shape (K, P).
-        gradient: Gradients g, shape (K, P).
-        time: Times t, shape (K, 1).
     """
     norm = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
     descent = -gradient / norm.clamp_min(torch.finfo(norm.dtype).tiny)

@@ -93,12 +93,7 @@ class Native:
 
 
 class NativeChain(ABC):
-    """One chain between two draws.
-
-    Args:
-        sampler: The compiled sampler.
-        point: All numbers with which a draw starts and ends; the first P are the position.
-    """
+    """One chain between two draws; `point` has all numbers with which a draw starts, of which P are the position."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self.sampler, self.point = sampler, point
@@ -123,14 +118,7 @@ class NativeChain(ABC):
 
 
 class NativeKernel(Kernel):
-    """A sampler in C on one potential.
-
-    Args:
-        sampler: The compiled sampler.
-        z: First points, shape (K, P).
-        chains: The chains.
-        num_threads: Number of chains that draw at the same time.
-    """
+    """A sampler in C on one potential, with chains that begin at z, of which `num_threads` draw at the same time."""
 
     def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain], *, num_threads: int) -> None:
         super().__init__(sampler.value_and_grad, z)
