@@ -115,13 +115,8 @@ def load_calibration(path: str | Path) -> Calibration:
         raise ValueError(
             f"{path} holds a posterior without a calibration; save it by `save_posterior(..., calibration=...)`."
         )
-    try:
-        with understood(path, KIND):
-            return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))
-    except DamagedFileError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"the calibration in {path} cannot be loaded: {error}") from error
+    with _loading(path, f"the calibration in {path}"):
+        return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))
 
 
 def load_posterior(
@@ -159,17 +154,24 @@ def load_posterior(
     destination = target.destination(_checked_guides(guide))
     content = read_state(_checks.path("path", path), KIND)
     content.pop(CALIBRATION, None)
-    try:
-        with understood(path, KIND):
-            posterior = _restored(content, destination, target)
-    except DamagedFileError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be loaded: {error}") from error
+    with _loading(path, f"{path}"):
+        posterior = _restored(content, destination, target)
     with _unchanged_on_error([module for module, _ in destination.pending]):
         for module, state in destination.pending:
             module.load_state_dict(state)
     return posterior
+
+
+@contextmanager
+def _loading(path: str | Path, what: str) -> Iterator[None]:
+    """A context in which errors say what cannot be loaded."""
+    try:
+        with understood(path, KIND):
+            yield
+    except DamagedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{what} cannot be loaded: {error}") from error
 
 
 class _Target:

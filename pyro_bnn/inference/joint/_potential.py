@@ -17,7 +17,7 @@ from ..._core.inputs import Inputs, map_inputs, named_leaves
 from ..._core.reflection import unvalidated
 from ..._core.scope import EXCLUSIVE, own_parameters, seeded
 from ...modelling.model import BayesianModel
-from ._batched import BatchedModel
+from ._batched import batched_observation
 from ._coordinates import Coordinates, Draw
 from ._densities import groups_of
 from ._gradients import check_gradients
@@ -66,7 +66,7 @@ class NetworkPotential(Potential):
         self._single = [site for site in self.sites if site.name not in grouped]
         with seeded(0, self.like.device), torch.no_grad():
             example = self.constrain(self.from_prior(2))
-        self._batched = BatchedModel(model, example, x)
+        self._observation = batched_observation(model, example, x)
 
     def value(self, z: Tensor) -> Tensor:
         values = self.constrain(z)
@@ -74,7 +74,7 @@ class NetworkPotential(Potential):
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log-likelihood of all data in nats, shape (K,), for values of shape (K, *event), in one run."""
-        log_prob = self._batched.observation(values, self._x).log_prob(self._y)
+        log_prob = self._observation(values, self._x).log_prob(self._y)
         return _rowwise_sum(log_prob if self._weights is None else log_prob * self._weights)
 
     def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
@@ -107,14 +107,9 @@ class NetworkPotential(Potential):
 def network_potential(
     model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None, *, stacklevel: int
 ) -> NetworkPotential:
-    """The potential of a copy of a model in eval mode.
+    """The potential of a copy of a model in eval mode, in another `dtype` unless it is None, on all rows of data.
 
-    Args:
-        model: The model.
-        x: All inputs, shape (N, ...).
-        y: All targets, shape (N, ...).
-        dtype: Dtype of the copy; None keeps the model's dtype.
-        stacklevel: Stack level of the warning about learnable parameters, as seen from the caller.
+    `stacklevel`, as seen from the caller, is that of the warning about learnable parameters.
 
     Raises:
         ValueError: If the data do not fit the model or are not the whole data set, if the network is random, or if it

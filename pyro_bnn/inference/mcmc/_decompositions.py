@@ -112,6 +112,17 @@ def convolution_backward(
     return own_x, own_weight, own
 
 
+def _is_pooled_simply(
+    x: Tensor,
+    padding: Sequence[int],
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> bool:
+    """Whether all windows of a pooling lie within x and its padding, and an average divides by their size."""
+    return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
+
+
 class _Windows:
     """The windows of a pooling: for each place in a window, the elements of x there, shape (N, C, *windows)."""
 
@@ -168,37 +179,23 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The largest element of each window. The second result has no counterpart in C, and is only for the gradient."""
-    if ceil_mode or set(dilation) != {1} or x.dim() != 4:
+    if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()
 
 
-def max_pool_backward(
-    gradient: Tensor,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    winner: Tensor,
-) -> Tensor:
-    if ceil_mode or set(dilation) != {1} or x.dim() != 4:
+def max_pool_backward(gradient: Tensor, x: Tensor, kernel: Sequence[int], *options: Any) -> Tensor:
+    stride, padding, dilation, ceil_mode, winner = options
+    if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     windows = _Windows(x, kernel, stride, padding)
     return windows.back([torch.where(winner == number, gradient, 0.0) for number, _ in enumerate(windows)])
 
 
 def avg_pool(
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,), *options: Any
 ) -> Tensor:
-    if ceil_mode or divisor_override is not None or x.dim() != 4 or (any(padding) and not count_include_pad):
+    if not _is_pooled_simply(x, padding, *options):
         return NotImplemented
     windows = _Windows(x, kernel, stride, padding)
     padded = _padded(x, windows.padding)
@@ -206,16 +203,9 @@ def avg_pool(
 
 
 def avg_pool_backward(
-    gradient: Tensor,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    gradient: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], *options: Any
 ) -> Tensor:
-    if ceil_mode or divisor_override is not None or x.dim() != 4 or (any(padding) and not count_include_pad):
+    if not _is_pooled_simply(x, padding, *options):
         return NotImplemented
     windows = _Windows(x, kernel, stride, padding)
     return windows.back([gradient / math.prod(windows.kernel)] * math.prod(windows.kernel))

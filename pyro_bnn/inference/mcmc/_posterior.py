@@ -19,18 +19,9 @@ from ..posterior import Destination, Draw, Posterior, Status, spaced
 from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
 from ._kernel import ChainStatistics
 
-WHOLE, FLOATS = (torch.int32, torch.int64), (torch.float32, torch.float64)
-KINDS: dict[str, tuple[torch.dtype, ...]] = {
-    "log_density": FLOATS,
-    "energy": FLOATS,
-    "accept": FLOATS,
-    "energy_error": FLOATS,
-    "diverging": (torch.bool,),
-    "num_steps": WHOLE,
-    "step_size": FLOATS,
-    "inverse_mass": FLOATS,
-}
-"""Dtypes that each statistic may have."""
+FLOATS = torch.float32, torch.float64
+OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
+"""Dtypes of the statistics that are not floating-point numbers."""
 
 
 @dataclass(frozen=True)
@@ -232,14 +223,14 @@ def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensio
     """
     mass = statistics.inverse_mass
     size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
-    shapes = dict.fromkeys(KINDS, tuple(lead)) | {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}
-    for name, kinds in KINDS.items():
-        value = vars(statistics)[name]
-        if value is None:
+    shapes = {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}
+    for name, value in vars(statistics).items():
+        if not isinstance(value, Tensor):
             continue
+        kinds = OTHERS.get(name, FLOATS)
         if value.dtype not in kinds:
             raise ValueError(f"`{name}` of the chains must be {' or '.join(map(str, kinds))}, got {value.dtype}.")
-        check_tensor(f"{name}` of the chains", value, shapes[name], value.dtype)
+        check_tensor(f"{name}` of the chains", value, shapes.get(name, lead), value.dtype)
         check_finite(f"{name}` of the chains", value)
         if name in ("step_size", "inverse_mass") and not bool((value > 0).all()):
             raise ValueError(f"`{name}` of the chains must be above 0, got {float(value.min()):.4g}.")
