@@ -99,6 +99,12 @@ def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
             yield from tensors_of(part, seen)
 
 
+def are_equal(a: Distribution, b: Distribution) -> bool:
+    """Whether two distributions are of one type, with the same numbers."""
+    first, second = list(tensors_of(a)), list(tensors_of(b))
+    return type(a) is type(b) and len(first) == len(second) and all(map(torch.equal, first, second))
+
+
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:
     """The distribution of one element of a batch of independent elements."""
     shape = distribution.batch_shape

@@ -16,7 +16,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
 from torch.distributions import Transform, biject_to, constraints
 
-from ..._core.reflection import is_learned, overridden_names, tensors_of, unwrap_support
+from ..._core.reflection import are_equal, is_learned, overridden_names, unwrap_support
 from ..._core.scope import own_parameters, seeded, short_errors
 from ...modelling.model import BayesianModel
 
@@ -124,8 +124,9 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
             sites = [_site(name, node) for name, node in trace.iter_stochastic_nodes()]
         if not isinstance(model, BayesianModel):
             with seeded(1):  # in another draw, a prior that depends on other variables differs
-                again = poutine.trace(latents).get_trace(*args, **kwargs)
-            return [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
+                nodes = poutine.trace(latents).get_trace(*args, **kwargs).nodes
+            same = {s.name for s in sites if s.name in nodes and are_equal(s.prior, nodes[s.name]["fn"])}
+            return [replace(site, is_fixed=site.is_fixed and site.name in same) for site in sites]
     return _with_fixed_priors(sites, model)
 
 
@@ -176,10 +177,3 @@ def _site(name: str, node: Any) -> Site:
     transform = None if unwrap_support(support) is constraints.real else biject_to(support)
     plates = [(frame.name, frame.size, frame.dim) for frame in frames]
     return Site(name, prior, start.detach(), transform, plates, is_fixed=not is_learned(prior))
-
-
-def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:
-    if node is None:
-        return False
-    first, second = (list(tensors_of(distribution)) for distribution in (prior, node["fn"]))
-    return len(first) == len(second) and all(map(torch.equal, first, second))
