@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
-from ..._core.checkpointing import Checkpoint, keeping
+from ..._core.checkpointing import Checkpoint, keeping, renamed
 from ..._core.fit_arguments import check_fit
 from ..._core.inputs import Inputs, as_inputs, as_targets, unwrapped
 from ..._core.scope import EXCLUSIVE, Stream, outer_stacklevel
@@ -141,7 +141,7 @@ def fit_mcmc(
         run = Run(plan, potential, stream, settings)
         file = None if resume is None else processes.file(resume)
         name = checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
-        with keeping(processes.checkpoint(checkpoint), KIND, file, name=name) as keeper:
+        with keeping(renamed(checkpoint, processes.file), KIND, file, name=name) as keeper:
             if file is not None:
                 run.resume(file)
             else:

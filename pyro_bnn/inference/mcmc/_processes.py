@@ -1,13 +1,12 @@
 """Chains divided among the processes of `torch.distributed`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from ..._core.checkpointing import Checkpoint
 from ..._core.processes import Processes
 
 T = TypeVar("T")
@@ -32,12 +31,6 @@ class ChainProcesses(Processes):
 
     def file(self, path: str | Path) -> Path:
         return Path(path) if self.count == 1 else Path(f"{path}.{self.rank}-of-{self.count}")
-
-    def checkpoint(self, checkpoint: str | Path | Checkpoint | None) -> Checkpoint | None:
-        if checkpoint is None:
-            return None
-        given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-        return replace(given, path=self.file(given.path))
 
     def require_same_arguments(self, values: Mapping[str, Any]) -> None:
         for other in self.gathered(dict(values)):
