@@ -1,8 +1,9 @@
 """Markov chain Monte Carlo of any model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, keeping, renamed
 from ..._core.fit_arguments import check_fit
 from ..._core.inputs import Inputs, as_inputs, as_targets, unwrapped
+from ..._core.processes import Processes
 from ..._core.scope import EXCLUSIVE, Stream, outer_stacklevel
 from ...modelling.model import BayesianModel
 from ..guides import Init
@@ -22,9 +24,10 @@ from ._diagnostics import FEWEST_DRAWS, judge
 from ._kernel import ChainStatistics, Compile, Sampler
 from ._nuts import NUTS
 from ._posterior import MCMCPosterior
-from ._processes import ChainProcesses
 from ._run import KIND, Run, RunPlan, settings_of
 from ._start import Descent, FreshInit
+
+T = TypeVar("T")
 
 Start = Init | Posterior | Descent | Literal["prior"]
 
@@ -240,6 +243,41 @@ def _constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[st
     """Values of the sites, ``{site: shape (K, S, *event)}``, at points of shape (K, S, P)."""
     values = potential.constrain(z.flatten(0, 1))
     return {name: value.unflatten(0, z.shape[:2]).to(dtype).contiguous() for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class ChainProcesses(Processes):
+    """This process and the others that share the chains."""
+
+    def share(self, num_chains: int) -> int:
+        """Number of chains of this process."""
+        if num_chains < self.count:
+            raise ValueError(
+                f"`num_chains` must be at least the number of processes, {self.count}, got {num_chains}; ask for more "
+                "chains or start fewer processes."
+            )
+        return num_chains // self.count + (self.rank < num_chains % self.count)
+
+    def own_seed(self, seed: int | None) -> int:
+        """Seed of this process, different from those of the others. If `seed` is None, the first process draws it."""
+        return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
+
+    def file(self, path: str | Path) -> Path:
+        return Path(path) if self.count == 1 else Path(f"{path}.{self.rank}-of-{self.count}")
+
+    def require_same_arguments(self, values: Mapping[str, Any]) -> None:
+        for other in self.gathered(dict(values)):
+            for name, value in values.items():
+                if other[name] != value:
+                    raise ValueError(
+                        f"`{name}` must be the same in all processes: each process draws some of the chains, and every "
+                        "chain uses all data. Pass the same arguments everywhere."
+                    )
+
+    def of_first(self, make: Callable[[], T]) -> T:
+        """Call a function in the first process only; all processes get its result."""
+        value: T = self.from_first(make() if self.is_first else None)
+        return value
 
 
 def _together(

@@ -19,8 +19,7 @@ from torch.nn.functional import normalize
 from ..._core import checks as _checks
 from ._adaptation import AnyAdaptation, FindStep
 from ._kernel import DIVERGENCE, Compile, Draws, Kernel, Sampler, ValueAndGrad
-from ._native import native_or_reason
-from ._native_kernel import Native, NativeChain, NativeKernel
+from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 
 OUTER = 0.1931833275037836

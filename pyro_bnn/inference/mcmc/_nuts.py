@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
-from ._native import native_or_reason
-from ._native_kernel import Native, NativeChain, NativeKernel
+from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, finish, grow
 
