@@ -12,6 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from ..._core.extras import optional
 from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
 from ..._core.scope import outer_stacklevel, warn_of_fit
+from ..._core.summary import counted
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status
@@ -311,8 +312,11 @@ def judge(
     Given a model and inputs, predictions at up to 50 of the inputs are judged, otherwise the latent variables. With
     `at_modes`, each chain began at its own mode. Then the chains need not agree, and each is judged by itself.
     """
-    num_draws = next(iter(samples.values())).shape[1]
-    done = _what_was_done(samples, statistics, sampler)
+    num_chains, num_draws = next(iter(samples.values())).shape[:2]
+    num_divergences = _count(statistics.diverging)
+    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
+    divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
+    done = f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"
     if x is not None and model is not None:
         x = as_inputs("x", x, model.like)
         rows = num_rows(x)
@@ -321,11 +325,11 @@ def judge(
     try:
         if at_modes and model is not None and x is not None and num_draws >= 2 * FEWEST_DRAWS:
             found = modes(_predicted(model, samples, x, MAX_QUANTITIES_OF_MODES))
-            return _judged(f"{done}; {found}", [*_of_divergences(_count(statistics.diverging)), *found.problems])
+            return _judged(f"{done}; {found}", [*_of_divergences(num_divergences), *found.problems])
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
         message = f"{done}; R-hat and effective sample sizes were not computed: {error}"
-        return Status(not _count(statistics.diverging), message)
+        return Status(not num_divergences, message)
     what, judged = report.judged
     return _judged(f"{done}; {what}: {judged}", report.problems)
 
@@ -335,12 +339,3 @@ def _judged(finding: str, problems: Sequence[str]) -> Status:
     if problems:
         warn_of_fit(message, ConvergenceWarning, stacklevel=outer_stacklevel())
     return Status(not problems, message)
-
-
-def _what_was_done(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
-    num_chains, num_draws = next(iter(samples.values())).shape[:2]
-    chains = f"{num_chains} chain{'s' if num_chains > 1 else ''}"
-    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
-    num_divergences = _count(statistics.diverging)
-    divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
-    return f"{sampler}: {chains} of {num_draws} draws{seconds}, {divergences}"

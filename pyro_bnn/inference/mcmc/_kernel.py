@@ -24,16 +24,14 @@ of a step, divided by P."""
 
 @dataclass(frozen=True)
 class Draws:
-    """Draws of the chains that have just finished one.
+    """Draws of the chains that have just finished one, shape (K,) unless stated otherwise.
+
+    For the other fields see :class:`ChainStatistics`; they are None if the sampler does not report them.
 
     Args:
-        finished: Which chains have finished a draw, shape (K,). The rows of other chains have no meaning.
+        finished: Which chains have finished a draw. The rows of other chains have no meaning.
         z: Positions, shape (K, P).
-        log_density: Minus the potential, in nats, shape (K,).
-        energy: Hamiltonian, in nats, shape (K,); None for a sampler that has none.
-        accept: Mean acceptance probability along the trajectory, shape (K,); None for a sampler that accepts all.
-        diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite, shape (K,).
-        num_steps: Number of steps, shape (K,).
+        diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
         energy_errors: Energy error of each step in nats, shape (K, T), for samplers that adapt to it; NaN for a step
             that was not taken.
     """

@@ -20,23 +20,12 @@ class Calibration(ABC):
 
     @abstractmethod
     def to_record(self) -> dict[str, Any]:
-        """Plain data for a file: None, numbers, texts, tensors, and lists, tuples and dictionaries of these.
-
-        Raises:
-            ValueError: If it cannot be saved; the message says what to do instead.
-        """
+        """Plain data for a file, as in :meth:`Posterior.to_record`."""
 
     @classmethod
     @abstractmethod
     def from_record(cls, values: Mapping[str, Any]) -> "Calibration":
-        """The correction in a file. All content must be checked, since the file may be forged.
-
-        Args:
-            values: The result of :meth:`to_record`.
-
-        Raises:
-            ValueError: If the values are damaged; the message says what is wrong.
-        """
+        """The correction in a file, from the result of :meth:`to_record`; see :meth:`Posterior.from_record`."""
 
 
 @dataclass(frozen=True)
