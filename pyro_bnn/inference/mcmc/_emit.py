@@ -53,7 +53,7 @@ Results = Mapping[Node, Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
-    """Write a recorded function of a point, shape (1, P), and constants, which returns a number and its gradient.
+    """Write a recorded function. It takes a point, shape (1, P), and constants; it returns a number and its gradient.
 
     C reads the constants from `data`, in the layout of :meth:`Emitted.laid_out`.
 

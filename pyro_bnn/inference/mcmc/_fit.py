@@ -220,7 +220,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Inputs and targets as tensors, by which a checkpoint identifies the data."""
+    """Inputs and targets as tensors, from which a checkpoint recognises the data."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(

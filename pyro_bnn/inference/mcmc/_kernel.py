@@ -136,7 +136,7 @@ class Kernel(ABC):
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """Initial step size of a chain at z, shape (P,): doubled or halved from 1 until acceptance crosses 1/2.
+        """Initial step size of a chain at z, shape (P,): 1, doubled or halved until the acceptance rate crosses 1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
