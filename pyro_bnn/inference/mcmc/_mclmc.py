@@ -206,16 +206,7 @@ class MCLMCKernel(TorchKernel):
         if not bool(self._direction.any()):  # before the first draw
             self._direction = normalize(torch.randn_like(self._z))
         errors = torch.stack([self._step() for _ in range(self._steps_per_draw)], -1)
-        return Draws(
-            finished=torch.ones_like(self.step_size, dtype=torch.bool),
-            z=self._z,
-            log_density=-self._potential,
-            energy=None,
-            accept=None,
-            diverging=errors.isnan().any(-1),
-            num_steps=torch.full_like(self.step_size, self._steps_per_draw, dtype=torch.long),
-            energy_errors=errors,
-        )
+        return _draws(torch.ones_like(self.step_size, dtype=torch.bool), self._z, self._potential, errors)
 
     def _step(self) -> Tensor:
         """Take one step of every chain; returns the energy errors, shape (K,), NaN for a step that was not taken."""
@@ -238,9 +229,9 @@ class MCLMCKernel(TorchKernel):
 
 
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Directions, shape (K, P), after a time of shape (K, 1) at constant gradients, and changes of kinetic energy.
+    r"""Directions u, shape (K, P), after a time t of shape (K, 1) at constant gradients, and changes of kinetic energy.
 
-    With :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`, :math:`\zeta = e^{-\delta}` and
+    With gradients g, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`, :math:`\zeta = e^{-\delta}` and
     :math:`a = u \cdot e`, the direction becomes :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled
     to length 1, and the kinetic energy grows by
     :math:`(P - 1) (\delta - \log 2 + \log(1 + a + (1 - a) \zeta^2))`.
@@ -258,6 +249,13 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
     """Standard deviation of the noise on each component of a direction, which is forgotten over a distance `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()
+
+
+def _draws(finished: Tensor, z: Tensor, potential: Tensor, errors: Tensor) -> Draws:
+    """The report of chains; `errors` are the energy errors of all steps of a draw, shape (K, T)."""
+    num_steps = torch.full_like(finished, errors.shape[1], dtype=torch.long)
+    diverging = errors.isnan().any(-1)
+    return Draws(finished, z, -potential, None, None, diverging, num_steps, energy_errors=errors)
 
 
 class _MCLMCChain(NativeChain):
@@ -294,14 +292,5 @@ class NativeMCLMCKernel(NativeKernel):
 
     def report(self, finished: Tensor, points: Tensor) -> Draws:
         num_weights = self.inverse_mass.shape[1]
-        potential, errors = points[:, 3 * num_weights], points[:, 3 * num_weights + 1 :]
-        return Draws(
-            finished=finished,
-            z=points[:, :num_weights],
-            log_density=-potential,
-            energy=None,
-            accept=None,
-            diverging=errors.isnan().any(-1),
-            num_steps=torch.full(finished.shape, errors.shape[1]),
-            energy_errors=errors,
-        )
+        rest = points[:, 3 * num_weights :]
+        return _draws(finished, points[:, :num_weights], rest[:, 0], rest[:, 1:])
