@@ -267,8 +267,10 @@ class _MCLMCChain(NativeChain):
         direction = point[num_weights : 2 * num_weights]
         if not bool(direction.any()):  # before the first draw
             direction.copy_(normalize(self.normal(num_weights), dim=0))
-        num_steps = len(point) - 3 * num_weights - 1
-        self.sampler.langevin_steps(point, *setting, self.normal(num_steps, num_weights), self.scratch)
+        errors = point[3 * num_weights + 1 :]
+        normal = self.normal(len(errors), num_weights)
+        pointers = normal.data_ptr(), errors.data_ptr(), self.scratch.data_ptr(), self.sampler.data
+        self.sampler.langevin_steps(point.data_ptr(), len(errors), *setting, *pointers)
         return point
 
 

@@ -66,7 +66,11 @@ class _Data(ctypes.Structure):
 
 
 class Native:
-    """The compiled samplers of one potential. Several threads may call them at the same time."""
+    """The compiled samplers of one potential. Several threads may call them at the same time.
+
+    `advance` is the function in `_trajectory.c`, `langevin_steps` that in `_microcanonical.c`; `data` is their last
+    argument.
+    """
 
     def __init__(
         self, library: ctypes.CDLL, constants: Sequence[Tensor], num_rows: int, num_scratch: int, num_weights: int
@@ -76,16 +80,13 @@ class Native:
         self.num_scratch, self.num_weights = num_scratch, num_weights
         self._pointers = (pointer * max(len(constants), 1))(*(constant.data_ptr() for constant in constants))
         self._data = _Data(num_rows, ctypes.addressof(self._pointers))
-        self._data_pointer = ctypes.addressof(self._data)
-        self._evaluate, self._advance = library.evaluate, library.advance
+        self.data = ctypes.addressof(self._data)
+        self._evaluate, self.advance, self.langevin_steps = library.evaluate, library.advance, library.langevin_steps
         self._evaluate.argtypes = (number, *[pointer] * 5)
-        self._evaluate.restype = None
         before = (pointer, ctypes.c_int, pointer, real, pointer, pointer, pointer)
-        self._advance.argtypes = (*before, number, pointer, pointer, pointer)
-        self._advance.restype = ctypes.c_int
-        self._langevin_steps = library.langevin_steps
-        self._langevin_steps.argtypes = (pointer, number, real, real, *[pointer] * 4)
-        self._langevin_steps.restype = None
+        self.advance.argtypes = (*before, number, pointer, pointer, pointer)
+        self.langevin_steps.argtypes = (pointer, number, real, real, *[pointer] * 4)
+        self._evaluate.restype = self.langevin_steps.restype = None
         library.size_of_state.restype = number
         self.size_of_state = int(library.size_of_state())
 
@@ -107,32 +108,7 @@ class Native:
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
         scratch = z.new_empty(self.num_scratch)
-        self._evaluate(len(z), *(t.data_ptr() for t in (z, value, gradient, scratch)), self._data_pointer)
-
-    def advance(
-        self,
-        state: Tensor,
-        is_new: bool,
-        point: Tensor,
-        setting: tuple[float, Tensor],
-        normal: Tensor,
-        numbers: Tensor,
-        position: ctypes.c_long,
-        scratch: Tensor,
-    ) -> bool:
-        """Continue a trajectory; see `advance` in `_trajectory.c`. Returns whether it has ended."""
-        step_size, inverse_mass = setting
-        done = self._advance(
-            *(state.data_ptr(), is_new, point.data_ptr(), step_size, inverse_mass.data_ptr(), normal.data_ptr()),
-            *(numbers.data_ptr(), len(numbers), ctypes.addressof(position), scratch.data_ptr(), self._data_pointer),
-        )
-        return bool(done)
-
-    def langevin_steps(self, point: Tensor, step: float, noise: float, normal: Tensor, scratch: Tensor) -> None:
-        """Take steps of MCLMC as in `_microcanonical.c`; their energy errors become the point's last numbers."""
-        errors = point[3 * self.num_weights + 1 :]
-        setting = len(normal), step, noise, normal.data_ptr()
-        self._langevin_steps(point.data_ptr(), *setting, errors.data_ptr(), scratch.data_ptr(), self._data_pointer)
+        self._evaluate(len(z), *(t.data_ptr() for t in (z, value, gradient, scratch)), self.data)
 
 
 class NativeChain(ABC):

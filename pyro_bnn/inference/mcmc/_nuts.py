@@ -22,9 +22,6 @@ from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty
 RANDOM_BLOCK = 256
 """Heuristic: number of steps for which uniform numbers are drawn at once."""
 
-ENERGY, ACCEPT, DIVERGING, NUM_STEPS = 1, 2, 3, 4
-"""Indices of these numbers in the point of a chain of NUTS, counted from its potential."""
-
 
 @dataclass(frozen=True)
 class NUTS(Sampler):
@@ -116,7 +113,7 @@ class NUTSKernel(TorchKernel):
 
 
 class _NUTSChain(NativeChain):
-    """One chain of NUTS; see `advance` in `_trajectory.c` for the numbers in its point."""
+    """One chain of NUTS: its point is a position, a gradient, and what :meth:`NativeNUTSKernel.report` reads."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         super().__init__(sampler, point)
@@ -124,14 +121,19 @@ class _NUTSChain(NativeChain):
         self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
 
     def draw(self, setting: tuple[float, Tensor]) -> Tensor:
-        point, normal = self.point.clone(), self.normal(len(setting[1]))
-        is_new, is_done = True, False
+        """The point of the next draw; the setting is a step size and an inverse mass."""
+        (step_size, inverse_mass), point = setting, self.point.clone()
+        normal, is_new, is_done = self.normal(len(inverse_mass)), True, False
         while not is_done:
             if self.position.value == len(self.numbers):
                 uniform = point.new_empty(RANDOM_BLOCK, 3).uniform_(generator=self.generator)
                 self.numbers, self.position.value = uniform.log(), 0
-            arguments = point, setting, normal, self.numbers, self.position, self.scratch
-            is_done, is_new = self.sampler.advance(self._state, is_new, *arguments), False
+            is_done = self.sampler.advance(
+                *(self._state.data_ptr(), is_new, point.data_ptr(), step_size, inverse_mass.data_ptr()),
+                *(normal.data_ptr(), self.numbers.data_ptr(), len(self.numbers), ctypes.addressof(self.position)),
+                *(self.scratch.data_ptr(), self.sampler.data),
+            )
+            is_new = False
         return point
 
     def state(self) -> dict[str, Any]:
@@ -147,7 +149,7 @@ class NativeNUTSKernel(NativeKernel):
 
     def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
         potential, gradient = sampler.value_and_grad(z)
-        points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
+        points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), 4)], -1)
         super().__init__(sampler, z, [_NUTSChain(sampler, point) for point in points], num_threads=num_threads)
 
     def at(self, z: Tensor) -> "NativeNUTSKernel":
@@ -158,13 +160,5 @@ class NativeNUTSKernel(NativeKernel):
 
     def report(self, finished: Tensor, points: Tensor) -> Draws:
         num_weights = self.inverse_mass.shape[1]
-        rest = points[:, 2 * num_weights :]
-        return Draws(
-            finished=finished,
-            z=points[:, :num_weights],
-            log_density=-rest[:, 0],
-            energy=rest[:, ENERGY],
-            accept=rest[:, ACCEPT],
-            diverging=rest[:, DIVERGING] > 0,
-            num_steps=rest[:, NUM_STEPS].long(),
-        )
+        potential, energy, accept, diverging, num_steps = points[:, 2 * num_weights :].unbind(-1)
+        return Draws(finished, points[:, :num_weights], -potential, energy, accept, diverging > 0, num_steps.long())
