@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .._core import checks as _checks
+from .._core.copies import copied
 from .._core.fit_arguments import check_fit
 from .._core.functional import ordinary_attention
 from .._core.inputs import Inputs, Pairs
@@ -18,7 +19,7 @@ from .._core.records import plain, record
 from .._core.saved_tensors import check_tensors
 from .._core.scope import EXCLUSIVE, restored, seeded
 from ..modelling.model import BayesianModel
-from .joint import Coordinates, NetworkPotential, Potential, coordinates_of, network_potential
+from .joint import Coordinates, NetworkPotential, Potential, find_sites, network_potential
 from .posterior import Destination, Draw, Posterior, Status
 
 __all__ = ["LaplacePosterior", "fit_laplace"]
@@ -114,7 +115,7 @@ class LaplacePosterior(Posterior):
         dtype = saved.location.dtype
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"`location` must be torch.float32 or torch.float64, got {dtype}.")
-        coordinates = coordinates_of(model, dtype)
+        coordinates = Coordinates(find_sites(copied(model).to(dtype).eval(), (), {}))
         size = coordinates.num_dimensions
         empty = {"location": coordinates.start, "precision": coordinates.like.new_empty(size, size)}
         check_tensors("the posterior", {"location": saved.location, "precision": saved.precision}, empty)

@@ -321,7 +321,8 @@ def kronecker_curvature(
                 )
             try:
                 backend.model.example = x
-                _, found = backend.kron(_as_one(x), y, N=num_data)
+                one = x if isinstance(x, Tensor) else {str(index): leaf for index, leaf in enumerate(leaves(x))}
+                _, found = backend.kron(one, y, N=num_data)
             except NotImplementedError as error:
                 raise ValueError(
                     f"laplace-torch cannot make Kronecker factors ({error}); use another `structure`, such as "
@@ -347,10 +348,6 @@ class _OfOneInput(nn.Module):
     def forward(self, x: Tensor | dict[str, Tensor]) -> object:
         tensors = iter([x] if isinstance(x, Tensor) else x.values())
         return call(self.net, map_inputs(lambda _: next(tensors), self.example))
-
-
-def _as_one(x: Inputs) -> Tensor | dict[str, Tensor]:
-    return x if isinstance(x, Tensor) else {str(index): leaf for index, leaf in enumerate(leaves(x))}
 
 
 def _require_layers(net: nn.Module) -> None:

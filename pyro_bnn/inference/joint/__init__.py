@@ -3,7 +3,6 @@
 from ._coordinates import Coordinates as Coordinates
 from ._coordinates import Draw as Draw
 from ._coordinates import Layout as Layout
-from ._coordinates import coordinates_of as coordinates_of
 from ._densities import LOG_ROOT_TAU as LOG_ROOT_TAU
 from ._densities import Density as Density
 from ._densities import NormalDensity as NormalDensity

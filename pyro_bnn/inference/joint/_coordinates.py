@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.copies import copied
 from ..._core.reflection import unvalidated
-from ...modelling.model import BayesianModel
-from ._sites import Site, constrained, find_sites
+from ._sites import Site, constrained
 
 Draw = dict[str, Tensor]
 """One value of each latent variable, by site."""
@@ -80,8 +78,3 @@ class Coordinates:
             value = value if site.transform is None else site.transform.inv(value)
             parts.append(value.reshape(len(value), -1))
         return torch.cat(parts, 1)
-
-
-def coordinates_of(model: BayesianModel, dtype: torch.dtype) -> Coordinates:
-    """The coordinates of a model's latent variables in a given dtype; the model is not changed."""
-    return Coordinates(find_sites(copied(model).to(dtype).eval(), (), {}))

@@ -127,17 +127,11 @@ class _Windows:
     """The windows of a pooling: for each place in a window, the elements of x there, shape (N, C, *windows)."""
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
-        num = x.dim() - 2
-        self.kernel, self.stride, self.padding = (
-            self._of_axes(each, num) for each in (kernel, stride or kernel, padding)
-        )
+        whole = ([*sizes] * (x.dim() - 2 if len(sizes) == 1 else 1) for sizes in (kernel, stride or kernel, padding))
+        self.kernel, self.stride, self.padding = whole
         self.sizes = [n + 2 * p for n, p in zip(x.shape[2:], self.padding, strict=True)]
         self.shape = [(n - k) // s + 1 for n, k, s in zip(self.sizes, self.kernel, self.stride, strict=True)]
         self.x = x
-
-    @staticmethod
-    def _of_axes(sizes: Sequence[int], num: int) -> list[int]:
-        return [*sizes] * num if len(sizes) == 1 else [*sizes]
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         return itertools.product(*map(range, self.kernel))
