@@ -1,5 +1,6 @@
 """Latent variables in a flat vector, or as rows of a matrix, in unconstrained space."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,12 +21,10 @@ class Layout:
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)
         self._sizes = [shape.numel() for shape in self.shapes.values()]
-        self.slices: dict[str, slice] = {}
-        end = 0
-        for name, size in zip(self.shapes, self._sizes, strict=True):
-            self.slices[name] = slice(end, end + size)
-            end += size
-        self.num_elements = end
+        ends = itertools.accumulate(self._sizes)
+        parts = zip(self.shapes, self._sizes, ends, strict=True)
+        self.slices = {name: slice(end - size, end) for name, size, end in parts}
+        self.num_elements = sum(self._sizes)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """The tensors in a vector of shape (..., P), as views: ``{name: shape (..., *shape)}``."""
