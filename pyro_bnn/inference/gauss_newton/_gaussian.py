@@ -121,9 +121,7 @@ class FullCurvature:
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
         """Logarithm of the determinant of the precision, differentiable.
 
-        Args:
-            noise: Precisions of the noise, beta, shape (K,).
-            prior: Prior precisions, shape (P,), or (1,) if they are all equal.
+        `noise` is beta, shape (K,); `prior` are the prior precisions, shape (P,), or (1,) if they are all equal.
         """
         if len(noise) == len(prior) == 1:  # the eigenvalues are computed once for all priors
             return (noise * self._eigenvalues + prior).log().sum()

@@ -37,12 +37,7 @@ class StepSizes(ABC):
 
     @abstractmethod
     def stage(self, step: int, num_steps: int) -> Stage:
-        """The stage at a step.
-
-        Args:
-            step: Number of the step, counted from 0.
-            num_steps: Number of steps of the chain, M.
-        """
+        """The stage at a step, counted from 0, of a chain of `num_steps` steps."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ class ConstantSteps(StepSizes):
 class CyclicalSteps(StepSizes):
     r"""Cycles of large steps that explore, and small steps that sample.
 
-    With C cycles of M / C steps each, and t the elapsed fraction of a step's cycle, the step size is
+    With C cycles of equal length, and t the elapsed fraction of a step's cycle, the step size is
 
     .. math:: \alpha = \tfrac12 \alpha_0 (1 + \cos \pi t).
 
