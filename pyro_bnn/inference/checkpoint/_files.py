@@ -55,8 +55,8 @@ def save_posterior(
         data: For a Pyro model of your own, the arguments of a call with its targets, such as (x, y), since only a call
             shows its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of the network, too. False makes the file of a posterior of
-            adapters small: it has checksums of the frozen parameters instead, and can be loaded only into a model with
-            the same ones. False needs a :class:`~pyro_bnn.BayesianModel`.
+            adapters small. The file then has checksums of the frozen parameters, and can be loaded only into a model
+            with the same frozen parameters, a :class:`~pyro_bnn.BayesianModel`.
         calibration: Correction of the posterior's predictions, of :mod:`pyro_bnn.calibration`, to keep in the file;
             :func:`~pyro_bnn.calibration.load_calibration` reads it.
 

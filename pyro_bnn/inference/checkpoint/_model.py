@@ -320,7 +320,7 @@ class Target:
         if drawn != expected:
             raise ValueError(
                 f"its draws have the variables {drawn}, but the model has {expected}; pass the model of this "
-                "posterior, and the targets in `data`, so that the observed site is none of them."
+                "posterior, and pass the targets in `data`, too; without them, the observed site counts as a variable."
             )
 
     def destination(self, guides: Sequence[nn.Module] | None) -> Destination:

@@ -164,7 +164,7 @@ def network_potential(
 ) -> NetworkPotential:
     """The potential of a copy of a model in eval mode, in another `dtype` unless it is None, on all rows of data.
 
-    `stacklevel`, as seen from the caller, is that of the warning about learnable parameters.
+    `stacklevel` is the stack level of the warning about learnable parameters, as seen from the caller.
 
     Raises:
         ValueError: If the data do not fit the model or are not the whole data set, if the network is random, or if it

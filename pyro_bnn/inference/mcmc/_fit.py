@@ -259,7 +259,7 @@ class ChainProcesses(Processes):
         return num_chains // self.count + (self.rank < num_chains % self.count)
 
     def own_seed(self, seed: int | None) -> int:
-        """Seed of this process, different from those of the others. If `seed` is None, the first process draws it."""
+        """Seed of this process; each process has another seed. If `seed` is None, the first process draws it."""
         return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
 
     def file(self, path: str | Path) -> Path:

@@ -205,7 +205,7 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 
 
 class ChainOptimizer(SkippingOptimizer):
-    """An optimizer whose steps move a chain. The gradients are those of SVI for a :class:`~pyro_bnn.DeltaGuide`.
+    """An optimizer whose steps move a chain. SVI of a :class:`~pyro_bnn.DeltaGuide` computes the gradients.
 
     After each step `record` is called with the step's number. With several processes, all use the noise of process 0.
     """

@@ -198,7 +198,7 @@ class Record:
         state = record(ChainState, state_dict, "draws of a chain")
         if state.num_samples != len(self._kept):
             raise ValueError(
-                f"`num_samples` must be that of the run that is resumed, {state.num_samples}, got {len(self._kept)}."
+                f"`num_samples` must be {state.num_samples}, as in the run that is resumed, got {len(self._kept)}."
             )
         self._store.join(state.run)
         if not state.draws:
