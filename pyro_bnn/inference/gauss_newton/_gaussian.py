@@ -36,8 +36,8 @@ class Covariance(ABC):
 
         The last bits of products depend on the memory layout, so the layout must be the same as after loading a file.
         """
-        kinds = {name: value.to(like) for name, value in self.tensors.items()}
-        return type(self)({n: value.clone(memory_format=torch.contiguous_format) for n, value in kinds.items()})
+        contiguous = torch.contiguous_format
+        return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
 
 
 class Full(Covariance):
