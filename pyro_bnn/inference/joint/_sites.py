@@ -126,7 +126,7 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
             sites = [_site(name, node) for name, node in trace.iter_stochastic_nodes()]
         if not isinstance(model, BayesianModel):
             with seeded(1):  # in another draw, a prior that depends on other variables differs
-                nodes = poutine.trace(latents).get_trace(*args, **kwargs).nodes
+                nodes: Any = poutine.trace(latents).get_trace(*args, **kwargs).nodes
             same = {s.name for s in sites if s.name in nodes and are_equal(s.prior, nodes[s.name]["fn"])}
             return [replace(site, is_fixed=site.is_fixed and site.name in same) for site in sites]
     return sites
