@@ -13,7 +13,7 @@ from ..._core.records import plain, record
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
 from ..posterior import Calibration, Destination, Posterior, Saved, restored, restored_calibration, saved
-from ._model import ModelRecord, OwnRecord, Target
+from ._model import ModelRecord, OwnRecord, PresentModel
 
 KIND = "posterior"
 
@@ -66,7 +66,7 @@ def save_posterior(
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-    path, target = _checks.path("path", path), Target(model, data)
+    path, target = _checks.path("path", path), PresentModel(model, data)
     network = target.network_record(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))
     content = plain(Content(network, target.own, saved(posterior)))
     try:
@@ -146,7 +146,7 @@ def load_posterior(
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
     """
-    target = Target(model, data)
+    target = PresentModel(model, data)
     destination = target.destination(_checked_guides(guide))
     content = read_state(_checks.path("path", path), KIND)
     content.pop(CALIBRATION, None)
@@ -180,7 +180,7 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
     return guides
 
 
-def _restored(content: object, destination: Destination, target: Target) -> Posterior:
+def _restored(content: object, destination: Destination, target: PresentModel) -> Posterior:
     """The posterior in a file, after all checks; only `destination.pending` changes."""
     file = record(Content, content, "file")
     state = target.state(file.model, file.own)

@@ -258,7 +258,7 @@ def own_record(model: Callable[..., object], sites: list[Site]) -> OwnRecord:
 Model = BayesianModel | Callable[..., object] | None
 
 
-class Target:
+class PresentModel:
     """A model, and its present record: `network` of a :class:`BayesianModel`, `own` of another Pyro model."""
 
     def __init__(self, model: Model, data: Sequence[object] | None) -> None:
