@@ -233,10 +233,12 @@ class Modes:
         return [f"{bad} of {len(self.within)} chains have not explored their modes ({worst}): warm up longer."]
 
     def __str__(self) -> str:
+        number, places = f"{len(self.within)} modes with equal weights, which are not their posterior weights", "modes"
+        if self.between <= LARGEST_WITHIN:
+            number, places = f"{len(self.within)} chains whose predictions agree", "chains"
         return (
-            f"{len(self.within)} modes with equal weights, which are not their posterior weights; R-hat within chains "
-            f"up to {self.within.max():.2f}, between them {self.between:.2f}; {self.share:.0%} of the variance of "
-            "predictions lies between modes"
+            f"{number}; R-hat within chains up to {self.within.max():.2f}, between them {self.between:.2f}; "
+            f"{self.share:.0%} of the variance of predictions lies between {places}"
         )
 
 
