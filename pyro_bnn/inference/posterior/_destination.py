@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from ..._core import checks as _checks
-from ..._core.reflection import unwrap_support
 from ..._core.records import check_finite, check_tensor, require_no_more
+from ..._core.reflection import unwrap_support
 from ...modelling.model import BayesianModel
 from ..joint import Site, find_sites
 
