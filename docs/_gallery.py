@@ -4,18 +4,19 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sphinx_gallery.scrapers import figure_rst
+import matplotlib.pyplot as plt
+from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
 HAS_IMAGES = (Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST").is_dir()
 
 
-def saved_pictures(
+def pictures(
     block: tuple, block_vars: dict[str, Any], gallery_conf: dict[str, Any]
 ) -> str:
-    """Move the pictures that a script saved beside itself into the gallery; the scripts draw without pyplot.
+    """Move the pictures that a script saved beside itself into the gallery; without any, those that it shows.
 
     Args:
-        block: The code block; not needed.
+        block: The code block.
         block_vars: Paths and names of the script; `image_path_iterator` gives the names of pictures.
         gallery_conf: Configuration of the gallery.
 
@@ -29,6 +30,9 @@ def saved_pictures(
         target = Path(next(block_vars["image_path_iterator"]))
         picture.replace(target)
         moved.append(str(target))
+    if not moved:
+        return matplotlib_scraper(block, block_vars, gallery_conf)
+    plt.close("all")
     return figure_rst(moved, gallery_conf["src_dir"])
 
 

@@ -20,7 +20,7 @@ from ..inference.guides import GuidePosterior
 from ..inference.history import History
 from ..inference.mcmc import MCMCPosterior
 from ..inference.posterior import Status
-from ..inference.svi import fit_svi, scheduled
+from ..inference.svi import LONGER, fit_svi, scheduled
 from ..modelling.likelihoods import PoissonLikelihood
 from ..modelling.model import BayesianModel
 from ..results.calibration import ConformalIntervals, ConformalSets, load_calibration
@@ -146,6 +146,8 @@ def _fit_svi(
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
         )
+    if posterior.status.remedy == LONGER:
+        posterior.status = replace(posterior.status, remedy="Raise --epochs, or --lr.")
     folder.write_json(HISTORY, posterior.history.to_dict())
     with own_code(config.net):
         write_posterior(folder, model, posterior, data)
@@ -227,6 +229,12 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
     for path in (*inputs, Path(config.dataset), *code):
         if path.is_file() and real == path.resolve():
             raise FileExistsError(f"{out} is a file that the run needs; choose another --out.")
+
+
+def check_apart(out: Path, run: Path) -> None:
+    """Raise if the folder `out` is that of a run, or holds it."""
+    if out.resolve() in (run.resolve(), *run.resolve().parents):
+        raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out.")
 
 
 def load_run(

@@ -10,6 +10,7 @@ from torch import Tensor
 from .._core.extras import MissingExtraError, optional
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
+from .._core.summary import Shown, Summary, counted, kind_of
 from ._files import MissingDataError, data_folder, find_idx, read_idx
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
@@ -40,8 +41,8 @@ CLASS_NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class Images:
+@dataclass(frozen=True, repr=False)
+class Images(Shown):
     """A data set of images.
 
     Args:
@@ -57,6 +58,11 @@ class Images:
     x_test: Tensor
     y_test: Tensor
     classes: tuple[str, ...]
+
+    def _summary(self) -> Summary:
+        size = " x ".join(map(str, self.x_train.shape[1:]))
+        title = f"Images: {len(self.x_train):,} to train, {len(self.x_test):,} to test, {size}, {kind_of(self.x_train)}"
+        return Summary(title, [f"{counted(len(self.classes), 'class')}: {', '.join(self.classes)}"])
 
 
 def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:

@@ -10,14 +10,15 @@ from torch import Tensor
 
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
+from .._core.summary import Shown, Summary, counted, kind_of
 from ._files import MissingDataError, data_folder
 
 NUM_UCI_SPLITS = 20
 UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "yacht")
 
 
-@dataclass(frozen=True)
-class Regression:
+@dataclass(frozen=True, repr=False)
+class Regression(Shown):
     """A data set for regression, in its published units.
 
     Args:
@@ -31,6 +32,11 @@ class Regression:
     y_train: Tensor
     x_test: Tensor
     y_test: Tensor
+
+    def _summary(self) -> Summary:
+        sizes = f"{len(self.x_train):,} rows to train, {len(self.x_test):,} to test"
+        inputs = counted(self.x_train.shape[1], "input")
+        return Summary(f"Regression: {sizes}, {inputs}, {kind_of(self.x_train)}")
 
 
 def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regression:

@@ -14,6 +14,7 @@ from .._core import checks as _checks
 from .._core.fit_arguments import check_fit
 from .._core.functional import ordinary_attention
 from .._core.inputs import Inputs, Pairs
+from .._core.progress import progress_bar
 from .._core.records import plain, record
 from .._core.saved_tensors import check_tensors
 from .._core.scope import EXCLUSIVE, restored, seeded
@@ -205,7 +206,7 @@ def fit_laplace(
         with EXCLUSIVE, seeded(seed, model.device):
             draw = next(init.draws(1))
         start = potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
-    with tqdm(disable=not progress, unit="evaluation") as bar:
+    with progress_bar("evaluation", shown=progress) as bar:
         mode = _minimise(potential, start, max_iterations, bar)
     precision, num_negative = _precision(potential, mode)
     value, gradient = potential.value_and_grad(mode[None])

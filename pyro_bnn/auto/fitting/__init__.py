@@ -2,6 +2,5 @@
 
 from ._fit import fit as fit
 from ._plateau import Plateau as Plateau
-from ._plateau import trend_of as trend_of
 from ._validation import EarlyStopping as EarlyStopping
 from ._variational import REMEDY as REMEDY
