@@ -96,12 +96,12 @@ def test_a_notebook_gets_a_bar_of_widgets(monkeypatch):
         pass
 
     monkeypatch.setattr(tqdm.auto, "tqdm", Widget)
-    with progress_bar("epoch", 2, shown=True) as bar:
-        assert isinstance(bar, Widget)
-        assert bar.bar_format.count("{bar}") == 1  # which tqdm replaces by the widget
+    with progress_bar("epoch", 2, shown=True) as shown:
+        assert isinstance(shown, Widget)
+        assert shown.bar_format.count("{bar}") == 1  # which tqdm replaces by the widget
     monkeypatch.undo()
-    with progress_bar("epoch", 2, shown=True) as bar:
-        assert isinstance(bar, progress.Lines)
+    with progress_bar("epoch", 2, shown=True) as shown:
+        assert isinstance(shown, progress.Lines)
 
 
 def test_evaluations_without_a_known_number_are_counted(written):

@@ -24,7 +24,6 @@ def compare_with_chains(
     rows: Dataset,
     *,
     num_samples: int,
-    progress: bool = False,
     seed: int = 0,
     report: Callable[[str], None] = print,
 ) -> Comparison:
@@ -42,7 +41,7 @@ def compare_with_chains(
         num_samples=num_samples,
         num_warmup=num_samples,
         compile="auto",
-        progress=progress,
+        progress=True,
         seed=seed,
     )
     entries = {"nuts": chains, "mclmc" if is_chains(posterior) else config.guide: posterior}

@@ -44,7 +44,6 @@ class RegressionStudy:
     seed: int = 0
     num_steps: int = 3000
     num_samples: int = 500
-    progress: bool = False
 
     def __post_init__(self) -> None:
         self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=self.seed)
@@ -77,7 +76,7 @@ class RegressionStudy:
             num_epochs=self.num_steps,
             elbo=elbo,
             estimator=estimator,
-            progress=self.progress,
+            progress=True,
             seed=self.seed + seed,
         )
 
@@ -89,7 +88,7 @@ class RegressionStudy:
             num_samples=self.num_samples,
             num_warmup=self.num_samples,
             compile="auto",
-            progress=self.progress,
+            progress=True,
             seed=self.seed,
         )
 

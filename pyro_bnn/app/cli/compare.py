@@ -84,9 +84,7 @@ def compare(
     with opened as folder, own_code("mlp" if config is None else config.net), silent_fits():  # `tell` prints statuses
         if run is None or config is None:
             output.say("Fitting eight methods to a noisy sine, first NUTS ...")
-            study = RegressionStudy(
-                seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=num_samples or NUM_SAMPLES, progress=True
-            )
+            study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=num_samples or NUM_SAMPLES)
             result, shown = study.run(tell), (study.x, study.y)
         else:
             rows = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
@@ -96,7 +94,7 @@ def compare(
                     f"The run has a cold posterior (--kl-weight {config.kl_weight}), and the chains have KL weight 1."
                 )
             count = num_samples or NUM_SAMPLES_OF_RUN
-            result = compare_with_chains(run, config, rows, num_samples=count, progress=True, seed=seed, report=tell)
+            result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
             shown = rows.x_train, rows.y_train
         pictures = save_comparison(result, folder, shown)
     output.table(f"\n{result}")

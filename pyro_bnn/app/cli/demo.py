@@ -38,7 +38,7 @@ def demo(
     start = time.perf_counter()
     with creating(out, command="demo", force=force, picture_format=picture_format) as folder:
         output.say("Training on the digits 0 to 6; 7, 8 and 9 are the unknown ...")
-        digits = digits_demo(folder, seed=seed, progress=True)
+        digits = digits_demo(folder, seed=seed)
         output.table(f"{digits}\n")
         output.say("Fitting 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5] ...")
         regression = regression_demo(folder, seed=seed)

@@ -127,7 +127,7 @@ def train(
             for note in [*notes, *known.notes]:
                 output.say(note)
         start = time.perf_counter()
-        _, posterior = runs.fit(config, known, folder, given=[*given], device=device, progress=True)
+        _, posterior = runs.fit(config, known, folder, given=[*given], device=device)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
