@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import pyro_bnn
 from pyro_bnn import data
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyro_bnn"
+SESSIONS = ("lint", "types", "fast", "tests", "docs", "picture", "wheel")
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,19 @@ main()
     assert (tmp_path / "run" / "posterior.pt").is_file()
 
 
+def test_the_description_has_no_links_that_work_only_in_the_repository(archives):
+    """Package indexes show the README, without the files that it points to."""
+    with zipfile.ZipFile(*archives.glob("*.whl")) as wheel:
+        [name] = [name for name in wheel.namelist() if name.endswith("METADATA")]
+        metadata = wheel.read(name).decode()
+    assert f"\nVersion: {pyro_bnn.__version__}\n" in metadata
+    links = re.findall(r"\]\(([^)]*)\)", metadata)
+    assert links
+    assert all(link.startswith("https://") for link in links)
+    assert "Which method when" in metadata  # the words of a link stay
+    assert "<!--" not in metadata
+
+
 def test_the_command_is_installed(archives):
     with zipfile.ZipFile(*archives.glob("*.whl")) as wheel:
         [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
@@ -106,3 +121,12 @@ def test_only_downloading_needs_torchvision_and_says_so(tmp_path, monkeypatch):
     )
     with pytest.raises(data.MissingDataError, match=message):
         data.load_images("mnist", root=tmp_path, download=True)
+
+
+def test_each_command_of_a_contributor_is_on_the_page_for_them():
+    listed = subprocess.run(
+        [sys.executable, "-m", "nox", "--list"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    assert [*re.findall(r"(?m)^[*-] (\w+)", listed)] == [*SESSIONS]
+    page = (ROOT / "docs" / "contributing.md").read_text()
+    assert all(f"| `nox -s {name}" in page for name in SESSIONS)

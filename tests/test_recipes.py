@@ -61,7 +61,7 @@ class Recipe:
             target.write_text(f"{target.read_text()}\n\n{code[code.index('@dataclass') :]}")
         else:
             target.write_text(code)
-        for path, line, below in (*self.edits, ("CHANGELOG.md", "## 0.1.0 (unreleased)\n\n", f"- `{self.member}`.\n")):
+        for path, line, below in (*self.edits, ("CHANGELOG.md", "### Added\n\n", f"- `{self.member}`.\n")):
             text = (root / path).read_text()
             assert text.count(line) == 1, f"{path}: {line!r} is there {text.count(line)} times"
             (root / path).write_text(text.replace(line, line + below))

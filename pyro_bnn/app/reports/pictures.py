@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -17,6 +18,9 @@ FORMATS = ("png", "pdf", "svg")
 
 LARGEST_DRAWING = 120_000
 """Heuristic: a drawing of more bytes than this becomes an image of pixels."""
+
+MOST_DRAWN = 200
+"""Most rows in a picture of intervals."""
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
@@ -42,6 +46,26 @@ def panel(height: float = 2.6) -> Any:
     """New axes, `height` inches high and as wide as a column, which fits the screen of a phone."""
     with plotting.style():
         return plotting.new_axes(1, 1, size=("column", height))[0, 0]
+
+
+def observed_against_predicted(
+    mean: Tensor, y: Tensor, low: Tensor, high: Tensor, *, name: str, level: float
+) -> tuple[Any, int]:
+    """Axes with observed numbers and intervals against predicted means, shapes (N,), and the number of rows drawn.
+
+    If there are more than `MOST_DRAWN` rows, it draws every k-th in the order of the predictions.
+    """
+    chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
+    middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
+    ax = panel(3.2)
+    ax.vlines(middle, lower, upper, color="0.7", linewidth=1, label=f"{level:.0%} interval")
+    ax.plot(middle, observed, "o", markersize=3, color=plotting.PALETTE[0], label="observed")
+    ends = [float(mean.min()), float(mean.max())]
+    ax.plot(ends, ends, "k--", linewidth=1, label="predicted mean")
+    ax.set(xlabel=f"predicted mean of {name}", ylabel=f"observed {name}")
+    with plotting.style():
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # above the data instead of over them
+    return ax, len(chosen)
 
 
 def drawn(ax: Any) -> str:

@@ -26,10 +26,10 @@ from ..folders import Folder
 from ..own.targets import Target
 from ..runs import RunCalibration, is_chains
 from .calibrated import BeforeAndAfter, before_and_after, interval_of
-from .pictures import save_picture
+from .pictures import observed_against_predicted, save_picture
 from .trained import Trained
 
-FILES = ("metrics.json", "loss.png", "reliability.png")
+FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")
 """Files that the report may write."""
 
 LEVELS = (0.5, 0.9, 0.95)
@@ -98,7 +98,19 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     if target.is_class:
         probs = ways[f"ensemble of {run.num_samples}"].as_kind(ClassificationPrediction).probs
         save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, run.test[1])[0])
+    else:
+        save_picture(folder, "predicted.png", _predicted(ways[f"ensemble of {run.num_samples}"], run))
     return report
+
+
+def _predicted(ensemble: Prediction, run: Trained) -> Any:
+    """Axes with observed against predicted numbers and their 90 % intervals; with several targets, of the first."""
+    target = run.rows.facts.target
+    own = in_units(ensemble.as_kind(RegressionPrediction), target)
+    assert own.targets is not None
+    low, high = interval_of(own, LEVELS[1], run.calibration)
+    parts = (part[:, 0] for part in (own.mean, own.targets.to(own.mean), low, high))
+    return observed_against_predicted(*parts, name=target.name, level=LEVELS[1])[0]
 
 
 def compared_coverage(run: Trained, ensemble: Prediction) -> BeforeAndAfter | None:

@@ -7,6 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ...runs import is_chains
 from .calibrated import calibrated_section
 from .classifier import accuracy_section, calibration_section, examples_section, unknown_section
+from .drivers import drivers_section
 from .fit import about_section, chains_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
 from .section import Section, Verdict, first_line, percent, plural
@@ -19,6 +20,7 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     errors_section,
     intervals_section,
     calibrated_section,
+    drivers_section,
     examples_section,
     chains_section,
     training_section,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
-from ..pictures import drawn, panel
+from ..pictures import drawn, observed_against_predicted, panel
 from .calibrated import CHANCE, limits_by_chance
 from .section import Level, Section, Tile, Verdict, judged, percent
 from .subject import Regressed, Subject
@@ -34,9 +34,6 @@ NUM_SIMULATIONS = 100
 
 FEWEST = 20
 """Heuristic: with fewer rows, the report does not say whether uncertainty ranks the errors."""
-
-MOST_DRAWN = 200
-"""Most rows in the picture of intervals. If there are more, it shows every k-th in the order of the predictions."""
 
 MOST_OUTPUTS = 3
 """Largest number of outputs that have pictures."""
@@ -110,18 +107,9 @@ def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
     """A picture of observed against predicted numbers, and its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
     low, high = found.interval(HEADLINE)[..., output]
-    chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
-    ax = panel(3.2)
-    middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
-    ax.vlines(middle, lower, upper, color="0.7", linewidth=1, label=f"{percent(HEADLINE, 0)} interval")
-    ax.plot(middle, observed, "o", markersize=3, color=plotting.PALETTE[0], label="observed")
-    ends = [float(mean.min()), float(mean.max())]
-    ax.plot(ends, ends, "k--", linewidth=1, label="predicted mean")
-    ax.set(xlabel=f"predicted mean of {name}", ylabel=f"observed {name}")
-    with plotting.style():
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # above the data instead of over them
+    ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=HEADLINE)
     inside = float(((y >= low) & (y <= high)).double().mean())
-    return {"address": drawn(ax), "name": name, "inside": inside, "num_drawn": len(chosen)}
+    return {"address": drawn(ax), "name": name, "inside": inside, "num_drawn": num_drawn}
 
 
 def intervals_section(subject: Subject) -> Section | None:

@@ -1,6 +1,6 @@
 """The subject of a report: a run and its measurements."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ....scores.uncertainty import ClassificationPrediction, RegressionPredictio
 from ... import runs
 from ...config import RunConfig
 from ..calibrated import interval_of
+from ..drivers import Driver, drivers_of
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units, rivals_of, ways_to_predict
 from ..trained import Trained
@@ -77,6 +78,7 @@ class Subject:
     posterior: runs.RunPosterior
     classified: Classified | None = None
     regressed: Regressed | None = None
+    drivers: Sequence[Driver] = ()  # effects of the columns, the largest first
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
@@ -115,7 +117,17 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
     }
     return Subject(
-        run, title, config, about, found.num_samples, found.seed, found.model, found.posterior, classified, regressed
+        run,
+        title,
+        config,
+        about,
+        found.num_samples,
+        found.seed,
+        found.model,
+        found.posterior,
+        classified,
+        regressed,
+        drivers_of(found),
     )
 
 

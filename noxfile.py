@@ -1,0 +1,57 @@
+"""Commands of a contributor: `nox -l` lists them, and `nox -s lint` runs one in the current environment."""
+
+import nox
+
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["lint", "types", "fast"]
+
+FAST = ("tests/test_priors.py",)
+"""Test files that together touch every package and run in less than a minute."""
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style of all Python files; `nox -s lint -- --fix` corrects what it can."""
+    session.run("ruff", "check", ".", *session.posargs)
+    session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]), ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Types of the package."""
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def fast(session: nox.Session) -> None:
+    """Tests of the main paths, in less than a minute on two cores."""
+    session.run("pytest", "-q", "-m", "not slow and not nightly", *FAST, *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All tests that run for each change; `nox -s tests -- tests/test_priors.py` runs one file."""
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Pages in build/html, without the pictures of examples and tutorials."""
+    session.run("python", "-m", "sphinx", "-W", "-q", "-b", "html", "-D", "plot_gallery=False", "docs", "build/html")
+
+
+@nox.session
+def picture(session: nox.Session) -> None:
+    """Pictures of the docs, all or by name: `nox -s picture -- priors`."""
+    session.run("python", "docs/pictures/make.py", *session.posargs)
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build the archives in dist, and run the demo from the wheel in a fresh environment."""
+    folder = session.create_tmp()
+    session.run("python", "-m", "hatchling", "build", "-d", folder)
+    session.run("python", "-m", "venv", f"{folder}/venv")
+    session.run("bash", "-c", f"{folder}/venv/bin/pip install --quiet {folder}/*.whl")
+    session.chdir(folder)
+    session.run(f"{folder}/venv/bin/pyro-bnn", "demo", "--out", "demo", "--force")

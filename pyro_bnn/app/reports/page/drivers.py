@@ -1,0 +1,43 @@
+"""The report's section on the columns that drive predictions and uncertainty."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....results import plotting
+from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver
+from ..pictures import drawn, panel
+from .section import Section
+from .subject import Subject
+
+MOST_DRAWN = 10
+"""Most columns in the picture."""
+
+
+def drivers_section(subject: Subject) -> Section | None:
+    """Changes of predictions and uncertainty by permuting each column; None without columns."""
+    if not subject.drivers:
+        return None
+    values = {
+        "drivers": subject.drivers,
+        "is_class": subject.classified is not None,
+        "picture": _bars(subject.drivers[:MOST_DRAWN]),
+        "num_drawn": min(len(subject.drivers), MOST_DRAWN),
+        "num_permutations": NUM_PERMUTATIONS,
+        "most_rows": MOST_ROWS,
+    }
+    return Section("What drives the predictions", "drivers.html", values)
+
+
+def _bars(drivers: Sequence[Driver]) -> str:
+    """A picture with two bars for each column, as shares of the longest bar of each kind."""
+    ax = panel(0.9 + 0.32 * len(drivers))
+    place = np.arange(len(drivers))[::-1]
+    for offset, color, kind, label in ((0.2, 0, "mean", "prediction"), (-0.2, 1, "epistemic", "epistemic uncertainty")):
+        sizes = np.array([getattr(driver, kind) for driver in drivers])
+        ax.barh(place + offset, sizes / max(sizes.max(), 1e-30), 0.38, color=plotting.PALETTE[color], label=label)
+    ax.set_yticks(place, [driver.name for driver in drivers])
+    ax.set(xlabel="change by permuting the column, relative to the largest")
+    with plotting.style():
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    return drawn(ax)
