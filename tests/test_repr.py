@@ -80,6 +80,10 @@ def objects():
         "gradient noise": pb.gradient_noise(model, posterior, x, y, num_samples=3, seed=0),
         "pruning report": pb.pruning.snr_report(model, posterior, x, y, num_samples=2, seed=0),
         "diagnostics": chains().diagnostics(),
+        "statistics": ChainStatistics(accept=torch.rand(4, 50), diverging=torch.rand(4, 50) < 0.1),
+        "intervals": pb.calibration.ConformalIntervals(prediction("gaussian-fixed"), torch.zeros(6, 3)),
+        "sets": pb.calibration.ConformalSets(prediction("categorical"), torch.zeros(6, dtype=torch.long)),
+        "adaptive intervals": pb.calibration.AdaptiveIntervals(),
         "calibration bins": pb.metrics.calibration_bins(torch.full((6, 2), 0.5), [0, 1] * 3),
         **{f"half a {kind.__name__}": kind.__new__(kind) for kind in KINDS},
     }

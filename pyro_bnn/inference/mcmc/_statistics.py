@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..._core.saved_tensors import check_finite, check_tensor
+from ..._core.summary import Shown, Summary
 from ..posterior import Status
 
 WHOLE, FLOATS = (torch.int32, torch.int64), (torch.float32, torch.float64)
@@ -22,8 +23,8 @@ KINDS: dict[str, tuple[torch.dtype, ...]] = {
 """Dtypes that each statistic may have."""
 
 
-@dataclass(frozen=True)
-class ChainStatistics:
+@dataclass(frozen=True, repr=False)
+class ChainStatistics(Shown):
     """What the sampler reported for each draw, shape (K, S) unless stated otherwise; None if not reported.
 
     Args:
@@ -47,6 +48,11 @@ class ChainStatistics:
     inverse_mass: Tensor | None = None
     seconds: float | None = None
     energy_error: Tensor | None = None
+
+    def _summary(self) -> Summary:
+        known = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        rows = [(name, str(tuple(value.shape)), float(value.double().mean())) for name, value in known.items()]
+        return Summary("ChainStatistics", rows=rows, header=("statistic", "shape", "mean"))
 
 
 @dataclass(frozen=True)
