@@ -125,17 +125,17 @@ try:
 except OSError:
     pass
 os.waitpid(child, 0)
-print(seconds, first, rest)
+print(seconds / (time.perf_counter() - begin), first, rest)
 """
 
 
 def test_a_terminal_shows_a_word_before_the_library_is_loaded(tmp_path):
     shown = subprocess.run([sys.executable, "-c", TERMINAL], capture_output=True, text=True, check=True, cwd=tmp_path)
-    seconds, said = shown.stdout.split(maxsplit=1)
+    share, said = shown.stdout.split(maxsplit=1)
     assert said.startswith(r"b'loading ...' b'\r")
     assert r"\r            \r" in said  # the word is removed
     assert "error:" in said
-    assert float(seconds) < 1.0  # 0.2 on an idle machine, where torch takes 2
+    assert float(share) < 0.5  # of the time; on an idle machine it is shown after 0.2 s
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------

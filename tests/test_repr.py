@@ -79,10 +79,10 @@ def objects():
         "diagnosis": posterior.diagnose(model),
         "gradient noise": pb.gradient_noise(model, posterior, x, y, num_samples=3, seed=0),
         "pruning report": pb.pruning.snr_report(model, posterior, x, y, num_samples=2, seed=0),
-        "diagnostics": chains().diagnostics(),
+        "diagnostics": chains().diagnose(),
         "statistics": ChainStatistics(accept=torch.rand(4, 50), diverging=torch.rand(4, 50) < 0.1),
-        "intervals": pb.calibration.ConformalIntervals(prediction("gaussian-fixed"), torch.zeros(6, 3)),
-        "sets": pb.calibration.ConformalSets(prediction("categorical"), torch.zeros(6, dtype=torch.long)),
+        "intervals": pb.calibration.ConformalIntervals(prediction("gaussian-fixed"), torch.zeros(6, 2)),
+        "sets": pb.calibration.ConformalSets(prediction("categorical"), torch.tensor([0, 1] * 3)),
         "adaptive intervals": pb.calibration.AdaptiveIntervals(),
         "calibration bins": pb.metrics.calibration_bins(torch.full((6, 2), 0.5), [0, 1] * 3),
         **{f"half a {kind.__name__}": kind.__new__(kind) for kind in KINDS},
@@ -275,7 +275,7 @@ def test_a_history_shows_its_first_and_last_epochs():
 def test_results_show_what_they_found():
     shown = {name: repr(objects()[name]).splitlines() for name in ("comparison", "images", "pruning report")}
     assert shown["comparison"][0] == "Comparison: 2 methods, compared with a"
-    assert re.fullmatch(r"  all points  b +[\d.]+ ± [\d.]+ +[\d.]+ ± [\d.]+", shown["comparison"][2])
+    assert re.fullmatch(r"  all points  b +1 +0\.\d+ ± 0\.\d+", shown["comparison"][2])
     assert shown["images"] == [
         "Images: 1,347 to train, 450 to test, 8 x 8, float32 on cpu",
         "  10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9",

@@ -71,17 +71,16 @@ PREDICTED = r"(mean|sd|aleatoric|epistemic|lower_|upper_|entropy|p\()"
 def for_terminal(csv: str) -> str:
     """Predictions, written as CSV, as an aligned and rounded table.
 
-    Numbers have three digits: those of a class after the point, the others by the median of their column. Of many rows
-    the first and last ones are shown, and columns that the terminal has no room for are below the others.
+    Probabilities have three digits after the point, other numbers as many as let the standard deviation have three. Of
+    many rows the first and last ones are shown. Columns that the terminal has no room for are below the others.
     """
     import pandas as pd  # imported late: importing takes long
 
     frame = pd.read_csv(io.StringIO(csv), dtype=str, keep_default_na=False)
     numbers = frame.loc[:, frame.columns.str.match(PREDICTED)].astype(float)
-    for name, column in numbers.items():
-        size = 1.0 if "class" in frame else column.abs().median()
-        digits = max(3 - math.ceil(math.log10(size)), 0) if 0 < size < math.inf else 3
-        frame[name] = column.map(f"{{:.{digits}f}}".format)
+    size = numbers.filter(regex="^sd").median().min()  # NaN for classes
+    digits = max(3 - math.ceil(math.log10(size)), 0) if 0 < size < math.inf else 3
+    frame[numbers.columns] = numbers.map(f"{{:.{digits}f}}".format)
     width = shutil.get_terminal_size().columns
     text = frame.to_string(index=False, max_rows=MOST_ROWS, min_rows=MOST_ROWS, line_width=width)
     left_out = len(frame) - MOST_ROWS

@@ -213,10 +213,16 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
 
 
 def _rise(history: History) -> str:
-    """A clause that says by how much the objective still rises; empty if it does not, or if there are too few steps."""
+    """A clause that says by how much the objective still rises at the end; empty if it does not.
+
+    It is empty, too, after too few steps, if the KL weight changes, and under a schedule that lowers the learning rate:
+    then the objective rises since the noise of the steps falls, and the schedule sets the end.
+    """
     num_steps = max(math.ceil(LAST * len(history.elbo)), FEWEST_LAST)
     end = slice(-num_steps, None)
-    if len(history.elbo) < 2 * num_steps or len({*history.kl_weight[end]}) > 1:
+    epochs = history.epochs[-math.ceil(num_steps * len(history.epochs) / len(history.elbo)) :]
+    is_steady = len({*history.kl_weight[end]}) == 1 and len({record.learning_rate for record in epochs}) == 1
+    if len(history.elbo) < 2 * num_steps or not is_steady:
         return ""
     trend = trend_of([-loss for loss in history.loss[end]])
     if trend.rise <= max(NUM_ERRORS * trend.noise, NOTABLE_RISE * abs(history.loss[-1])):
