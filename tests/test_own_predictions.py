@@ -267,6 +267,8 @@ def test_both_kinds_of_model_predict_alike_and_are_compared():
 def test_a_comparison_needs_an_observed_site():
     with pytest.raises(ValueError, match="a RegressionPrediction is needed, got a ValuePrediction"):
         pb.compare(two_sites, {"a": STORED, "b": STORED}, X, num_samples=NUM)
+    named = pb.compare(two_sites, {"a": STORED, "b": STORED}, X, num_samples=NUM, site="count")
+    close(named.predictions["a"].mean, pb.predict(two_sites, STORED, X, num_samples=NUM, site="count").mean)
     with pytest.raises(ValueError, match="`model` must be a BayesianModel, got int"):
         pb.compare(3, {"a": STORED, "b": STORED}, X, num_samples=NUM)
 

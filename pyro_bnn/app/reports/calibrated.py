@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...results.calibration import ConformalIntervals, ConformalSets
@@ -34,14 +33,11 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Whether each class is in the set of its row, shape (N, C).
 
-    Without a calibration a set has the most probable classes: just enough for a total probability of `level`. A
-    calibrated set that would be empty has the most probable class, which only raises the probability of the label.
+    Without a calibration a set has the most probable classes: just enough for a total probability of `level`.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalSets)
-        found = calibration.sets(prediction, level)
-        best = torch.zeros_like(found).scatter_(1, prediction.probs.argmax(1, keepdim=True), True)
-        return torch.where(found.any(1, keepdim=True), found, best)
+        return calibration.sets(prediction, level)
     ordered, order = prediction.probs.double().sort(dim=1, descending=True)
     is_inside = ordered.cumsum(1) - ordered < level  # the probability of more probable classes
     return is_inside.new_zeros(is_inside.shape).scatter_(1, order, is_inside)

@@ -113,11 +113,11 @@ class NaturalState(FlatState):
 
     def _warn_of_flat_start(self) -> None:
         """Warn if all precisions of a site start at the prior's, which implies that the data have no curvature."""
-        priors = torch.zeros_like(self._precision)
+        is_above = torch.empty_like(self._precision, dtype=torch.bool)
         for piece in self._pieces:
-            priors[piece.part] = _prior_precision(piece)
-        is_above = self.joint.layout.views(self._precision > priors * SMALLEST_RISE)
-        flat = [site for site, above in is_above.items() if above.numel() and not bool(above.any())]
+            is_above[piece.part] = self._precision[piece.part] > _prior_precision(piece) * SMALLEST_RISE
+        by_site = self.joint.layout.views(is_above)
+        flat = [site for site, above in by_site.items() if above.numel() and not bool(above.any())]
         if flat:
             named = ", ".join(f"`{site}`" for site in flat)
             warnings.warn(

@@ -141,10 +141,10 @@ class SVIStep:
         if isinstance(model, BayesianModel):
             rest_frozen(model.network, random_paths(model))  # also layers that were frozen after the model was built
             check_gradients(model, *batch)
+        joint = direct_joint(model, guide, elbo, batch[0])  # before the trace, whose values take memory
         trace = traced_guide(model, guide, elbo, batch)
-        joint = direct_joint(model, guide, elbo, batch[0])
-        is_direct = isinstance(joint, Joint)
-        parameters = learned_parameters(model, guide, elbo, batch, trace, is_direct=is_direct)
+        parameters = learned_parameters(model, guide, elbo, batch, trace, is_direct=isinstance(joint, Joint))
+        del trace
         optimizer = made_by(self._maker, parameters)
         self._require_path("" if isinstance(joint, Joint) else joint, optimizer)
         options: dict[str, Any] = {"elbo": elbo, "estimator": self._estimator, "execution": execution}

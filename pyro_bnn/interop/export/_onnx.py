@@ -83,6 +83,8 @@ def export_onnx(
             "update torch, or use `torch.export` with a `PredictiveModule`."
         )
     path = _checks.path("path", path)
+    if not path.absolute().parent.is_dir():  # known before the work
+        raise FileNotFoundError(f"there is no folder {path.parent} to write the file to; make it first.")
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if model.device.type != "cpu":
         raise ValueError(f"`model` must be on the CPU, got {model.device}; call `model.cpu()`.")
@@ -122,8 +124,12 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
 def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
     """Name the inputs and outputs of a graph, and remove the traces of the code from which it was made.
 
-    torch may have used the same names for other values inside.
+    torch may have used the same names for other values inside. The axis of the rows is named ``rows``.
     """
+    rows = graph.inputs[0].shape[0]
+    for value in (*graph.inputs, *graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):
+        if value.shape is not None:
+            value.shape = type(value.shape)(["rows" if axis == rows else axis for axis in value.shape])
     for number, node in enumerate(graph.all_nodes()):
         node.metadata_props.clear()
         for value in node.outputs:

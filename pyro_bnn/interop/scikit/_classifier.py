@@ -120,7 +120,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         )
         if held_out is not None:
             prediction = self._predicted(held_out[0], keep_draws=False).as_kind(ClassificationPrediction)
-            self._calibration = ConformalSets(prediction, self._targets(held_out[1])[0])
+            self._calibration = ConformalSets(prediction, self._targets(held_out[1])[0], seed=0)
         return self
 
     def _classes(self, labels: np.ndarray, classes: Any) -> np.ndarray:
@@ -162,6 +162,9 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     def predict_set(self, X: ArrayLike, level: float = 0.95) -> NDArray[np.bool_]:
         """Sets that contain the label of a row with at least a given probability; needs `calibration_fraction`.
+
+        They are those of :class:`~pyro_bnn.calibration.ConformalSets` with a seed, so their coverage is close to the
+        level. No set is empty.
 
         Args:
             X: Inputs, shape (N, D).

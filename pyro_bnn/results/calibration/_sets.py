@@ -82,8 +82,7 @@ class ConformalSets(Shown, Calibration):
         penalty: The penalty :math:`\lambda` for each class beyond the first :math:`r_0`.
         num_free: Number of classes without a penalty, :math:`r_0`.
         seed: Seed of the numbers U, which are pseudo-random functions of the probabilities of a row. They make the
-            coverage nearly equal to the level, but a set may then be empty. With None, U is 1: the sets are larger, and
-            always contain the most probable class.
+            coverage nearly equal to the level. With None, U is 1, and the sets are larger.
 
     Raises:
         ValueError: If the prediction has several outputs, or the labels do not fit it.
@@ -116,12 +115,14 @@ class ConformalSets(Shown, Calibration):
         """Number of calibration rows."""
         return len(self._own.scores)
 
-    def sets(self, prediction: ClassificationPrediction, level: float = 0.9) -> Tensor:
+    def sets(self, prediction: ClassificationPrediction, level: float = 0.9, *, allow_empty: bool = False) -> Tensor:
         """The set of each new row.
 
         Args:
             prediction: Prediction of the rows, by the same model and posterior as that of the calibration rows.
             level: Probability that a set contains the label, strictly between 0 and 1.
+            allow_empty: Whether a set may be empty. Otherwise such a set has the most probable class, which only raises
+                the coverage.
 
         Returns:
             Whether each class is in the set, shape (N, C).
@@ -137,9 +138,10 @@ class ConformalSets(Shown, Calibration):
             )
         limit = conformal_quantile(self._own.scores.to(prediction.probs.device), level)
         found = self._own.rule.of(prediction.probs) <= limit
-        if self._own.rule.seed is None:
-            found.scatter_(1, prediction.probs.argmax(1, keepdim=True), True)
-        return found
+        if _checks.flag("allow_empty", allow_empty):
+            return found
+        best = torch.zeros_like(found).scatter_(1, prediction.probs.argmax(1, keepdim=True), True)
+        return torch.where(found.any(1, keepdim=True), found, best)
 
     def to_record(self) -> dict[str, Any]:
         """The scores; see :meth:`Calibration.to_record`."""

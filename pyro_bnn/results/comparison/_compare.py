@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ def compare(
     y: Tensor | None = None,
     regions: Mapping[str, Tensor] | None = None,
     num_samples: int = 1000,
+    site: str | None = None,
     seed: int | None = None,
 ) -> Comparison:
     r"""Compare methods by their predictions: distances between each pair, and scores of each method.
@@ -44,14 +46,14 @@ def compare(
     standard errors are up to 1.7 times too large; at much larger distances the standard errors are right.
 
     Args:
-        model: The model of the posteriors: a :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own with one
-            observed site, whose distribution is compared.
+        model: The model of the posteriors: a :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own.
         posteriors: The methods by name, each a posterior or guide; or a pair (model, posterior) for a posterior of
             another model, of either kind.
         x: Inputs, shape (N, ...).
         y: Targets at x, for the NLL, and coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
         num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
+        site: The observed site of Pyro models of your own whose distribution is compared; None takes the only one.
         seed: Seed of the draws; torch's generators do not change. None draws a seed.
 
     Returns:
@@ -82,6 +84,7 @@ def compare(
             _checks.at_least(f"the number of draws that {name!r} stores", posterior.num_stored, 2 * NUM_GROUPS)
     seed = int(torch.randint(2**62, ())) if seed is None else seed
     seeds = torch.randint(2**62, (len(entries),), generator=torch.Generator().manual_seed(seed)).tolist()
+    named_site: Any = {} if site is None else {"site": site}
     predictions: dict[str, Prediction] = {
         name: predict(
             its_model,
@@ -90,6 +93,7 @@ def compare(
             y=y,
             num_samples=min(num_samples, posterior.num_stored or num_samples),
             keep_draws=True,
+            **named_site,
             seed=its_seed,  # independent draws for each method, even if two methods are the same guide
         )
         for its_seed, (name, (its_model, posterior)) in zip(seeds, entries.items(), strict=True)
