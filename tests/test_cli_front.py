@@ -187,11 +187,6 @@ def test_version(pyro_bnn):
     assert pyro_bnn("--version") == (0, f"pyro-bnn {pb.__version__}\n", "")
 
 
-def test_the_version_is_that_of_the_project():
-    project = (Path(__file__).parent.parent / "pyproject.toml").read_text()
-    assert f'version = "{pb.__version__}"' in project
-
-
 IN_WORDS = {
     "accuracy": "only with the tutorial recipes",
     "likelihood": "guessed from the target; a message says which",

@@ -42,7 +42,7 @@ class Table:
         """Raise ValueError unless the table has columns of these names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
-            near = [other for name in missing for other in get_close_matches(name, self.names, n=1)]
+            near = [other for name in missing for other in get_close_matches(name, self.names, n=1, cutoff=0.7)]
             hint = f" (nearest: {listed(near)})" if near else ""
             raise ValueError(
                 f"{self.shown} has no column {listed(missing)}{hint}; its columns are {listed(self.names)}."

@@ -152,8 +152,7 @@ class Diagnosis(Shown):
 
     def _summary(self) -> Summary:
         rows = [(row.site, *map(Number, str(row).split())) for row in self.sites]
-        title = f"Diagnosis: {counted(self.num_weights, 'weight')} in {counted(len(self.sites), 'site')}"
-        return Summary(title, self.warnings, rows, ("", *COLUMNS))
+        return Summary(f"Diagnosis: {counted(self.num_weights, 'weight')}", self.warnings, rows, ("", *COLUMNS))
 
     def __str__(self) -> str:
         width = max(len(name) for name in ["all weights", *(row.site for row in self.sites)])
