@@ -33,7 +33,7 @@ class Clock:
 
 @pytest.fixture
 def shown_on(monkeypatch):
-    """A function that replaces standard error by a stream of a class, when the test calls it, and returns the stream."""
+    """A function that replaces standard error by a new stream of a class, and returns the stream."""
 
     def replace(kind):
         monkeypatch.setattr(sys, "stderr", kind())
