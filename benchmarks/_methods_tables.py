@@ -39,9 +39,24 @@ def cell(rows: Sequence[Row], value: Value, digits: int) -> str:
     return cell_of(values, digits)
 
 
+TITLES = {
+    "deterministic": "one network",
+    "ensemble": "ensemble of five",
+    "mc-dropout": "MC dropout",
+    "mean-field": "mean field",
+    "mean-field-lrt": "mean field, local",
+    "natural": "natural gradients",
+    "swag": "SWAG",
+    "sghmc": "SGHMC",
+    "laplace-kronecker": "Laplace, Kronecker",
+    "laplace-last-layer": "Laplace, last layer",
+}
+"""Methods in tables and pictures; "local" means local reparameterisation."""
+
+
 def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each method, in the order of `METHODS`."""
-    found = {method.name: [row for row in rows if row["method"] == method.name] for method in METHODS}
+    """The rows of each method by its title, in the order of `METHODS`."""
+    found = {TITLES[method.name]: [row for row in rows if row["method"] == method.name] for method in METHODS}
     return {name: some for name, some in found.items() if some}
 
 

@@ -8,7 +8,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.auto import choosing
 from pyro_bnn.auto.choosing import Budget, Design, UnsuitableError, fit_best
-from pyro_bnn.auto.choosing._products import num_products
+from pyro_bnn.auto.choosing._unsuitable import num_products
 from pyro_bnn.auto.fitting import _variational
 
 from .tolerances import assert_identical

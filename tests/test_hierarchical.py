@@ -260,9 +260,9 @@ def test_priors_that_cannot_be_are_refused_when_the_model_is_built(prior, messag
     [
         (lambda: pb.HierarchicalNormalPrior(dist.Normal(0.0, 1.0)), "must live on positive numbers"),
         (lambda: pb.HierarchicalNormalPrior(dist.HalfNormal(torch.ones(2)).to_event(1)), "must be of one number"),
-        (lambda: pb.HierarchicalNormalPrior(per="unit"), '`per` must be "layer" or "parameter"'),
+        (lambda: pb.HierarchicalNormalPrior(per="unit"), "`per` must be one of 'layer', 'parameter'"),
         (lambda: pb.HorseshoePrior(0.0), "`global_scale` must be"),
-        (lambda: pb.HorseshoePrior(local="layer"), '`local` must be "unit" or "weight"'),
+        (lambda: pb.HorseshoePrior(local="layer"), "`local` must be one of 'unit', 'weight'"),
         (lambda: pb.HorseshoePrior(slab_scale=-1.0), "`slab_scale` must be"),
         (lambda: pb.LearnedNormalPrior(0.0), "`scale` must be"),
     ],

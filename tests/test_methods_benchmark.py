@@ -133,9 +133,9 @@ def row(method, seed, accuracy, seconds):
 def test_tables_have_means_over_seeds_with_standard_errors_and_costs_beside_the_same_seed():
     some = [row("deterministic", 0, 0.8, 2.0), row("deterministic", 1, 0.9, 4.0), row("natural", 1, 0.7, 8.0)]
     text = _methods_tables.report(some, [])
-    assert "| deterministic | 0, 1 | 85.00 ± 5.00 | 0.5000 ± 0.0000 |" in text
-    assert re.search(r"\| natural \| 1 \| 70.00 \| .* \| 2.00 \| 2.0 \| 1 \|", text)
-    assert "| natural | 50.00 | 40.00 | 30.00 | 20.00 | 10.00 |" in text
+    assert "| one network | 0, 1 | 85.00 ± 5.00 | 0.5000 ± 0.0000 |" in text
+    assert re.search(r"\| natural gradients \| 1 \| 70.00 \| .* \| 2.00 \| 2.0 \| 1 \|", text)
+    assert "| natural gradients | 50.00 | 40.00 | 30.00 | 20.00 | 10.00 |" in text
 
 
 def test_a_network_of_another_budget_is_not_taken(benchmark, monkeypatch):

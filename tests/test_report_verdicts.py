@@ -236,7 +236,7 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
     [
         (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434 nats"),
         (-5.455, 0.03, "note", "no better than those of a line (NLL 5.455 against 5.434"),
-        (-5.455, 0.005, "problem", "Predictions by a line are better (NLL 5.455 against 5.434 nats per row"),
+        (-5.455, 0.005, "problem", "The probabilities of a line are better (NLL 5.455 against 5.434 nats per row"),
         (-5.430, 0.001, "note", "gain +0.004 ± 0.001; RMSE 2 against 1"),
     ],
 )
@@ -250,6 +250,13 @@ def test_who_errs_less_than_a_rival_is_not_beaten_in_its_predictions():
     verdict = of_rival("a line", -6.0, -5.4, 0.01, points="RMSE 1 against 2", is_nearer=True)
     assert (verdict.level, verdict.about) == ("problem", "uncertainty")
     assert verdict.text.startswith("The network has smaller errors than a line, but its probabilities are worse")
+
+
+def test_a_network_that_a_simple_method_beats_by_little_is_usable():
+    little, much = (of_rival("a line", own, -5.4, 0.01, points="", is_nearer=False) for own in (-5.46, -5.6))
+    assert (little.level, little.about) == ("problem", "rival")
+    assert first_line([little], "99 % right") == "Usable, but beaten by a line: 99 % right."
+    assert first_line([much], "99 % right") == "Not usable as it is: beaten by a line."
 
 
 def test_a_cold_posterior_is_said_to_be_one():

@@ -56,7 +56,7 @@ def test_a_table_is_trained_on_and_measured_on_rows_that_were_set_aside(pyro_bnn
     scores = scores_in(run)
     assert scores["ensemble of 100"]["rmse"] < scores["baseline: mean of the targets"]["rmse"] / 3
     assert scores["ensemble of 100"]["coverage_95"] > 0.7
-    assert (run / "loss.png").read_bytes().startswith(PNG)
+    assert all((run / name).read_bytes().startswith(PNG) for name in ("loss.png", "predicted.png"))
     facts = json.loads((run / "data.json").read_text())
     features = {feature["name"]: feature["categories"] for feature in facts["table"]["features"]}
     assert features == {"area": [], "rooms": [], "city": ["Lima", "Oslo", "Rome"], "garden": ["False", "True"]}

@@ -1,16 +1,16 @@
-"""Long computations that write their state to a file at intervals and stop cleanly on a signal."""
+"""Long computations that write their state to a file at intervals and stop cleanly on a signal; checks of arguments."""
 
 import os
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from . import checks as _checks
 from .files import write_state
@@ -67,10 +67,7 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after an epoch, unless writing would take too large a share of the time.
-
-        After the last epoch the state is always written, and no signal ends the computation.
-        """
+        """Write the state after an epoch if writing is cheap, and always after the last; then no signal ends it."""
         if self._checkpoint is None:
             return
         (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])
@@ -178,3 +175,31 @@ def stopping() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         restore()
+
+
+CallbackT = TypeVar("CallbackT", bound=Callable[..., object])
+
+
+def check_fit(
+    *, progress: object = False, checkpoint: object = None, resume: object = None, seed: object = None
+) -> None:
+    """Raise unless these arguments have the right types."""
+    _checks.flag("progress", progress)  # type: ignore[arg-type]
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        Checkpoint(checkpoint)  # type: ignore[arg-type]
+    if resume is not None:
+        _checks.path("resume", resume)
+    if seed is not None:
+        _checks.seed(seed)  # type: ignore[arg-type]
+
+
+def checked_callbacks(callbacks: Iterable[CallbackT]) -> list[CallbackT]:
+    """The callbacks of a fit as a list."""
+    example = "a list of functions of the history"
+    found: list[CallbackT] = _checks.items("callbacks", callbacks, example)
+    for callback in found:
+        _checks.function("callbacks", callback, example)
+        if isinstance(callback, type):
+            name = callback.__name__
+            raise ValueError(f"`callbacks` must be functions of the history, got the class {name}; pass {name}(...).")
+    return found

@@ -4,7 +4,7 @@ import math
 import numbers
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -36,9 +36,28 @@ def got(value: object) -> str:
 
 def positive(name: str, value: float) -> float:
     """Return `value` if it is a finite number above zero."""
+    return _number(name, value, "be a finite number above 0", lambda found: 0 < found < math.inf)
+
+
+def not_negative(name: str, value: float) -> float:
+    """Return `value` if it is a finite number of at least zero."""
+    return _number(name, value, "be a finite number of at least 0", lambda found: 0 <= found < math.inf)
+
+
+def between_zero_and_one(name: str, value: float) -> float:
+    """Return `value` if it lies strictly between 0 and 1."""
+    return _number(name, value, "lie strictly between 0 and 1", lambda found: 0 < found < 1)
+
+
+def number(name: str, value: float) -> float:
+    """Return `value` if it is a finite number."""
+    return _number(name, value, "be a finite number", math.isfinite)
+
+
+def _number(name: str, value: float, condition: str, is_met: Callable[[float], bool]) -> float:
     found = as_float(value)
-    if not 0 < found < math.inf:
-        raise ValueError(f"`{name}` must be a finite number above 0, got {got(value)}.")
+    if not is_met(found):
+        raise ValueError(f"`{name}` must {condition}, got {got(value)}.")
     return found
 
 
@@ -53,30 +72,6 @@ def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
             f"`{name}` must lie between {largest**-0.5:.2g} and {largest:.2g} in {dtype}, got {wrong:g}; choose "
             "another scale, or a network in float64 (`net.double()`)."
         )
-
-
-def between_zero_and_one(name: str, value: float) -> float:
-    """Return `value` if it lies strictly between 0 and 1."""
-    found = as_float(value)
-    if not 0 < found < 1:
-        raise ValueError(f"`{name}` must lie strictly between 0 and 1, got {got(value)}.")
-    return found
-
-
-def not_negative(name: str, value: float) -> float:
-    """Return `value` if it is a finite number of at least zero."""
-    found = as_float(value)
-    if not 0 <= found < math.inf:
-        raise ValueError(f"`{name}` must be a finite number of at least 0, got {got(value)}.")
-    return found
-
-
-def number(name: str, value: float) -> float:
-    """Return `value` if it is a finite number."""
-    found = as_float(value)
-    if not math.isfinite(found):
-        raise ValueError(f"`{name}` must be a finite number, got {got(value)}.")
-    return found
 
 
 def at_least(name: str, value: int, minimum: int) -> int:
@@ -108,6 +103,13 @@ def flag(name: str, value: bool) -> bool:
     """Return `value` if it is True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+    return value
+
+
+def one_of(name: str, value: str, options: Sequence[str]) -> str:
+    """Return `value` if it is one of some texts."""
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
     return value
 
 

@@ -11,10 +11,7 @@ class MissingExtraError(ModuleNotFoundError):
 
 
 def optional(module: str, package: str, extra: str, *, root: str | None = None) -> Any:
-    """Import an optional package, without its warnings.
-
-    If the package is installed but its import fails, its own error is raised.
-    """
+    """Import an optional package without its warnings; if it is installed but fails, its own error is raised."""
     root = module.partition(".")[0] if root is None else root
     try:
         with filtered_warnings("ignore"):

@@ -58,10 +58,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Make an embedding layer with a random weight return a dense gradient, since the prior's gradient is dense.
-
-    Other layers do not change.
-    """
+    """Make an embedding layer with a random weight return a dense gradient, as the prior does; ignore other layers."""
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return

@@ -1,7 +1,7 @@
-"""Functions that inspect and copy distributions, and inspect modules and classes."""
+"""Functions that inspect and copy distributions, and inspect modules, classes and nested values."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -61,13 +61,19 @@ def unvalidated(distribution: Any) -> Any:
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
     """The prior of a scale, if it is a Pyro distribution over positive numbers without a batch shape."""
-    if not isinstance(prior, TorchDistributionMixin):
-        raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
-    support = prior.support
+    found = require_unbatched(name, prior)
+    support = found.support
     if isinstance(support, constraints.independent):
         support = support.base_constraint
     if support not in (constraints.positive, constraints.nonnegative):
-        raise ValueError(f"the prior of `{name}` must live on positive numbers, got {prior} on {support}.")
+        raise ValueError(f"the prior of `{name}` must live on positive numbers, got {found} on {support}.")
+    return found
+
+
+def require_unbatched(name: str, prior: object) -> TorchDistributionMixin:
+    """The prior, if it is a Pyro distribution without a batch shape."""
+    if not isinstance(prior, TorchDistributionMixin):
+        raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
     if prior.batch_shape:
         raise ValueError(
             f"the prior of `{name}` must have no batch shape, got {tuple(prior.batch_shape)}; use `.to_event()`."
@@ -124,3 +130,15 @@ def overridden_names(kind: type, base: type) -> list[str]:
     subclasses = kind.__mro__[: kind.__mro__.index(base)]
     names = {name for subclass in subclasses for name in vars(subclass) if name in dir(base)} - {"_abc_impl"}
     return sorted(name for name in names if not name.startswith("__") or name == "__call__")
+
+
+def tensors_within(value: object) -> Iterator[Tensor]:
+    """All tensors in a value, and in lists, tuples and mappings at any depth; other objects are not searched."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_within(part)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_within(part)

@@ -53,9 +53,6 @@ def blur(x: Tensor, strength: int) -> Tensor:
     Raises:
         ValueError: If `x` is not images in [0, 1], or `strength` is not from 1 to 5.
 
-    References:
-        As for :func:`add_noise`.
-
     Example:
         >>> x = torch.zeros(5, 5)
         >>> x[2, 2] = 1
@@ -78,9 +75,6 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
     Raises:
         ValueError: If `x` is not images in [0, 1], or `strength` is not from 1 to 5.
-
-    References:
-        As for :func:`add_noise`.
 
     Example:
         >>> lower_contrast(torch.tensor([[0.0, 1.0]]), 2)

@@ -1,44 +1,99 @@
-"""Data sets of images, by name."""
+"""Data sets of images by name, the folder of data sets, and files of MNIST in the IDX format."""
 
+import gzip
+import math
+import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .._core import checks as _checks
 from .._core.extras import MissingExtraError, optional
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
 from .._core.summary import Shown, Summary, counted, kind_of
-from ._files import MissingDataError, data_folder, find_idx, read_idx
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 GREY_SETS = (*IMAGE_SETS, "digits")
 """The data sets whose images have the shape (H, W), without a colour axis."""
 
-DATA_SETS = (*GREY_SETS, "cifar10")
 FILES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
 """Images and labels, of the training set and of the test set."""
 
 CIFAR10_FOLDER = "cifar-10-batches-py"
 CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
 
+DIGITS = "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
 CLASS_NAMES = {
-    "fashion-mnist": (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    "mnist": DIGITS,
+    "fashion-mnist": "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot",
+    "digits": DIGITS,
+    "cifar10": "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck",
 }
+
+UNSIGNED_BYTE = 0x08
+
+
+class MissingDataError(FileNotFoundError):
+    """The files of a data set are not in its folder."""
+
+
+def data_folder(root: object) -> Path:
+    """`root`. If it is None, the folder in the environment variable ``PYRO_BNN_DATA``, by default ``data``."""
+    return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
+
+
+def find_idx(path: Path) -> Path | None:
+    """The file, or its compressed form ``PATH.gz``, or None if neither exists."""
+    candidates = (path, path.with_name(f"{path.name}.gz"))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def read_idx(path: Path, num_axes: int) -> Tensor:
+    """A tensor of dtype uint8 from an IDX file or its compressed form; images have 3 axes, labels have 1.
+
+    The file has a magic number, the size of each axis, and the values, all big-endian; see
+    http://yann.lecun.com/exdb/mnist/, "The IDX file format".
+    """
+    found = find_idx(path)
+    if found is None:
+        raise MissingDataError(f"there is no file {path}.")
+    content = _content(found)
+    magic, start = bytes([0, 0, UNSIGNED_BYTE, num_axes]), 4 * (1 + num_axes)
+    if content[:4] != magic or len(content) < start:
+        raise _damaged(
+            found,
+            f"it must begin with {magic.hex(' ')} and {num_axes} sizes (images have 3 and labels 1), but it begins "
+            f"with {content[:start].hex(' ') or 'nothing'}",
+        )
+    sizes = tuple(int(size) for size in np.frombuffer(content, ">u4", num_axes, offset=4))
+    expected, got = math.prod(sizes), len(content) - start
+    if expected == 0:
+        raise _damaged(found, f"its header says that it is empty: {' x '.join(map(str, sizes))}")
+    if expected != got:
+        raise _damaged(found, f"{' x '.join(map(str, sizes))} values need {expected} bytes, but there are {got}")
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(sizes).copy())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        with gzip.open(path) as file:
+            return file.read()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise _damaged(path, f"it cannot be unpacked ({error})") from error
+    except OSError as error:
+        raise MissingDataError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}).") from error
+
+
+def _damaged(path: Path, fault: str) -> DamagedFileError:
+    return DamagedFileError(f"{path} is damaged: {fault}; remove it and download it again (--download).")
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +124,7 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
     """MNIST, FashionMNIST or CIFAR-10, or scikit-learn's 8 x 8 digits.
 
     CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) reads them only if
-    their checksums are those of the published files.
+    their checksums match the published ones.
 
     Args:
         name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits`` (which needs no files; a fixed quarter is the test
@@ -88,21 +143,21 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
         Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images,
         https://www.cs.toronto.edu/~kriz/cifar.html.
     """
-    if not isinstance(name, str) or name not in DATA_SETS:
-        raise ValueError(f"unknown data set {name!r}; choose from {[*DATA_SETS]}.")
+    if not isinstance(name, str) or name not in CLASS_NAMES:
+        raise ValueError(f"unknown data set {name!r}; choose from {[*CLASS_NAMES]}.")
     folder = data_folder(root)
+    classes = tuple(CLASS_NAMES[name].split(", "))
     if name == "digits":
-        return _digits()
+        return Images(*_digits(), classes)
     if name == "cifar10":
         raw = folder / CIFAR10_FOLDER
         missing = [file for file in CIFAR10_FILES if not (raw / file).is_file()]
         _provide("CIFAR10", folder, raw, missing, CIFAR10_FILES, download)
-        return _cifar10(folder)
+        return Images(*_cifar10(folder), classes)
     raw = folder / IMAGE_SETS[name] / "raw"
     files = [file for pair in FILES for file in pair]
     missing = [file for file in files if find_idx(raw / file) is None]
     _provide(IMAGE_SETS[name], folder, raw, missing, files, download)
-    classes = CLASS_NAMES.get(name, tuple(str(digit) for digit in range(10)))
     (x_train, y_train), (x_test, y_test) = (_read_pair(raw, *pair, len(classes)) for pair in FILES)
     if x_train.shape[1:] != x_test.shape[1:]:
         raise DamagedFileError(
@@ -139,7 +194,7 @@ def _download(published: str, root: Path, folder: Path) -> None:
         raise MissingDataError(f"{published} could not be downloaded into {root}: {error}") from error
 
 
-def _cifar10(root: Path) -> Images:
+def _cifar10(root: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """CIFAR-10 by torchvision, which verifies the checksums of all files before it opens a pickle."""
     datasets = optional("torchvision", "torchvision", "vision").datasets
     try:
@@ -147,14 +202,14 @@ def _cifar10(root: Path) -> Images:
             parts = [datasets.CIFAR10(root, train=is_train, download=False) for is_train in (True, False)]
     except RuntimeError as error:
         raise DamagedFileError(
-            f"the files in {root / CIFAR10_FOLDER} are damaged: their checksums are not those of the published "
-            "CIFAR-10; remove the folder and download it again (--download)."
+            f"the files in {root / CIFAR10_FOLDER} are damaged: their checksums differ from the "
+            "published ones; remove the folder and download it again (--download)."
         ) from error
     (x_train, y_train), (x_test, y_test) = (
         (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() / 255, torch.tensor(part.targets))
         for part in parts
     )
-    return Images(x_train, y_train, x_test, y_test, CLASS_NAMES["cifar10"])
+    return x_train, y_train, x_test, y_test
 
 
 def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -166,10 +221,7 @@ def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) ->
             "from the same data set."
         )
     if int(labels.max()) >= num_classes:
-        raise DamagedFileError(
-            f"{raw / label_file} is damaged: labels are from 0 to {num_classes - 1}, but it has {int(labels.max())}; "
-            "remove it and download it again (--download)."
-        )
+        raise _damaged(raw / label_file, f"labels are from 0 to {num_classes - 1}, but it has {int(labels.max())}")
     return images, labels
 
 
@@ -177,11 +229,11 @@ def _size(images: Tensor) -> str:
     return " x ".join(map(str, images.shape[1:]))
 
 
-def _digits() -> Images:
+def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from sklearn.datasets import load_digits  # imported late: this takes longer than importing this package
     from sklearn.model_selection import train_test_split
 
     digits = load_digits()
     split = train_test_split(digits.images / 16.0, digits.target, test_size=0.25, random_state=0)
     x_train, x_test, y_train, y_test = (torch.as_tensor(part) for part in split)
-    return Images(x_train.float(), y_train, x_test.float(), y_test, tuple(str(digit) for digit in range(10)))
+    return x_train.float(), y_train, x_test.float(), y_test

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from .._core import checks as _checks
 from .._core.files import DamagedFileError
-from ._files import MissingDataError
-from ._images import Images
+from ._images import Images, MissingDataError
 
 ARRAYS = {"jpeg": "the bytes of all files, dtype uint8", "offsets": "N + 1 whole numbers", "labels": "N whole numbers"}
 

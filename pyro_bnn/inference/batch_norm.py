@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from .._core import checks as _checks
 from .._core.inputs import Inputs, as_inputs, has_shared, num_rows, shapes, take
-from .._core.records import plain, record
-from .._core.saved_tensors import check_numbers, check_state
+from .._core.records import check_numbers, check_state, plain, record
 from .._core.scope import EXCLUSIVE, Stream, eval_mode
 from ..modelling.model import SITE_PREFIX, BayesianModel, network_values
 from .guides import GuidePosterior
@@ -236,10 +235,10 @@ class PinnedPosterior(CarryingPosterior):
     Args:
         model: The model of the posterior.
         posterior: The draws, from any method.
-        values: Learned parameters and buffers, as in :attr:`values`; None copies those of the network.
+        values: Learned parameters and buffers, as in :attr:`values`; None copies the network's.
 
     Raises:
-        ValueError: If the names of the values are not those of the network.
+        ValueError: If the names of the values differ from the network's.
     """
 
     def __init__(

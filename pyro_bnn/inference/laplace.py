@@ -11,12 +11,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .._core import checks as _checks
-from .._core.fit_arguments import check_fit
+from .._core.checkpointing import check_fit
 from .._core.functional import ordinary_attention
 from .._core.inputs import Inputs, Pairs
 from .._core.progress import progress_bar
-from .._core.records import plain, record
-from .._core.saved_tensors import check_tensors
+from .._core.records import check_tensors, plain, record
 from .._core.scope import EXCLUSIVE, restored, seeded
 from ..modelling.model import BayesianModel
 from .joint import Coordinates, NetworkPotential, Potential, coordinates_of, network_potential

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from .._core import checks as _checks
-from .._core.records import plain, record
-from .._core.saved_tensors import check_tensors
+from .._core.records import check_tensors, plain, record
 from ..modelling.model import network_values
 from .guides import GuidePosterior
 from .posterior import Destination, Draw, Posterior, Status, check_samples, spaced

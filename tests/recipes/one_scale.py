@@ -8,10 +8,11 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from ..._core.copies import tree
 from ...modelling.model import BayesianModel
 from ..joint import LOG_ROOT_TAU, Joint, Piece, find_sites
 from ..scale_maps import Softplus
-from ._flat import FlatGuide, tree
+from ._flat import FlatGuide
 from ._init import Init, init_or_default, require_model
 from ._state import FlatState, Noise, ParameterVector, lent, scratch_for
 

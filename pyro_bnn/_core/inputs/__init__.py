@@ -1,9 +1,11 @@
 """Inputs of a network: one tensor or several, converted from arrays, lists and data frames."""
 
+from ._arguments import Arguments as Arguments
+from ._arguments import Batch as Batch
+from ._arguments import Pair as Pair
+from ._arguments import Pairs as Pairs
 from ._conversion import as_inputs as as_inputs
 from ._conversion import as_targets as as_targets
-from ._pairs import Pair as Pair
-from ._pairs import Pairs as Pairs
 from ._tree import ChangedInputError as ChangedInputError
 from ._tree import Inputs as Inputs
 from ._tree import Shared as Shared

@@ -211,8 +211,7 @@ def _column(label: str, column: Any) -> np.ndarray:
             f"{label} has {missing} missing value(s) of {len(column)}; fill them (`fillna`) or drop those rows "
             "(`dropna`)."
         )
-    array: np.ndarray = column.to_numpy(dtype=wanted)
-    return array
+    return column.to_numpy(dtype=wanted)
 
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:

@@ -89,10 +89,7 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bo
 
 
 def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """All tensors with their names, such as ``x``, ``x[0]`` and ``x['mask'][1]``, in their order.
-
-    `with_rows` leaves out shared tensors.
-    """
+    """All tensors with their names, such as ``x[0]`` and ``x['mask'][1]``; `with_rows` leaves out shared tensors."""
     if isinstance(x, Tensor):
         yield name, x
     elif isinstance(x, Shared):

@@ -54,17 +54,13 @@ class Memory:
         self._calls: dict[nn.Module, dict[int, Call]] = {}
         self._state: State | None = None
         self._is_block = False
-        self._is_off = not plan.is_worthwhile
+        self.is_off = not plan.is_worthwhile
+        """Whether there is nothing to remember, so that calls run all modules."""
 
     @property
     def is_used(self) -> bool:
         """Whether the next call would skip the remembered modules."""
         return self._state is not None
-
-    @property
-    def is_off(self) -> bool:
-        """Whether there is nothing to remember, so that calls run all modules."""
-        return self._is_off
 
     def will_watch(self) -> bool:
         """Whether the next call will be recorded: it is the first one, or the network has changed since the last."""
@@ -107,7 +103,7 @@ class Memory:
 
     def forget(self) -> None:
         """Forget everything, and run all modules from now on."""
-        self._calls, self._state, self._is_off = {}, None, True
+        self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
         """Begin a block of calls, between which only values of tensors can change; the calls check nothing else."""
@@ -132,7 +128,7 @@ class Memory:
         If the call raises :class:`Diverged`, call :meth:`forget` and run the network again.
         """
         self._drop_if_changed()
-        if self._is_off:
+        if self.is_off:
             yield
         elif self._state is not None:
             with _forwards(list(self._calls), self._replaying()):

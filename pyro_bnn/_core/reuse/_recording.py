@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..tensors import tensors_within
+from ..reflection import tensors_within
 from ._state import State, generators_of_others
 
 Forward = Callable[..., Any]
@@ -33,10 +33,9 @@ class Absent(Tensor):
 
     @staticmethod
     def __new__(cls, like: Tensor) -> "Absent":
-        made: Absent = Tensor._make_wrapper_subclass(
+        return Tensor._make_wrapper_subclass(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )
-        return made
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -44,13 +43,11 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. Its value is kept only if a call that is not remembered uses it.
-
-    `is_own` says whether its memory was allocated during the call.
-    """
+    """A tensor that a recorded call returned. Its value is kept only if a call that is not remembered uses it."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
-        self.reference, self.is_own = weakref.ref(tensor), is_own
+        self.reference = weakref.ref(tensor)
+        self.is_own = is_own  # whether its memory was allocated during the call
         self.value: Tensor | None = None
         self.absent = Absent(tensor)
         self.is_lost = False  # whether a later remembered call changed it in place; its value is then not available

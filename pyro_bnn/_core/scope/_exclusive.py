@@ -71,7 +71,6 @@ class Stream:
         return list(self._state)
 
     def restore(self, state: list[Tensor]) -> None:
-        """Continue from what :meth:`state` returned."""
         if len(state) != len(self._state):
             raise ValueError(
                 f"the random numbers must continue with {len(self._state) - 1} GPU generators, got {len(state) - 1}; "

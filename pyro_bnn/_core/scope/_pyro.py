@@ -88,10 +88,7 @@ def leave_pyro(module: nn.Module) -> None:
 
 
 def allow_local_mode(module: PyroModule) -> None:
-    """Let a module work with both values of Pyro's setting `module_local_params`, now and later.
-
-    Otherwise a `PyroModule` works only with the value at the time when it was made.
-    """
+    """Let a module work with both values of Pyro's setting `module_local_params`, not only with the present one."""
     vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
 
 
@@ -105,8 +102,7 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it
     statement = effectful(type="param")(lambda *_, **__: parameter)
-    value: Tensor = statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
-    return value
+    return statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def prune(
     run: options.Run,
     fractions: Annotated[
         str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
-    ] = "0,.1,.25,.5,.75,.95,.98,.99,1",
+    ] = "0,.25,.5,.75,.8,.85,.9,.95,.98,.99,1",
     per: Annotated[
         Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
     ] = "network",

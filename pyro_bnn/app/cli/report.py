@@ -1,7 +1,7 @@
 """`pyro-bnn report`.
 
 Its JSON: `folder`, `page` (the file), `headline`, and `verdicts`, a list with `level` (good, note or problem), `about`
-(predictions, uncertainty or fit), `short`, `text` and `rule` of each.
+(predictions, uncertainty, fit or rival), `short`, `text` and `rule` of each.
 """
 
 from pathlib import Path

@@ -99,11 +99,11 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
         probs = ways[f"ensemble of {run.num_samples}"].as_kind(ClassificationPrediction).probs
         save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, run.test[1])[0])
     else:
-        save_picture(folder, "predicted.png", _predicted(ways[f"ensemble of {run.num_samples}"], run))
+        save_picture(folder, "predicted.png", _picture(ways[f"ensemble of {run.num_samples}"], run))
     return report
 
 
-def _predicted(ensemble: Prediction, run: Trained) -> Any:
+def _picture(ensemble: Prediction, run: Trained) -> Any:
     """Axes with observed against predicted numbers and their 90 % intervals; with several targets, of the first."""
     target = run.rows.facts.target
     own = in_units(ensemble.as_kind(RegressionPrediction), target)

@@ -38,39 +38,25 @@ NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths of a run of chains from modes.
-
-    Args:
-        num_chains: Number of chains.
-        num_descent: Steps of Adam that find each chain's mode.
-        num_warmup: Steps of warm-up of each chain.
-        num_samples: Further steps of each chain.
-    """
+    """Lengths of a run of chains from modes."""
 
     num_chains: int
-    num_descent: int
-    num_warmup: int
-    num_samples: int
+    num_descent: int  # steps of Adam that find each chain's mode
+    num_warmup: int  # steps of warm-up of each chain
+    num_samples: int  # further steps of each chain
 
     @property
     def num_steps(self) -> int:
-        """Steps of each chain."""
         return self.num_warmup + self.num_samples
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The time of a fit.
+    """The time of a fit."""
 
-    Args:
-        seconds: CPU seconds.
-        slowness: CPU time of a gradient on this machine, divided by its nominal time.
-        most_steps: Most steps of warm-up, and most steps after the warm-up.
-    """
-
-    seconds: float
-    slowness: float = 1.0
-    most_steps: int = MOST_STEPS
+    seconds: float  # CPU seconds
+    slowness: float = 1.0  # CPU time of a gradient on this machine, divided by its nominal time
+    most_steps: int = MOST_STEPS  # most steps of warm-up, and most steps after the warm-up
 
     @classmethod
     def of_rows(cls, num_rows: int, most_steps: int = MOST_STEPS) -> "Budget":

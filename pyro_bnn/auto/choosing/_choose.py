@@ -27,8 +27,7 @@ from ._budget import (
     Budget,
     Lengths,
 )
-from ._products import num_products
-from ._unsuitable import UnsuitableError, require_suitable
+from ._unsuitable import UnsuitableError, num_products, require_suitable
 
 STEPS_PER_DRAW = 10
 """Steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
@@ -40,7 +39,7 @@ FEW_ROWS, NUM_FOLDS = 1000, 3
 """With fewer than `FEW_ROWS` rows, each of `NUM_FOLDS` folds of the rows is held out once; heuristic."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""With more rows: share of the rows that are held out, the largest number of these, and the largest number to fit."""
+"""With more rows: share of the rows that are held out, most rows to hold out, and most rows to fit."""
 
 MOST_DIVERGING = 0.01
 """The status is not ok if a larger share of the draws has a divergent step; heuristic."""
@@ -57,19 +56,12 @@ Candidate = Callable[[int], BayesianModel]
 
 @dataclass(frozen=True)
 class Chosen:
-    """The best of several models, fitted.
-
-    Args:
-        name: Name of the model.
-        model: The model.
-        posterior: The posterior; its status says what was compared and chosen.
-        scores: Mean log-density of the held-out rows in nats, by name; empty if there was only one model.
-    """
+    """The best of several models, fitted."""
 
     name: str
     model: BayesianModel
-    posterior: MCMCPosterior
-    scores: Mapping[str, float]
+    posterior: MCMCPosterior  # its status says what was compared and chosen
+    scores: Mapping[str, float]  # mean log-density of the held-out rows in nats, by name; empty for only one model
 
 
 def fit_best(
@@ -85,20 +77,11 @@ def fit_best(
 ) -> Chosen:
     """Fit the model that predicts held-out rows best, by chains from trained networks (:class:`~pyro_bnn.MCLMC`).
 
-    Args:
-        candidates: Functions that make the models, by names that describe them in words.
-        data: All rows (x, y). x has the shape (N, D).
-        seconds: Wall time on torch's threads. The lengths and the draws then depend on the machine. With None the
-            lengths depend only on the numbers of rows and weights.
-        num_chains: Number of chains.
-        max_draws: Most draws of each chain, and most draws of its warm-up.
-        saves_search: Whether to leave the time of the comparison unused if there is only one model. The model is then
-            fitted as if a comparison had chosen it, unless `seconds` is given.
-        progress: Whether to show a progress bar.
-        seed: Seed of everything random.
-
-    Raises:
-        UnsuitableError: If chains cannot fit a model, C code does not support it, or the time is too short.
+    The names of `candidates` describe the models in words. `seconds` are wall time on torch's threads, so the lengths
+    and the draws depend on the machine; with None they depend only on the numbers of rows and weights. Each chain has
+    at most `max_draws` draws, and as many draws of warm-up. If `saves_search` is true, a single model without a limit
+    in seconds is fitted as if a comparison had chosen it. An :class:`UnsuitableError` is raised if chains cannot fit a
+    model, C code does not support it, or the time is too short.
     """
     begin = time.perf_counter()
     num_rows = len(data[0])
@@ -191,7 +174,7 @@ def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """The held-out rows whose inputs differ from those of all fitted rows; all held-out rows if none do."""
+    """The held-out rows whose inputs differ from the inputs of all fitted rows; all held-out rows if there are none."""
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
     return held_out[is_new] if bool(is_new.any()) else held_out

@@ -19,16 +19,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Design:
-    """A fully connected network, its prior, and the name of its likelihood.
+    """A fully connected network, its prior, and the name of its likelihood (see `make_likelihood`)."""
 
-    Args:
-        hidden: Numbers of hidden units.
-        activation: Function that makes the activation.
-        prior: Prior of the weights.
-        likelihood: Name of the likelihood; see `make_likelihood`.
-    """
-
-    hidden: tuple[int, ...]
+    hidden: tuple[int, ...]  # numbers of hidden units
     activation: Callable[[], nn.Module]
     prior: Prior
     likelihood: str

@@ -1,11 +1,16 @@
-"""Checks whether chains in C can fit a model. Operations that C does not support are found only later."""
+"""Whether chains in C can fit a model, and the size of its network, on which the time of a gradient depends."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from ..._core.copies import copied
+from ..._core.functional import ordinary_attention
 from ..._core.processes import Processes
 from ..._core.scope import eval_mode, seeded
 from ...inference.posterior import Status
@@ -30,10 +35,7 @@ class UnsuitableError(ValueError):
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:
-    """Raise an :class:`UnsuitableError` unless all learned parameters have a prior and the density is fixed.
-
-    Chains use the density of the network in eval mode, and do not change parameters without a prior.
-    """
+    """Raise unless all learned parameters have a prior and the network computes the same in eval mode, as in chains."""
     if model.device.type != "cpu":
         raise UnsuitableError(f"the model is on {model.device}, but chains need a CPU")
     if Processes.present().are_many:
@@ -58,3 +60,33 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
             others = [model.output_given(weights, x.clone()) for _ in range(2)]
     atol = TOLERANCE * float(first.abs().amax())
     return all(torch.allclose(first, other, rtol=0.0, atol=atol, equal_nan=True) for other in others)
+
+
+def num_products(model: BayesianModel, x: Tensor) -> int:
+    """Multiplications in the products of matrices and convolutions for one row; at least the number of weights."""
+    values = {name: model.initial_value(name) for name in model.site_names}
+    rows, counter = x[:NUM_TRIED].to(model.device), _ProductCounter()
+    with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:
+        own.output_given(values, rows.clone())
+    return max(sum(value.numel() for value in values.values()), counter.num_products // len(rows))
+
+
+class _ProductCounter(TorchDispatchMode):
+    """Counts multiplications, by the formulas of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_products = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        flops: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
+        if flops is not None:
+            self.num_products += flops(*args, **(kwargs or {}), out_val=result) // 2  # torch counts additions, too
+        return result

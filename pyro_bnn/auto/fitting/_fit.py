@@ -10,8 +10,7 @@ from pyro.infer import ELBO
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.checkpointing import Checkpoint
-from ..._core.fit_arguments import check_fit, checked_callbacks
+from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks
 from ..._core.inputs import Inputs
 from ...inference.estimators import Estimator
 from ...inference.guides import GuidePosterior
@@ -21,8 +20,6 @@ from ...inference.svi import Callback, Data, Execution, OptimizerMaker, Schedule
 from ...modelling.model import BayesianModel
 from ..choosing import UnsuitableError, fit_best
 from ._variational import fit_variational
-
-METHODS = ("auto", "svi", "mclmc")
 
 CHAINS = "chains from trained modes, since C code runs this network fast enough"
 """First words of the status of chains."""
@@ -113,9 +110,9 @@ def fit(
     By default it trains eight networks, and a chain in C explores the mode of each (:class:`~pyro_bnn.MCLMC`), as in
     ``BNNRegressor()``. If chains are impossible, it makes a variational fit, which is faster and has a guide and a
     history, but is often further from the posterior. Chains are impossible if C code does not support the network (an
-    LSTM), if there is no C compiler or too little time, or if the model is not on a CPU, learns parameters without a
-    prior (such as the noise scale of ``GaussianLikelihood()``), has several inputs, or computes differently in training
-    (dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to `resume` is
+    LSTM), or if there is no C compiler or too little time. They need a model on a CPU, with one input, that learns no
+    parameters without a prior (such as the noise scale of ``GaussianLikelihood()``) and computes the same in training
+    (no dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to `resume` is
     given, except `progress`.
 
     The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends at a
@@ -176,8 +173,7 @@ def fit(
         'converged: the ELBO rose by less'
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
-    if not isinstance(method, str) or method not in METHODS:
-        raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
+    _checks.one_of("method", method, ("auto", "svi", "mclmc"))
     callbacks = checked_callbacks(callbacks)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     options = {

@@ -36,8 +36,7 @@ from ...inference.svi import (
 )
 from ...modelling.model import BayesianModel
 from ...nets import Standardize
-from ._plateau import NEGLIGIBLE, Plateau, is_flat, window_of
-from ._validation import EarlyStopping
+from ._stopping import NEGLIGIBLE, EarlyStopping, Plateau, is_flat, window_of
 
 LEARNING_RATE = 0.02
 """Adam's initial learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""

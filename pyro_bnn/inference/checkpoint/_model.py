@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..._core.records import check_numbers, check_tensor, require_no_more, require_tensors
 from ..._core.reflection import tensors_of, unwrap
-from ..._core.saved_tensors import check_numbers, check_tensor, require_no_more, require_tensors
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ..joint import Site, find_sites
@@ -174,7 +174,7 @@ def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> 
     for name, value in own.state.items():
         if name not in state:
             raise ValueError(f"it lacks `{name}` of the model; build the model like the saved one.")
-        check_tensor(f"{name}` of the model in the file", state[name], value.shape, value.dtype)
+        check_tensor(f"`{name}` of the model in the file", state[name], value.shape, value.dtype)
     check_numbers("the model", state, own.state, {name for name, _ in model.named_buffers()})
     for name in (name for name in own.state if name.startswith("likelihood.fixed_")):
         if bool((own.state[name] > 0).all()) and not bool((state[name] > 0).all()):

@@ -12,7 +12,7 @@ from torch.distributions import constraints
 
 from ..._core import checks as _checks
 from ..._core.inputs import unwrapped
-from ..._core.saved_tensors import check_tensors, require_no_more, require_tensors
+from ..._core.records import check_tensors, require_no_more, require_tensors
 from ..._core.scope import own_parameters, seeded, short_errors
 from ..joint import Site, find_sites
 from ..posterior import Posterior

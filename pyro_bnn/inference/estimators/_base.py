@@ -113,7 +113,6 @@ class _Gaussian(dist.Normal):
         return value
 
     def deviation(self) -> Tensor:
-        """Value minus mean."""
         assert self.value is not None
         return self.value - self.loc
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..._core import checks as _checks
-from ..._core.tensors import tensors_within
+from ..._core.reflection import tensors_within
 from ..guides import RandomParameter
 
 LINEAR = F.linear

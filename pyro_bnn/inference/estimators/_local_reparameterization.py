@@ -44,8 +44,7 @@ class LocalReparameterization(Estimator):
         mean, variance = layer.mean(), layer.variance()
         if variance.shape != mean.shape:  # only the bias is random
             variance = variance.to(mean.dtype).expand_as(mean).clone(memory_format=torch.contiguous_format)
-        output: Tensor = _Noisy.apply(mean, variance)[0]
-        return output
+        return _Noisy.apply(mean, variance)[0]
 
 
 class _Noisy(torch.autograd.Function):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.fit_arguments import check_fit
+from ..._core.checkpointing import check_fit
 from ..._core.inputs import Inputs, Pair, Pairs
 from ..._core.progress import progress_bar
 from ..._core.scope import eval_mode, restored, seeded

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.records import plain, record
-from ..._core.saved_tensors import check_tensors
+from ..._core.records import check_tensors, plain, record
 from ..joint import Layout, find_sites
 from ..posterior import Destination, Draw, Posterior, Status
 from ._gaussian import KINDS, Covariance, shapes_of

@@ -1,5 +1,6 @@
 """Guides: approximate posteriors over a model's latent variables."""
 
+from ..._core.copies import tree as tree
 from ._auto import auto_guide as auto_guide
 from ._delta import DeltaGuide as DeltaGuide
 from ._diagnosis import Diagnosis as Diagnosis
@@ -7,7 +8,6 @@ from ._diagnosis import SiteDiagnosis as SiteDiagnosis
 from ._diagnosis import has_marginals as has_marginals
 from ._diagnosis import problems_of as problems_of
 from ._flat import FlatGuide as FlatGuide
-from ._flat import tree as tree
 from ._init import Init as Init
 from ._init import NetworkInit as NetworkInit
 from ._init import NormalInit as NormalInit

@@ -27,6 +27,7 @@ from ._low_rank import checked_rank
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
 KINDS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
+"""Guides of Pyro with Gaussian marginals."""
 
 
 def auto_guide(
@@ -98,7 +99,6 @@ def auto_guide(
 
 
 def _complete(guide: AnyGuide) -> AnyGuide:
-    """Call a guide once to create its parameters."""
     with own_parameters(guide), seeded(0):
         guide()
     return guide

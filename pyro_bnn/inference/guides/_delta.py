@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.copies import tree
 from ...modelling.model import BayesianModel
 from ..joint import Joint, find_sites
-from ._flat import FlatGuide, tree
+from ._flat import FlatGuide
 from ._init import Init, init_or_default, require_model
 from ._state import DrawGradients, FlatState, Noise, ParameterVector, lent, scratch_for
 
@@ -88,7 +89,6 @@ class DeltaState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Gradients with respect to the point."""
         return self._gradients.tensors
 
     def update(self) -> None:

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 
 import pyro.distributions as dist
 import torch
-from pyro.infer.autoguide import (
-    AutoDiagonalNormal,
-    AutoGuide,
-    AutoLowRankMultivariateNormal,
-    AutoMultivariateNormal,
-    AutoNormal,
-)
+from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints
 
@@ -22,11 +16,9 @@ from ..._core.summary import Number, Shown, Summary, counted
 from ...modelling.model import BayesianModel
 from ..joint import find_sites
 from ..kl import divergence
+from ._auto import KINDS
 from ._flat import FlatGuide, GaussianGuide
 from ._mean_field import MeanFieldGuide
-
-STOCK_GAUSSIANS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
-"""Guides of Pyro with Gaussian marginals."""
 
 ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
 """Probability that a Gaussian lies below its mean plus one standard deviation."""
@@ -316,10 +308,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """The marginals of all weights that were not removed, and the reason for each site that is left out.
-
-    Without a model, the priors are those of the model for which the guide was built.
-    """
+    """The marginals of all weights that were not removed, and the reason for each site that is left out."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}
@@ -341,13 +330,13 @@ def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[
 
 def has_marginals(guide: object) -> bool:
     """Whether a guide has Gaussian marginals that :func:`problems_of` can read."""
-    return isinstance(guide, (GaussianGuide, *STOCK_GAUSSIANS))
+    return isinstance(guide, (GaussianGuide, *KINDS))
 
 
 def _locations_and_scales(guide: object) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
     if isinstance(guide, GaussianGuide):
         return guide.locations(), guide.scales()
-    if not isinstance(guide, STOCK_GAUSSIANS):
+    if not isinstance(guide, KINDS):
         raise ValueError(
             f"`diagnose` needs a guide with Gaussian marginals, such as MeanFieldGuide, LowRankGuide or AutoNormal, "
             f"got {type(guide).__name__}; look at draws of `posterior.sample` instead."

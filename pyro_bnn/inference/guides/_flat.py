@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributions.transforms import IndependentTransform
 
 from ..._core import checks as _checks
+from ..._core.copies import plant
 from ..._core.reflection import has_hooks, overridden_names
 from ..._core.scope import AbstractPyroModule, allow_local_mode, local_param
 from ..._core.summary import Shown, Summary, counted, kind_of, shape_row
@@ -23,35 +24,6 @@ from ._state import FlatState, Noise, ParameterVector
 
 Choice = Callable[[Site, dist.Normal], dist.Normal]
 """Function of a site and the guide's Gaussian that returns the distribution to sample instead."""
-
-
-def tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Nested modules with a copy of each tensor, under its dotted name; boolean tensors become buffers."""
-    root = nn.Module()
-    for name, value in values.items():
-        plant(root, name, value)
-    return root
-
-
-def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of one tensor to nested modules; see :func:`tree`."""
-    *path, leaf = name.split(".")
-    module = root
-    try:
-        for part in path:
-            if part not in module._modules:
-                module.add_module(part, nn.Module())
-            module = module.get_submodule(part)
-        value = value.detach().clone()
-        if value.dtype == torch.bool:
-            module.register_buffer(leaf, value)
-        else:
-            module.register_parameter(leaf, nn.Parameter(value))
-    except KeyError as error:
-        raise ValueError(
-            f"cannot name a parameter after the site `{name}` ({error.args[0]}); rename the site: its name must be "
-            "neither an attribute of nn.Module nor the start of another site's name."
-        ) from error
 
 
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
@@ -211,7 +183,6 @@ class GaussianGuide(FlatGuide):
         """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Median of every latent variable, ``{site: shape (*event)}``; for a weight this is the mean."""
         return {name: value[0] for name, value in self.quantiles([0.5]).items()}
 
     def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:

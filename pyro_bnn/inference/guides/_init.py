@@ -13,7 +13,6 @@ from ..scale_maps import Softplus
 
 
 def require_model(model: object) -> None:
-    """Raise unless the model is a :class:`BayesianModel`."""
     if not isinstance(model, BayesianModel):
         remedy = "; for another Pyro model take MeanFieldGuide(model, x, y), or one of Pyro's autoguides"
         raise ValueError(

@@ -32,8 +32,8 @@ class LowRankGuide(GaussianGuide):
     divergence of a Gaussian from the prior has one.
 
     The factor F starts at random numbers, since zero would be a saddle point. Guides of the same shape start at the
-    same factor. The initial marginal standard deviations are exactly those of `init`. The vector w contains constrained
-    variables in unconstrained space.
+    same factor. The initial marginal standard deviations are exactly as `init` sets them. The vector w contains
+    constrained variables in unconstrained space.
 
     Args:
         model: The model to guide.
@@ -172,7 +172,6 @@ class LowRankState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Gradients with respect to the locations, the free parameters of the scales, and F."""
         return [self.value_grad, self._scale_grad, self._factor_grad.view(-1)]
 
     @torch.no_grad()

@@ -11,11 +11,12 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.copies import tree
 from ..._core.reflection import elementwise, move_distribution
 from ..._core.summary import counted
 from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece, Site, find_sites
 from ..scale_maps import Precision, ScaleMap
-from ._flat import Choice, GaussianGuide, tree
+from ._flat import Choice, GaussianGuide
 from ._init import Init
 from ._masks import FlatMask, PrunedNormal, masks_of
 from ._natural_state import NaturalState
@@ -171,9 +172,7 @@ class MeanFieldGuide(GaussianGuide):
 
         The others were removed, as by :func:`pyro_bnn.pruning.prune`.
         """
-        names = [own.name for own in self.sites]
-        if site not in names:
-            raise ValueError(f"`site` must be one of {names}, got {site!r}.")
+        _checks.one_of("site", site, [own.name for own in self.sites])
         mask = self.masks.get(site)
         return torch.ones_like(self.tree("loc").get_parameter(site), dtype=torch.bool) if mask is None else mask
 
@@ -280,7 +279,6 @@ class MeanFieldState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Gradients with respect to the locations and to the free parameters of the scales."""
         return [self.value_grad, self._scale_grad]
 
     @torch.no_grad()

@@ -42,18 +42,11 @@ class NaturalState(FlatState):
     :math:`g\,(w - m)\,S`. This takes no pass through the network, whose outputs do not depend on these variables.
 
     With S = N (h + P/N) this is the method of Shen et al. (2024), where h is the Hessian of the mean loss of N rows.
-
-    Args:
-        joint: The joint density.
-        loc: The means, P numbers.
-        precision: The precisions, P numbers.
-        mask: The removed weights.
-        initial_hessian: Initial Hessian of the loss of one row, from which the first step computes S; None keeps S.
-        adds_up: Whether a step sums over several draws or processes; :math:`g (w - m)` then needs its own vector.
+    The first step computes S from `initial_hessian`, the Hessian of the loss of one row; None keeps S. Set `adds_up` if
+    a step sums over several draws or processes; :math:`g (w - m)` then needs its own vector.
 
     References:
-        Shen et al. (2024), https://arxiv.org/abs/2402.17641; Lin et al. (2020), https://arxiv.org/abs/2002.10060 (the
-        factor of S); Khan and Rue (2023), https://arxiv.org/abs/2107.04562.
+        Those of :func:`natural_gradient`; Lin et al. (2020), https://arxiv.org/abs/2002.10060, for the factor of S.
     """
 
     def __init__(
@@ -175,11 +168,10 @@ class NaturalState(FlatState):
             hessian.end(deviations, self._gradients.of(part), self._precision[part])
         terms = [self._divergence(piece, weight) for piece in self._pieces]
         for piece in self._pieces:
-            part, gradient = piece.part, self._gradients.of(piece.part)
-            self._mask.fill(gradient, 0, part)
+            part = piece.part
+            self._mask.fill(self._gradients.of(part), 0, part)
             if self._product is not None:
-                torch.sub(self.value[part], self._loc[part], out=self._product[part]).mul_(gradient)
-                self._correct(self._product[part], part)
+                self._multiply(part, self._product[part])
         return torch.stack(terms).sum() - self._mask.constant
 
     def give_gradients(self) -> None:
@@ -202,10 +194,7 @@ class NaturalState(FlatState):
     def update_parameters(
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
-        """Make the update, piece by piece; for the settings see :func:`natural_gradient`.
-
-        If the flag `is_bad`, on the device, is true, nothing changes.
-        """
+        """Make the update of :func:`natural_gradient`, piece by piece, unless the flag `is_bad` is true."""
         self.num_updates += 1
         for piece in self._pieces:
             self._update_precision(piece, 1 - hessian_decay, is_bad)
@@ -217,8 +206,7 @@ class NaturalState(FlatState):
         precision = self._precision[part]
         product, inverse, *_ = self._scratch[:, : part.stop - part.start]
         if self._product is None:
-            torch.sub(self.value[part], self._loc[part], out=product).mul_(self._gradients.of(part))
-            self._correct(product, part)
+            self._multiply(part, product)
         else:
             product.copy_(self._product[part])
         factor = product.mul_(rate / self.weight).add_(1 - rate)  # 1 + rho u, with rho P / S from the next lines
@@ -229,9 +217,11 @@ class NaturalState(FlatState):
             factor.masked_fill_(is_bad, 1)
         precision.mul_(factor)
 
-    def _correct(self, products: Tensor, part: slice) -> None:
+    def _multiply(self, part: slice, out: Tensor) -> None:
+        """Write the products of gradients and deviations, or their replacements by second derivatives, into `out`."""
+        torch.sub(self.value[part], self._loc[part], out=out).mul_(self._gradients.of(part))
         for hessian in self._hessians:
-            hessian.add_to(products, part)
+            hessian.add_to(out, part)
 
     def _update_loc(self, piece: Piece, lr: float, decay: float, clip: float | None, is_bad: Tensor | None) -> None:
         part, density = piece.part, piece.density
@@ -255,7 +245,6 @@ class NaturalState(FlatState):
         self._mask.fill(loc, 0, part)
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether any precision of a site is not above 0 and finite."""
         precision = self.joint.layout.views(self._precision)[site]
         return not bool(((precision > 0) & torch.isfinite(precision)).all())
 

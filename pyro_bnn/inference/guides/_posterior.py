@@ -71,7 +71,6 @@ class GuidePosterior(Posterior):
 
     @property
     def seconds(self) -> float | None:
-        """Wall time of all epochs of the fit; None without a fit."""
         return sum(record.seconds for record in self.history.epochs) if self.history.epochs else None
 
     @property

@@ -7,24 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from pyro.infer.autoguide import (
-    AutoDiagonalNormal,
-    AutoGuide,
-    AutoLowRankMultivariateNormal,
-    AutoMultivariateNormal,
-    AutoNormal,
-)
+from pyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.saved_tensors import check_finite, check_tensors, require_tensors
+from ..._core.records import check_finite, check_tensors, require_tensors
 from ...modelling.model import BayesianModel
 from .. import scale_maps
 from ..history import History
 from ..joint import Site
 from ..posterior import Status
 from ..scale_maps import ScaleMap
-from ._auto import auto_guide
+from ._auto import KINDS, auto_guide
 from ._delta import DeltaGuide
 from ._flat import FlatGuide, GaussianGuide
 from ._low_rank import LowRankGuide
@@ -38,19 +32,15 @@ SCALE_MAPS: dict[str, type[ScaleMap]] = {
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """A guide: its class, its rank, and its scale map by name and settings (such as a cap).
-
-    If elements of a site were removed, `state` has the remaining ones, and `removed` the shape of the site. `frozen`
-    lists the parameters that are not learned.
-    """
+    """The content of a file about a guide."""
 
     family: str
     scale_map: str | None
-    settings: dict[str, float]
+    settings: dict[str, float]  # of the scale map, such as a cap
     rank: int | None
-    state: dict[str, Tensor]
-    removed: dict[str, tuple[int, ...]]
-    frozen: list[str]
+    state: dict[str, Tensor]  # without removed elements
+    removed: dict[str, tuple[int, ...]]  # shape of each site with removed elements
+    frozen: list[str]  # parameters that are not learned
 
     def map_of_scales(self) -> ScaleMap:
         """The scale map, which must be one of this package."""
@@ -75,10 +65,7 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
     MeanFieldGuide: lambda model, record: MeanFieldGuide(model, scale_map=record.map_of_scales()),
     LowRankGuide: lambda model, record: LowRankGuide(model, rank=record.rank or 0, scale_map=record.map_of_scales()),
     DeltaGuide: lambda model, _: DeltaGuide(model),
-    AutoNormal: lambda model, _: auto_guide(AutoNormal, model),
-    AutoDiagonalNormal: lambda model, _: auto_guide(AutoDiagonalNormal, model),
-    AutoMultivariateNormal: lambda model, _: auto_guide(AutoMultivariateNormal, model),
-    AutoLowRankMultivariateNormal: lambda model, r: auto_guide(AutoLowRankMultivariateNormal, model, rank=r.rank),
+    **{kind: lambda model, r, kind=kind: auto_guide(kind, model, rank=r.rank) for kind in KINDS},  # type: ignore[misc]
 }
 """How to rebuild a guide, for each class that needs only the model."""
 
@@ -122,10 +109,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
-    """The state in a file, complete and checked, for a guide; the guide is not changed.
-
-    `sites` are those of the model that receives the state; None unless it is a :class:`BayesianModel`.
-    """
+    """The state in a file, complete and checked, for a guide; `sites` are those of its model, if it is Bayesian."""
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")
     if isinstance(guide, FlatGuide) and sites is not None:
@@ -162,7 +146,7 @@ def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: Gui
         scale = guide.scale_map(state[name])
         if not bool((scale > 0).all()):
             raise ValueError(f"`{name}` of the guide must give scales above 0, got {float(scale.min())}; fit again.")
-        check_finite(f"{name}` of the guide, as scales,", scale)
+        check_finite(f"`{name}` of the guide, as scales,", scale)
 
 
 # --- removed weights --------------------------------------------------------------------------------------------------

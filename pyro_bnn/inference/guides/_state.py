@@ -178,7 +178,7 @@ class RandomParameter:
 
 
 class FlatState(ABC):
-    r"""Draws values for a step, and computes the guide's gradients from those of the network.
+    r"""Draws values for a step, and computes the guide's gradients from the network's.
 
     A step calls :meth:`begin`. For each draw it then calls :meth:`draw`, :meth:`observe` before the network's backward
     pass, and :meth:`pull_back`. At the end it calls :meth:`give_gradients`.

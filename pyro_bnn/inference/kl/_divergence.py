@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import torch
 from pyro.distributions import Delta, MaskedDistribution
 from torch import Tensor
-from torch.distributions import Distribution, Independent, kl_divergence
+from torch.distributions import Distribution, kl_divergence
 
 from ..._core import checks as _checks
+from ..._core.reflection import unwrap
 from ..._core.scope import seeded
+from ...scores.uncertainty import RunningMoments
 
 CHUNK_NUMBERS = 2**22
 """Heuristic: number of values that a Monte Carlo estimate draws at once; in float64 they take 32 MB."""
@@ -85,7 +87,7 @@ def divergence(
             f"{tuple(p.batch_shape)} and {tuple(q.batch_shape)}, event shapes {tuple(p.event_shape)} and "
             f"{tuple(q.event_shape)}; use `.expand(batch_shape)` and `.to_event(num_dims)`."
         )
-    if isinstance(_unwrap(p)[0], (Delta, MaskedDistribution)) or isinstance(_unwrap(q)[0], (Delta, MaskedDistribution)):
+    if any(isinstance(unwrap(distribution), (Delta, MaskedDistribution)) for distribution in (p, q)):
         raise ValueError("`p` and `q` must have densities, got a Delta or a masked distribution.")
     if closed_form:
         with suppress(NotImplementedError):
@@ -97,35 +99,23 @@ def divergence(
 
 def _closed_form(p: Distribution, q: Distribution) -> Tensor:
     """The closed form of torch or Pyro for the distributions inside `to_event`, summed over the event."""
-    (base_p, dims_p), (base_q, dims_q) = _unwrap(p), _unwrap(q)
-    if dims_p != dims_q:
+    base_p, base_q = unwrap(p), unwrap(q)
+    if len(base_p.event_shape) != len(base_q.event_shape):
         return kl_divergence(p, q)
     value = kl_divergence(base_p, base_q)
-    return value.flatten(value.dim() - dims_p).sum(-1) if dims_p else value
-
-
-def _unwrap(distribution: Distribution) -> tuple[Distribution, int]:
-    num_dims = 0
-    while isinstance(distribution, Independent):
-        num_dims += distribution.reinterpreted_batch_ndims
-        distribution = distribution.base_dist
-    return distribution, num_dims
+    return value.flatten(len(p.batch_shape)).sum(-1) if value.dim() > len(p.batch_shape) else value
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
-    """Mean and variance over chunks of draws, combined by the stable formula of Chan et al. (1979)."""
+    """Mean and variance over chunks of draws; only the mean is differentiable."""
     chunk = max(1, CHUNK_NUMBERS // max(1, (p.batch_shape + p.event_shape).numel()))
-    count = 0
-    mean: Tensor | float = 0.0
-    squares: Tensor | float = 0.0
-    while count < num_samples:
-        size = min(chunk, num_samples - count)
-        log_ratio = _log_ratio(p, q, size)  # (size, *batch)
-        new_mean = log_ratio.mean(0)
-        shift, total = (new_mean - mean).detach(), count + size
-        squares = squares + (log_ratio - new_mean).detach().square().sum(0) + shift.square() * (count * size / total)
-        mean, count = mean * (count / total) + new_mean * (size / total), total  # an infinite mean stays infinite
-    value, error = torch.as_tensor(mean), torch.as_tensor(squares).sqrt() / math.sqrt(num_samples * (num_samples - 1))
+    moments, total = RunningMoments(), torch.zeros(())
+    while moments.count < num_samples:
+        log_ratio = _log_ratio(p, q, min(chunk, num_samples - moments.count))  # (chunk, *batch)
+        moments.add(log_ratio.detach())
+        total = total.to(log_ratio) + log_ratio.sum(0)
+    assert moments.variance is not None
+    value, error = total / num_samples, (moments.variance / num_samples).sqrt()
     return Divergence(value, error.masked_fill(value == math.inf, 0.0), num_samples)
 
 

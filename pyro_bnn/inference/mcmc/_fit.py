@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
-from ..._core.checkpointing import Checkpoint, keeping
-from ..._core.fit_arguments import check_fit
+from ..._core.checkpointing import Checkpoint, check_fit, keeping
 from ..._core.inputs import Inputs, as_inputs, as_targets, unwrapped
 from ..._core.scope import EXCLUSIVE, Stream, outer_stacklevel
 from ...modelling.model import BayesianModel

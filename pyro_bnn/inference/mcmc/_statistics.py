@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..._core.saved_tensors import check_finite, check_tensor
+from ..._core.records import check_finite, check_tensor
 from ..._core.summary import Shown, Summary
 from ..posterior import Status
 
@@ -80,7 +80,7 @@ def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensio
             continue
         if value.dtype not in kinds:
             raise ValueError(f"`{name}` of the chains must be {' or '.join(map(str, kinds))}, got {value.dtype}.")
-        check_tensor(f"{name}` of the chains", value, shapes[name], value.dtype)
-        check_finite(f"{name}` of the chains", value)
+        check_tensor(f"`{name}` of the chains", value, shapes[name], value.dtype)
+        check_finite(f"`{name}` of the chains", value)
         if name in ("step_size", "inverse_mass") and not bool((value > 0).all()):
             raise ValueError(f"`{name}` of the chains must be above 0, got {float(value.min()):.4g}.")

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from ..._core import checks as _checks
-from ..._core.saved_tensors import check_finite, check_tensor, require_no_more
+from ..._core.records import check_finite, check_tensor, require_no_more
 from ..joint import Site
 
 Draw = dict[str, Tensor]
@@ -53,15 +53,15 @@ def check_samples(samples: Mapping[str, Tensor], sites: list[Site] | None, dtype
     if not kind.is_floating_point:
         raise ValueError(f"the chains must be floating point, got {kind}.")
     for name, value in samples.items():
-        check_tensor(f"{name}` of the chains", value, (*lead, *value.shape[2:]), kind)
-        check_finite(f"{name}` of the chains", value)
+        check_tensor(f"`{name}` of the chains", value, (*lead, *value.shape[2:]), kind)
+        check_finite(f"`{name}` of the chains", value)
     if sites is not None:
         require_no_more("the model", samples, [site.name for site in sites])
         for site in sites:
             if site.name not in samples:
                 raise ValueError(f"the chains lack the latent variable `{site.name}`; pass the model of the chains.")
             value = samples[site.name]
-            check_tensor(f"{site.name}` of the chains", value, (*lead, *site.start.shape), value.dtype)
+            check_tensor(f"`{site.name}` of the chains", value, (*lead, *site.start.shape), value.dtype)
             support = site.prior.support
             while isinstance(support, constraints.independent):
                 support = support.base_constraint

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.checkpointing import Checkpoint, check_target
-from ..._core.fit_arguments import check_fit, checked_callbacks
+from ..._core.checkpointing import Checkpoint, check_fit, check_target, checked_callbacks
 from ..._core.inputs import Inputs
 from ..._core.scope import Stream, silent_fits
 from ...modelling.model import BayesianModel

@@ -13,19 +13,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..._core.copies import copied
-from ..._core.inputs import Inputs, num_rows, take
+from ..._core.inputs import Batch, Inputs, num_rows, take
 from ..._core.reflection import has_hooks, is_learned, overridden_names, tensors_of
 from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
 from ..guides import FlatGuide, FlatState, RandomParameter
 from ..joint import Joint
-from ._arguments import Batch
 from ._batches import Batches
 from ._execution import Execution
 from ._features import Features
-from ._functions import PyroFunction
 from ._natural import NaturalGradient, mean_field
+from ._requirements import PyroFunction
 from ._step import GradientStep
 
 
@@ -64,7 +63,7 @@ def _of_priors(joint: Joint) -> str | None:
     if any(is_learned(site.prior) for site in joint.sites):
         return "a prior is learned"
     if any(site.prior.batch_shape or site.prior.event_shape != site.start.shape for site in joint.sites):
-        return "the shape of a prior is not that of its parameter"
+        return "a prior and its parameter have different shapes"
     return None
 
 

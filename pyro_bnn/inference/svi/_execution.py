@@ -36,8 +36,7 @@ class Execution:
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_parts", _checks.at_least("num_parts", self.num_parts, 1))
         for name in ("cuda_graph", "distributed"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
+            _checks.flag(name, getattr(self, name))
         if self.autocast is torch.float16:
             raise ValueError(
                 "`autocast` must be torch.bfloat16 or None, got torch.float16: its range ends at 65504, too small for "

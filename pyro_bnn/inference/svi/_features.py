@@ -12,12 +12,13 @@ from ..._core.scope import EXCLUSIVE, seeded, undone
 from ...modelling.model import BayesianModel, random_paths
 from ._batches import Batches
 from ._execution import Execution
+from ._step import running_statistics
 
 MOST_BYTES = 10**9
 """Heuristic: most memory for the features of all rows. If they take more, the frozen layers run in each step."""
 
 MOST_TRIES = 8
-"""Heuristic: largest number of runs in search of layers that must run in each step, and are then excluded."""
+"""Heuristic: largest number of runs to find the layers that must run in each step."""
 
 UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
@@ -50,8 +51,7 @@ class Features:
         self._x: Inputs = batches.tensors[0]
         self._versions = versions(self._x)
         with EXCLUSIVE:  # a prediction in another thread changes the mode of the network for a while
-            buffers = [value for path, value in model.network.named_buffers() if path not in random]
-            is_usable, changing = self._try(buffers)
+            is_usable, changing = self._try(running_statistics(model))
             if not is_usable:
                 self._forget()
                 return
@@ -108,10 +108,7 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables; returns whether they can be used, and the buffers that the network changes.
-
-        The former values of these buffers are restored.
-        """
+        """Fill the tables; returns whether they can be used, and the buffers that the network changes, restored."""
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:

@@ -12,8 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..._core import checks as _checks
-from ..._core.checkpointing import Checkpoint, keeping
-from ..._core.fit_arguments import check_fit, checked_callbacks
+from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks, keeping
 from ..._core.processes import Processes
 from ..._core.progress import progress_bar
 from ..._core.scope import Stream, warn_of_fit
@@ -27,10 +26,9 @@ from ._batches import Batches, Data, require_all_rows
 from ._checkpoint import KIND, fingerprint_of, restore_from
 from ._direct import DirectStep
 from ._execution import Execution
-from ._functions import as_module
 from ._loop import Callback, Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
-from ._requirements import check_model
+from ._requirements import as_module, check_model
 from ._svi_step import svi_step
 from ._trend import trend_of
 
@@ -102,10 +100,10 @@ def fit_svi(
         progress: Whether to show a progress bar with the ELBO in nats; where there is no terminal or notebook, a line
             every ten seconds.
         execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
-        checkpoint: File to which the state of the fit is written at the end of each epoch (less often if this would
-            take more than 2 % of the time) and every ten minutes. A :class:`Checkpoint` sets other intervals. Ctrl-C
-            and SIGTERM then write a checkpoint after the current step and end the fit.
-        resume: Checkpoint from which to continue; the other arguments must be those of the interrupted fit. History and
+        checkpoint: File for the state of the fit, written every ten minutes, and at the end of each epoch unless this
+            takes more than 2 % of the time. A :class:`Checkpoint` sets other intervals. Ctrl-C and SIGTERM then write a
+            checkpoint after the current step and end the fit.
+        resume: Checkpoint from which to continue; pass the other arguments as in the interrupted fit. History and
             parameters end up bit for bit as without the interruption. `num_epochs` may be larger. `checkpoint` may be
             the same path.
         seed: Seed that makes the fit repeatable; None draws one. The state of torch's generators does not change.
@@ -156,10 +154,8 @@ def fit_svi(
         fingerprint = {}
         if checkpoint is not None or resume is not None or processes.are_many:
             fingerprint = fingerprint_of(loop, elbo, estimator, kl_weight)
-            files = {
-                "checkpoint": "none" if checkpoint is None else "a file",
-                "resume": "none" if resume is None else "a file",
-            }
+            given = {"checkpoint": checkpoint, "resume": resume}
+            files = {name: "none" if file is None else "a file" for name, file in given.items()}
             processes.require_same({**fingerprint, "num_epochs": str(num_epochs), **files})
         if resume is not None:
             restore_from(resume, loop, fingerprint)

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..._core.inputs import leaves, map_inputs, named_leaves
-from ._arguments import Batch
+from ..._core.inputs import Batch, leaves, map_inputs, named_leaves
 from ._step import GradientStep, StepTerms
 
 NUM_WARMUP = 3
@@ -73,5 +72,4 @@ def record(function: Callable[[], object]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         function()
-    replay: Callable[[], None] = graph.replay
-    return replay
+    return graph.replay

@@ -12,12 +12,12 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..._core import checks as _checks
 from ..._core.devices import reads_wait
-from ..._core.inputs import named_leaves
+from ..._core.inputs import Batch, named_leaves
 from ..._core.scope import Stream
 from ...modelling.model import BayesianModel
 from ..history import EpochRecord, History
 from ..kl import KLWeight, check_weight
-from ._batches import Batch, Batches
+from ._batches import Batches
 from ._optimizers import Schedule
 from ._step import NonFiniteError
 from ._svi_step import SVIStep

@@ -30,8 +30,8 @@ def natural_gradient(
     These optimizers maximise the same ELBO as others do, for a :class:`MeanFieldGuide` with
     ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. The gradient
     g of minus the log-likelihood at a draw w updates both. The mean takes a Newton step with S as the Hessian. S moves
-    towards the Hessian, estimated from :math:`g\,(w - m)`, plus the prior's precision. For a data set of N rows, a
-    Gaussian prior with precision P around 0, and KL weight :math:`\lambda`,
+    towards the prior's precision plus the Hessian, which is estimated from :math:`g\,(w - m)`. For a data set of N
+    rows, a Gaussian prior with precision P around 0, and KL weight :math:`\lambda`,
 
     .. math::
         M &\leftarrow \beta_1 M + (1 - \beta_1)\, g, \\
@@ -50,8 +50,8 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian; a memory of about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at
-            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. If these equal the prior's, as
-            after ``posterior.as_prior()``, they imply that the data have no curvature, and a warning says so.
+            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. A warning
+            is given if these equal the prior's, as after ``posterior.as_prior()``: the first steps are then too long.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. M is corrected for
             its start at 0, so without warm-up the first step has full length. With the default momentum this is ten
@@ -162,7 +162,6 @@ class NaturalGradient(SkippingOptimizer):
 
     @property
     def can_skip(self) -> bool:
-        """Whether the optimizer of the other parameters can skip steps; see :attr:`SkippingOptimizer.can_skip`."""
         return self._others is None or skips_on_flag(self._others)
 
     @torch.no_grad()
@@ -208,7 +207,6 @@ class NaturalGradient(SkippingOptimizer):
 
 
 def mean_field(guide: object) -> MeanFieldGuide:
-    """Return the guide if it is a mean-field guide; else raise a `ValueError`."""
     if not isinstance(guide, MeanFieldGuide):
         raise ValueError(
             "`natural_gradient` needs a mean-field guide with precisions, got "

@@ -12,11 +12,11 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..._core.inputs import Batch
 from ..._core.scope import filtered_warnings, own_parameters, short_errors
 from ...modelling.model import BayesianModel
 from ..estimators import Applied, Estimator
 from ..guides import MeanFieldGuide
-from ._arguments import Batch
 from ._execution import Execution
 from ._step import GradientStep, StepTerms
 

@@ -1,22 +1,109 @@
-"""Checks before a fit: model and guide belong together, and the guide draws every latent variable."""
+"""Models and guides before a fit: functions become modules; checks that model and guide belong together."""
 
 import inspect
+import weakref
+from collections.abc import Callable
 from typing import Any
 
+import pyro
 import torch
 from pyro import poutine
 from pyro.infer import ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import prune_subsample_sites
-from torch import nn
+from torch import Tensor, nn
+from torch.distributions import transform_to
 
-from ..._core.scope import is_auxiliary, seeded, short_errors
-from ...modelling.model import BayesianModel, random_paths
+from ..._core import checks as _checks
+from ..._core.inputs import Batch
+from ..._core.scope import EXCLUSIVE, is_auxiliary, restored, seeded, short_errors
+from ...modelling.model import BayesianModel
 from ..guides import FlatGuide
-from ._arguments import Batch
-from ._functions import PyroFunction
+from ._step import running_statistics
 
 SITE_PREFIXES = ("net.", "prior.", "likelihood.")
+
+
+class PyroFunction(nn.Module):
+    """A module that calls a function: a Pyro model or guide.
+
+    The function's `pyro.param` statements return the module's own parameters. The first call creates these parameters
+    from the values in Pyro's global store or, if there are none, from the initial values in the statements.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+        self.values = nn.ParameterList()
+        self._constraints: dict[str, Any] | None = None
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        if self._constraints is None:
+            self._constraints = self._made(args, kwargs)
+        with _OwnValues(self.value_of):
+            return self.function(*args, **kwargs)
+
+    def _made(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
+        store = pyro.get_param_store()
+        with EXCLUSIVE, store.scope(state=store.get_state()), restored(None), poutine.block(), torch.no_grad():
+            trace: Any = poutine.trace(self.function, param_only=True).get_trace(*args, **kwargs)
+            constraints = {}
+            for name, node in trace.nodes.items():
+                if node["type"] == "param":
+                    self.values.append(nn.Parameter(node["value"].unconstrained().detach().clone()))
+                    constraints[name] = node["kwargs"].get("constraint", torch.distributions.constraints.real)
+        return constraints
+
+    def value_of(self, name: str) -> Tensor:
+        """The value of the parameter with this name in its statement."""
+        assert self._constraints is not None
+        names = [*self._constraints]
+        if name not in names:
+            raise ValueError(
+                f"every `pyro.param` statement must run at the first call, got a new one of `{name}`; make it "
+                "independent of the batch."
+            )
+        parameter: Tensor = self.values[names.index(name)]
+        value: Any = transform_to(self._constraints[name])(parameter)
+        value.unconstrained = weakref.ref(parameter)  # Pyro's ELBOs read this attribute
+        return value
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Write the values into Pyro's global store, where calls of the function itself look for them."""
+        store = pyro.get_param_store()
+        with EXCLUSIVE:
+            for name, constraint in (self._constraints or {}).items():
+                value = self.value_of(name).detach().clone()
+                store.setdefault(name, value, constraint)
+                store[name] = value
+
+
+class _OwnValues(Messenger):
+    """Makes the `pyro.param` statements of a function return the parameters of its module."""
+
+    def __init__(self, value_of: Callable[[str], Tensor]) -> None:
+        super().__init__()
+        self._value_of = value_of
+
+    def _pyro_param(self, msg: Any) -> None:
+        if msg["value"] is None:
+            msg["value"] = self._value_of(msg["name"])
+
+
+def as_module(name: str, value: object) -> nn.Module:
+    """A model or guide as a module; `name`, "model" or "guide", is for error messages."""
+    if isinstance(value, nn.Module):
+        return value
+    if isinstance(value, type):
+        arguments = "model" if name == "guide" else "..."
+        raise ValueError(f"`{name}` must be an instance, got the class; pass `{value.__name__}({arguments})`.")
+    if not callable(value):
+        raise ValueError(
+            f"`{name}` must be a module or a function, got {_checks.described(value)}; pass a Pyro {name}."
+        )
+    return PyroFunction(value)
 
 
 def check_model(model: object, guide: object) -> None:
@@ -30,7 +117,6 @@ def check_model(model: object, guide: object) -> None:
 
 
 def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
-    """Raise unless a module can be called with a batch."""
     try:
         inspect.signature(module.function if isinstance(module, PyroFunction) else module.forward).bind(*batch)
     except TypeError as error:
@@ -41,10 +127,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """A trace of one call of a guide. Raises unless the guide draws every latent variable of the user's own model.
-
-    Pyro would only warn about a missing variable, and compute a wrong ELBO.
-    """
+    """A trace of one call of a guide; raises unless it draws all latent variables, where Pyro would only warn."""
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
     example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit
@@ -71,10 +154,9 @@ def _drawn(model: Any, batch: Batch) -> set[str]:
 
 def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -> None:
     """Raise unless a guide draws all variables that the network or the likelihood draws in its forward pass."""
-    random = random_paths(model)
     with short_errors(), seeded(0), torch.no_grad(), poutine.block():
-        buffers = [buffer for path, buffer in model.network.named_buffers() if path not in random]
-        before = [buffer.clone() for buffer in buffers]  # batch normalisation, for example, changes its buffers
+        buffers = running_statistics(model)
+        before = [buffer.clone() for buffer in buffers]
         drawn = _drawn(model, batch)
         for buffer, value in zip(buffers, before, strict=True):
             buffer.copy_(value)

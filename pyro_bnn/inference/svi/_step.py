@@ -12,11 +12,10 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import CheckpointError
 
 from ..._core.devices import reads_wait
-from ..._core.inputs import num_rows
+from ..._core.inputs import Batch, num_rows
 from ..._core.processes import Processes
 from ...modelling.model import BayesianModel, random_paths
 from ..joint import CHECKPOINTED
-from ._arguments import Batch
 from ._optimizers import skipping, skips_on_flag
 
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."

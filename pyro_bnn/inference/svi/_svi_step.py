@@ -10,22 +10,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..._core import checks as _checks
-from ..._core.inputs import unwrapped
+from ..._core.inputs import Arguments, Batch, unwrapped
 from ..._core.scope import EXCLUSIVE, own_parameters, short_errors
 from ...modelling.model import BayesianModel, random_paths, rest_frozen
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import FlatGuide, MeanFieldGuide
 from ..joint import Joint, check_gradients
 from ..kl import check_weight
-from ._arguments import Arguments, Batch
 from ._direct import DirectStep, direct_joint
 from ._execution import Execution
-from ._functions import PyroFunction, as_module
 from ._graph import GraphStep
 from ._natural import NaturalGradient, mean_field
 from ._optimizers import OptimizerMaker, made_by, require_maker, require_usable
 from ._pyro_step import PyroStep
-from ._requirements import check_model, learned_parameters, traced_guide
+from ._requirements import PyroFunction, as_module, check_model, learned_parameters, traced_guide
 from ._step import GradientStep, StepTerms
 
 
@@ -47,7 +45,9 @@ class SVIStep:
         self._maker, self._elbo, self._estimator = optimizer, elbo, estimator
         self._kl_weight, self.execution = check_weight(kl_weight), execution
         self._step: GradientStep | GraphStep | None = None
-        self._path, self._is_closed = "", False
+        self._is_closed = False
+        self.path = ""
+        """How gradients are computed: ``"direct"``, or ``"pyro: "`` and the reason; empty before the first batch."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ValueError(
@@ -76,11 +76,6 @@ class SVIStep:
             batch = unwrapped(batch)
         with EXCLUSIVE:
             return self.prepared(*batch)(batch, weight)
-
-    @property
-    def path(self) -> str:
-        """How gradients are computed: ``"direct"``, or ``"pyro: "`` and the reason; empty before the first batch."""
-        return self._path
 
     @property
     def optimizer(self) -> Optimizer:
@@ -149,9 +144,9 @@ class SVIStep:
         self._require_path("" if isinstance(joint, Joint) else joint, optimizer)
         options: dict[str, Any] = {"elbo": elbo, "estimator": self._estimator, "execution": execution}
         if isinstance(joint, str):
-            self._path = f"pyro: {joint}"
+            self.path = f"pyro: {joint}"
             return PyroStep(model, guide, parameters, optimizer, **options)
-        self._path = "direct"
+        self.path = "direct"
         assert isinstance(guide, FlatGuide)
         step = DirectStep(joint, guide, parameters, optimizer, **options)
         if not execution.cuda_graph:

@@ -8,18 +8,17 @@ from ._base import Likelihood as Likelihood
 from ._censored import Censored, Survival
 from ._classification import BernoulliLikelihood as BernoulliLikelihood
 from ._classification import CategoricalLikelihood as CategoricalLikelihood
-from ._counts import NegativeBinomial, ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
+from ._classification import Ordinal
 from ._distribution import DistributionLikelihood
-from ._heavy_tails import Beta, StudentT
-from ._mixture import MixtureDensityLikelihood as MixtureDensityLikelihood
+from ._families import Beta, NegativeBinomial, StudentT, ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
 from ._named import LIKELIHOOD_CHOICES as LIKELIHOOD_CHOICES
 from ._named import LIKELIHOODS as LIKELIHOODS
 from ._named import NOISE_PRIOR as NOISE_PRIOR
 from ._named import likelihoods_in_words as likelihoods_in_words
 from ._named import make_likelihood as make_likelihood
-from ._ordinal import Ordinal
 from ._regression import GaussianLikelihood as GaussianLikelihood
 from ._regression import HeteroscedasticGaussianLikelihood as HeteroscedasticGaussianLikelihood
+from ._regression import MixtureDensityLikelihood as MixtureDensityLikelihood
 from ._regression import PoissonLikelihood as PoissonLikelihood
 
 __all__ = [

@@ -38,12 +38,10 @@ class Weighted(TorchDistribution):
         return Weighted(self.base.expand(batch_shape), self.weights)
 
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
-        draws: Tensor = self.base.sample(torch.Size(sample_shape))
-        return draws
+        return self.base.sample(torch.Size(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        weighted: Tensor = self.base.log_prob(value) * self.weights
-        return weighted
+        return self.base.log_prob(value) * self.weights
 
 
 @dataclass(frozen=True)
@@ -280,6 +278,16 @@ def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> N
         )
     if output.dim() < minimum:
         raise ValueError(f"{name} needs a network output of shape {axes}, got {_checks.shape(output)}.")
+
+
+def require_one_output(name: str, output: Tensor) -> None:
+    """Raise unless the output has the shape ``(..., N, 1)``."""
+    require_output_dims(name, output, 2, "(N, 1)")
+    if output.shape[-1] != 1:
+        raise ValueError(
+            f"{name} needs a network output of shape (N, 1), got {_checks.shape(output)}; give the last layer one "
+            "output."
+        )
 
 
 def require_multiple(name: str, output: Tensor, parts: int) -> None:

@@ -14,21 +14,13 @@ from torch.special import log_ndtr
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import Accumulator, CensoredPrediction, MomentAccumulator
-from ._base import require_output_dims
+from ._base import require_one_output, require_real
 from ._distribution import MadeLikelihood
 from ._made import MadeDistribution
 
-FAMILIES = ("weibull", "lognormal")
-
 
 class LimitedNormal(TorchDistribution):
-    """A Gaussian that is observed only between two limits; a value beyond a limit is observed as the limit.
-
-    Args:
-        base: The Gaussian.
-        low: Lower limit; minus infinity means none.
-        high: Upper limit; infinity means none.
-    """
+    """A Gaussian that is observed only between two limits; a value beyond a limit is observed as the limit."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.real
@@ -88,19 +80,16 @@ class CensoredAccumulator(Accumulator[CensoredPrediction]):
         self._moments = MomentAccumulator()
 
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
-        """Add the distributions without censoring; see :meth:`Accumulator.add_draws`."""
         assert isinstance(observations, MadeDistribution)
         self._moments.add_draws(observations.replaced(_uncensored), keep=keep)
         self.num_samples = self._moments.num_samples
 
     def prediction(self, log_density: Tensor | None) -> CensoredPrediction:
-        """The moments of the mixture; see :meth:`Accumulator.prediction`."""
         return CensoredPrediction(**vars(self._moments.prediction(log_density)))
 
 
 def _uncensored(distribution: Any) -> Distribution:
-    base: Distribution = distribution.base
-    return base
+    return distribution.base
 
 
 class _CensoredLikelihood(MadeLikelihood):
@@ -150,7 +139,6 @@ class Censored(_CensoredLikelihood):
         self.add_positive("scale", scale)
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """LimitedNormal(Normal(output, scale), low, high)."""
         (output,) = parts
         return LimitedNormal(dist.Normal(output, numbers["scale"]), self.low, self.high)
 
@@ -178,7 +166,7 @@ class Survival(_CensoredLikelihood):
     exponential. With ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
 
     Output of shape (N, 1) goes with targets of shape (N, 2): the time, above 0, and the event, 1 if it happened at this
-    time and 0 if the time is censored. Predictions are those of complete times, shape (N,); the probability to survive
+    time and 0 if the time is censored. Predictions are of complete times, shape (N,); the probability to survive
     a time t is ``1 - prediction.cdf(t)``.
 
     Args:
@@ -200,20 +188,12 @@ class Survival(_CensoredLikelihood):
         shape: float | TorchDistributionMixin | None = None,
     ) -> None:
         super().__init__()
-        if family not in FAMILIES:
-            raise ValueError(f"`family` must be one of {', '.join(map(repr, FAMILIES))}, got {family!r}.")
-        self.family: str = family
+        self.family = _checks.one_of("family", family, ("weibull", "lognormal"))
         self.add_positive("shape", shape)
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """RightCensored with a Weibull or a log-normal distribution."""
         (output,) = parts
-        require_output_dims("Survival", output, 2, "(N, 1)")
-        if output.shape[-1] != 1:
-            raise ValueError(
-                f"Survival needs a network output of shape (N, 1), got {_checks.shape(output)}; give the last layer "
-                "one output."
-            )
+        require_one_output("Survival", output)
         log_time, shape = output[..., 0], numbers["shape"]
         shape = shape[..., 0] if shape.dim() else shape
         if self.family == "lognormal":
@@ -221,14 +201,11 @@ class Survival(_CensoredLikelihood):
         return RightCensored(dist.Weibull(log_time.exp(), shape))
 
     def num_outputs(self, num_targets: int) -> int:
-        """One."""
         return 1
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless times are above 0 and events are 0 or 1."""
-        if not y.is_floating_point():
-            raise ValueError(f"targets of Survival must be floating point, got {y.dtype}; convert with `y.float()`.")
-        _checks.finite("y", y)
+        require_real("Survival", y)
         time, event = y.unbind(-1)
         if bool((time <= 0).any()):
             raise ValueError(

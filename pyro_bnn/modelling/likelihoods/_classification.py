@@ -1,17 +1,22 @@
-"""Likelihoods of class labels."""
+"""Likelihoods of class labels, without and with an order."""
 
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
+from torch.distributions import Distribution
+from torch.nn.functional import logsigmoid
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationPrediction
-from ._base import Likelihood, require_output_dims
+from ._base import Likelihood, require_one_output, require_output_dims
+from ._numbers import NumbersLikelihood, lifted
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
 """Heuristic: outputs that add up to 1 within 16 rounding errors, or within 1e-2 if this is less, are probabilities.
@@ -28,7 +33,6 @@ class _ClassLikelihood(Likelihood[ClassificationPrediction]):
         self.keep_exact("class_weights", None if class_weights is None else _checked_weights(class_weights))
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Weight of the class times weight of the row."""
         weights = super().fit_weights(y, dtype)
         if self.class_weights is None:
             return weights
@@ -57,7 +61,6 @@ class CategoricalLikelihood(_ClassLikelihood):
     """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Categorical(logits=output)."""
         require_output_dims("CategoricalLikelihood", output, 2, "(N, C)")
         if self.class_weights is not None and len(self.class_weights) != output.shape[-1]:
             raise ValueError(
@@ -121,7 +124,6 @@ class BernoulliLikelihood(_ClassLikelihood):
             raise ValueError(f"`class_weights` must be two numbers, for no and for yes, got {len(self.class_weights)}.")
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Bernoulli(logits=output)."""
         require_output_dims("BernoulliLikelihood", output, 1, "(N,) or (N, O)")
         return dist.Bernoulli(logits=output, validate_args=False)
 
@@ -149,3 +151,121 @@ def _checked_weights(weights: object) -> Tensor:
     if not bool((torch.isfinite(vector) & (vector > 0)).all()):
         raise ValueError(f"`class_weights` must be finite and above 0, got {vector.tolist()}.")
     return vector
+
+
+class Ordinal(NumbersLikelihood[ClassificationPrediction]):
+    r"""One of C ordered classes, such as grades: a cumulative logit model (proportional odds).
+
+    .. math:: P(y \le k \mid x) = \frac{1}{1 + e^{f(x) - c_k}}, \qquad c_0 < c_1 < \dots < c_{C-2}.
+
+    Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
+    classes more probable. Predictions are class probabilities. A shift of the network's last bias and of all
+    cutpoints by the same number does not change the probabilities, so only the priors determine it.
+
+    Args:
+        num_classes: Number of classes C, at least 2.
+        cutpoints: The cutpoints, C - 1 numbers. Increasing numbers fix them. None learns them; they start where all
+            classes are equally probable at an output of 0. A distribution of an ordered vector makes them the latent
+            variable ``likelihood.cutpoints`` with this prior; :meth:`prior` makes one.
+
+    Raises:
+        ValueError: If the cutpoints are not C - 1 increasing numbers, or their prior is not over ordered vectors.
+
+    References:
+        McCullagh (1980), Regression Models for Ordinal Data, https://doi.org/10.1111/j.2517-6161.1980.tb01109.x.
+
+    Example:
+        >>> Ordinal(3, cutpoints=[-1.0, 1.0])(torch.zeros(1, 1)).probs
+        tensor([[0.2689, 0.4621, 0.2689]])
+    """
+
+    def __init__(
+        self, num_classes: int, cutpoints: Sequence[float] | Tensor | TorchDistributionMixin | None = None
+    ) -> None:
+        super().__init__()
+        self.num_classes = _checks.at_least("num_classes", num_classes, 2)
+        if cutpoints is None:
+            even = torch.arange(1, self.num_classes, dtype=torch.float64) / self.num_classes
+            self.add_learned("cutpoints", _free(even.logit()), _ordered)
+        elif isinstance(cutpoints, Distribution):
+            self.add_latent("cutpoints", _checked_prior(cutpoints, self.num_classes))
+        else:
+            self.add_fixed("cutpoints", _checked_points(cutpoints, self.num_classes))
+
+    @staticmethod
+    def prior(num_classes: int, scale: float = 3.0) -> TorchDistributionMixin:
+        """A prior of latent cutpoints: the first one and the logarithms of the distances are N(0, scale^2).
+
+        Args:
+            num_classes: Number of classes C, at least 2.
+            scale: Standard deviation.
+        """
+        count = _checks.at_least("num_classes", num_classes, 2) - 1
+        normal = dist.Normal(0.0, _checks.positive("scale", scale)).expand([count]).to_event(1)
+        return dist.TransformedDistribution(normal, [dist.transforms.OrderedTransform()])
+
+    def forward(self, output: Tensor) -> TorchDistributionMixin:
+        require_one_output("Ordinal", output)
+        cuts = lifted(self.number("cutpoints"), 1, output).to(output) - output  # (*draws, N, C - 1)
+        low, high = cuts[..., :-1], cuts[..., 1:]
+        # log(s(b) - s(a)) = log s(b) + log s(-a) + log(1 - exp(a - b)) loses no digits in the tails
+        between = logsigmoid(high) + logsigmoid(-low) + (-(low - high).expm1()).log()
+        log_probs = torch.cat([logsigmoid(cuts[..., :1]), between, logsigmoid(-cuts[..., -1:])], -1)
+        return dist.Categorical(logits=log_probs, validate_args=False)
+
+    def num_outputs(self, num_targets: int) -> int:
+        return 1
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Raise unless targets are whole numbers from 0 to C - 1."""
+        if y.is_complex() or y.dtype == torch.bool or (y.is_floating_point() and not self.has_row_weights):
+            raise ValueError(f"targets of Ordinal must be integers, got {y.dtype}; convert with `y.long()`.")
+        low, high = map(float, y.aminmax())
+        if low < 0 or high >= self.num_classes or bool((y != y.long()).any()):
+            raise ValueError(
+                f"targets of Ordinal must be whole numbers from 0 to {self.num_classes - 1}, got values from {low:g} "
+                f"to {high:g}; count classes from 0, or raise `num_classes`."
+            )
+
+    def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        return super().as_targets(y, dtype).long()
+
+    def extra_repr(self) -> str:
+        return f"{self.num_classes} classes, {super().extra_repr()}"
+
+    def accumulator(self) -> Accumulator[ClassificationPrediction]:
+        return ClassAccumulator()
+
+
+def _free(cutpoints: Tensor) -> Tensor:
+    """The first cutpoint and the logarithms of the distances."""
+    return torch.cat([cutpoints[:1], cutpoints.diff().log()])
+
+
+def _ordered(free: Tensor) -> Tensor:
+    """The cutpoints of :func:`_free`."""
+    return torch.cat([free[:1], free[:1] + free[1:].exp().cumsum(0)])
+
+
+def _checked_points(cutpoints: Any, num_classes: int) -> Tensor:
+    try:
+        points = torch.as_tensor(cutpoints, dtype=torch.float64).detach().to("cpu", copy=True)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        points = torch.zeros(0)
+    if points.shape != (num_classes - 1,) or not bool(torch.isfinite(points).all() and (points.diff() > 0).all()):
+        raise ValueError(
+            f"`cutpoints` must be {num_classes - 1} increasing numbers for {num_classes} classes, got "
+            f"{_checks.got(cutpoints)}; None learns them."
+        )
+    return points
+
+
+def _checked_prior(prior: Any, num_classes: int) -> TorchDistributionMixin:
+    is_ordered = isinstance(prior, TorchDistributionMixin) and prior.support is constraints.ordered_vector
+    if not is_ordered or prior.batch_shape or prior.event_shape != (num_classes - 1,):
+        raise ValueError(
+            f"the prior of `cutpoints` must be a distribution of an ordered vector of {num_classes - 1} numbers, got "
+            f"{type(prior).__name__} with event shape {tuple(prior.event_shape)} on {prior.support}; use "
+            f"`Ordinal.prior({num_classes})`."
+        )
+    return prior

@@ -13,8 +13,8 @@ from torch.distributions import Bernoulli, Categorical, Distribution, constraint
 from ..._core import checks as _checks
 from ..._core.reflection import unvalidated, unwrap
 from ..._core.scope import EXCLUSIVE, seeded
-from ...scores.uncertainty import Accumulator, MomentAccumulator, RegressionPrediction
-from ._base import require_multiple, require_output_dims
+from ...scores.uncertainty import RegressionPrediction
+from ._base import NumberLikelihood, require_multiple, require_output_dims
 from ._made import MadeDistribution, Maker
 from ._numbers import NumbersLikelihood
 
@@ -27,7 +27,7 @@ WORDS: dict[Any, tuple[str, str]] = {
 """Supports in words, and what to do with targets outside."""
 
 
-class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
+class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     """A likelihood whose distribution is made from parts of the network's output and from numbers of its own.
 
     A subclass implements :meth:`distribution`, and adds its numbers in `__init__`.
@@ -38,18 +38,13 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
 
     @abstractmethod
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """The distribution of the targets.
+        """The distribution of the targets, batch shape ``(*draws, N, ...)``.
 
-        Args:
-            *parts: Parts of the output, each of shape ``(*draws, N, O)``; a single part is the whole output.
-            **numbers: The likelihood's own numbers, which broadcast with a part.
-
-        Returns:
-            A distribution with batch shape ``(*draws, N, ...)``.
+        Parts of the output have the shape ``(*draws, N, O)``; a single part is the whole output. The likelihood's own
+        numbers broadcast with a part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """The distribution that :meth:`distribution` returns."""
         name = type(self).__name__
         if self.num_parts > 1:
             require_multiple(name, output, self.num_parts)
@@ -110,9 +105,6 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction]):
             likelihood = self.drawn()
         assert isinstance(likelihood, MadeLikelihood)
         return likelihood
-
-    def accumulator(self) -> Accumulator[RegressionPrediction]:
-        return MomentAccumulator()
 
 
 class DistributionLikelihood(MadeLikelihood):
@@ -186,7 +178,6 @@ class DistributionLikelihood(MadeLikelihood):
             )
 
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """The distribution that `make` returns."""
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:

@@ -1,19 +1,21 @@
-"""Distributions that a function makes from the network's output, for predictions that keep their draws."""
+"""Distributions that a function makes from the network's output, and distribution functions from SciPy."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyro.distributions as dist
+import scipy.special
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Beta, Binomial, Distribution, NegativeBinomial, Poisson, StudentT, constraints
 
 from ..._core.devices import reads_wait
 from ..._core.scope import seeded
 from ...scores.uncertainty import RunningMoments, Sliced
-from ._cdfs import cdf
 from ._numbers import lifted
 
 MOMENT_DRAWS = 1000
@@ -36,15 +38,10 @@ class Maker:
 
 
 class MadeDistribution(TorchDistribution, Sliced):
-    """The distribution that a maker returns for an output.
+    """The distribution that a maker returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
     It keeps the output, so that draws and rows can be taken or joined whatever the distribution is. Mean and variance
     without closed form are computed from draws, always with the same seed.
-
-    Args:
-        maker: The maker.
-        output: Outputs, shape ``(*draws, N, *rest)``.
-        values: The likelihood's numbers, shape ``(*draws, *event)``.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -57,7 +54,6 @@ class MadeDistribution(TorchDistribution, Sliced):
 
     @property
     def numbers(self) -> dict[str, Tensor]:
-        """The likelihood's numbers."""
         return dict(zip(self._names, self._values, strict=True))
 
     @property
@@ -96,7 +92,6 @@ class MadeDistribution(TorchDistribution, Sliced):
         return self._moment(1)
 
     def _moment(self, index: int) -> Tensor:
-        """The mean or the variance."""
         if self._drawn:
             return self._drawn[index]
         try:
@@ -123,7 +118,6 @@ class MadeDistribution(TorchDistribution, Sliced):
         return MadeDistribution(maker, self.output, self.numbers)
 
     def taken(self, index: Tensor, dim: int) -> "MadeDistribution":
-        """The draws (`dim` 0) or rows (`dim` 1) with some indices."""
         values = self.numbers
         if dim == 0:
             values = {name: v.index_select(0, index) if self._is_drawn(name, v) else v for name, v in values.items()}
@@ -134,7 +128,6 @@ class MadeDistribution(TorchDistribution, Sliced):
         return value.dim() > self._maker.event_dims[name] and len(value) > 1
 
     def joined(self, others: Sequence["MadeDistribution"], dim: int) -> "MadeDistribution":
-        """Several of them, this one included, joined along the draws (`dim` 0) or rows (`dim` 1)."""
         output = torch.cat([other.output for other in others], dim)
         return MadeDistribution(self._maker, output, self._joined_numbers(others) if dim == 0 else self.numbers)
 
@@ -157,3 +150,65 @@ def _moments_of_draws(distribution: Distribution) -> tuple[Tensor, Tensor]:
             moments.add(distribution.sample(torch.Size([num_draws])).double())
     assert moments.variance is not None
     return moments.mean, moments.variance
+
+
+Arrays = Callable[..., np.ndarray]
+
+
+def _student_t(of: StudentT, value: Tensor) -> Tensor:
+    return _by(scipy.special.stdtr, of.df, (value - of.loc) / of.scale)
+
+
+def _beta(of: Beta, value: Tensor) -> Tensor:
+    return _by(scipy.special.betainc, of.concentration1, of.concentration0, value.clamp(0, 1))
+
+
+def _poisson(of: Poisson, value: Tensor) -> Tensor:
+    return _of_counts(scipy.special.pdtr, value, of.rate)
+
+
+def _binomial(of: Binomial, value: Tensor) -> Tensor:
+    below = torch.minimum(value.floor(), of.total_count)
+    return _by(scipy.special.bdtr, below.clamp_min(0), of.total_count, of.probs) * (value >= 0)
+
+
+def _negative_binomial(of: NegativeBinomial, value: Tensor) -> Tensor:
+    failure = torch.sigmoid(-of.logits)  # not 1 - probs, which loses digits
+    count = value.floor()
+    return _by(scipy.special.betainc, of.total_count, count.clamp_min(0) + 1, failure) * (count >= 0)
+
+
+def _zero_inflated(of: dist.ZeroInflatedDistribution, value: Tensor) -> Tensor:
+    return (of.gate + (1 - of.gate) * cdf(of.base_dist, value)) * (value >= 0)
+
+
+def _of_counts(function: Arrays, value: Tensor, *arguments: Tensor) -> Tensor:
+    count = value.floor()
+    return _by(function, count.clamp_min(0), *arguments) * (count >= 0)
+
+
+def _by(function: Arrays, *arguments: Tensor) -> Tensor:
+    """A function of arrays, computed in double precision."""
+    arrays = (argument.detach().double().cpu().numpy() for argument in arguments)
+    return torch.as_tensor(function(*arrays)).to(
+        arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32)
+    )
+
+
+KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
+    StudentT: _student_t,
+    Beta: _beta,
+    Poisson: _poisson,
+    Binomial: _binomial,
+    NegativeBinomial: _negative_binomial,
+    dist.ZeroInflatedDistribution: _zero_inflated,
+}
+"""Distribution functions by class; they also hold for subclasses."""
+
+
+def cdf(distribution: Distribution, value: Tensor) -> Tensor:
+    """Probability that a draw is no larger than a value; distributions in :data:`KNOWN` have no gradient."""
+    for kind, function in KNOWN.items():
+        if isinstance(distribution, kind):
+            return function(distribution, value)
+    return distribution.cdf(value)

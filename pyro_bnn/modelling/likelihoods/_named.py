@@ -7,8 +7,12 @@ import pyro.distributions as dist
 
 from ._base import Likelihood
 from ._classification import BernoulliLikelihood, CategoricalLikelihood
-from ._mixture import MixtureDensityLikelihood
-from ._regression import GaussianLikelihood, HeteroscedasticGaussianLikelihood, PoissonLikelihood
+from ._regression import (
+    GaussianLikelihood,
+    HeteroscedasticGaussianLikelihood,
+    MixtureDensityLikelihood,
+    PoissonLikelihood,
+)
 
 NOISE_PRIOR = (-1.5, 1.5)
 """Heuristic: parameters of the log-normal prior of a Gaussian's noise scale, for targets of standard deviation 1. The
@@ -40,12 +44,7 @@ LIKELIHOODS: dict[str, _Choice] = {
 
 
 def likelihoods_in_words(names: Iterable[str]) -> str:
-    """Names of likelihoods for a sentence, with the numbers that they take.
-
-    Example:
-        >>> likelihoods_in_words(["categorical", "gaussian"])
-        'categorical or gaussian[:SCALE]'
-    """
+    """Names of likelihoods for a sentence, such as "categorical or gaussian[:SCALE]"."""
     numbers = {name: LIKELIHOODS[name].number for name in names}
     written = [name + (f"[:{number}]" if number else "") for name, number in numbers.items()]
     return " or ".join(", ".join(written).rsplit(", ", 1))
@@ -56,20 +55,10 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 
 
 def make_likelihood(spec: str) -> Likelihood:
-    """The likelihood that a text names; :meth:`Likelihood.num_outputs` says how many outputs the network needs.
+    """The likelihood that a text names: one of :data:`LIKELIHOODS`, or a name and a number.
 
-    Args:
-        spec: A name in :data:`LIKELIHOODS`, or a name and a number: the noise scale in ``gaussian:0.5``, the number of
-            components in ``mixture:5``. ``gaussian`` alone infers the noise scale, for targets of standard deviation 1.
-
-    Raises:
-        ValueError: If the name is unknown, the likelihood takes no number but has one, or its number is wrong.
-
-    Example:
-        >>> make_likelihood("gaussian:0.5").noise_scale()
-        tensor(0.5000, dtype=torch.float64)
-        >>> make_likelihood("mixture:5").num_outputs(2)
-        30
+    The number is the noise scale in ``gaussian:0.5``, and the number of components in ``mixture:5``. ``gaussian`` alone
+    infers the noise scale, for targets of standard deviation 1.
     """
     name, colon, number = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if name not in LIKELIHOODS:

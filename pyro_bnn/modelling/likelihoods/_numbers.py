@@ -1,6 +1,7 @@
 """Likelihoods with numbers of their own, such as a noise scale: fixed, learned, or latent variables with a prior."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -22,20 +23,16 @@ class NumbersLikelihood(Likelihood[P_co]):
     A subclass adds them in `__init__`, and reads them by :meth:`number`.
     """
 
+    free_names: ClassVar[Mapping[str, str]] = {}
+    """Names of the parameters of learned numbers, by the names of the numbers; by default ``free_NAME``."""
+
     def __init__(self) -> None:
         super().__init__()
         self._event_dims: dict[str, int] = {}
         self._maps: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
-        """Add a number above 0.
-
-        Args:
-            name: Its name.
-            value: A number fixes it. None makes it a learnable parameter that starts at `start`. A distribution over
-                positive numbers makes it a latent variable with this prior.
-            start: First value of a learned number.
-        """
+        """Add a number above 0: a fixed `value`, one that is learned from `start` (None), or a latent variable."""
         if value is None:
             free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
             self.add_learned(name, free, softplus)
@@ -45,14 +42,13 @@ class NumbersLikelihood(Likelihood[P_co]):
             self.add_fixed(name, torch.tensor(_checks.positive(name, value), dtype=torch.float64))
 
     def add_fixed(self, name: str, value: Tensor) -> None:
-        """Add a fixed number."""
         self._event_dims[name] = value.dim()
         self.keep_exact(f"fixed_{name}", value)
 
     def add_learned(self, name: str, free: Tensor, transform: Callable[[Tensor], Tensor]) -> None:
         """Add a learned number: the transform of a free parameter."""
         self._event_dims[name], self._maps[name] = free.dim(), transform
-        self.register_parameter(f"free_{name}", nn.Parameter(free))
+        self.register_parameter(self._free_name(name), nn.Parameter(free))
 
     def add_latent(self, name: str, prior: TorchDistributionMixin) -> None:
         """Add a latent variable with a prior that has no batch shape."""
@@ -64,16 +60,18 @@ class NumbersLikelihood(Likelihood[P_co]):
     def number(self, name: str) -> Tensor:
         """The present value of a number, shape ``(*draws, *event)``."""
         if name in self._pyro_samples:
-            value: Tensor = getattr(self, name)
-            return value
+            return getattr(self, name)
         if f"fixed_{name}" in self._buffers:
             return self.get_buffer(f"fixed_{name}")
-        free = self._parameters[f"free_{name}"]  # `getattr` would put it into Pyro's global store
+        free = self._parameters[self._free_name(name)]  # `getattr` would put it into Pyro's global store
         assert free is not None
         if self._pyro_context.active:
             path = f"{self._pyro_name}." if self._pyro_name else ""
-            return self._maps[name](local_param(f"{path}free_{name}", free))
+            return self._maps[name](local_param(f"{path}{self._free_name(name)}", free))
         return self._maps[name](free)
+
+    def _free_name(self, name: str) -> str:
+        return self.free_names.get(name, f"free_{name}")
 
     def present_numbers(self) -> dict[str, Tensor]:
         """The present values of all numbers, by name; see :meth:`number`."""
@@ -81,10 +79,11 @@ class NumbersLikelihood(Likelihood[P_co]):
 
     def draw_shape(self) -> torch.Size:
         """Draw axes of the latent variables, without the data axis of size 1 of vectorised particles."""
-        for name in self._pyro_samples:
-            value = self.number(name)
-            lead = value.shape[: value.dim() - self._event_dims[name]]
-            return lead[:-1] if len(lead) > 1 else lead
+        for name, event_dim in self._event_dims.items():
+            if name in self._pyro_samples:
+                value = self.number(name)
+                lead = value.shape[: value.dim() - event_dim]
+                return lead[:-1] if len(lead) > 1 else lead
         return torch.Size()
 
     def extra_repr(self) -> str:

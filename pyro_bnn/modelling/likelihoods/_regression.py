@@ -1,25 +1,25 @@
-"""Likelihoods of numbers and counts."""
+"""Likelihoods of numbers and counts, also with several plausible values at one input."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.nn import PyroSample
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
-from ..._core.reflection import require_positive
-from ..._core.scope import local_param
-from ._base import MovedPrior, NumberLikelihood, require_multiple, require_output_dims
+from ...scores.uncertainty import Accumulator, MixtureAccumulator, MixtureDensityPrediction, RegressionPrediction
+from ..distributions import NormalMixture
+from ._base import Likelihood, NumberLikelihood, require_multiple, require_output_dims, require_real
+from ._numbers import NumbersLikelihood, lifted
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
-class GaussianLikelihood(NumberLikelihood):
+class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     """N(output, scale^2), with one noise scale for all data.
 
     Output and targets have the same shape, (N, O) or (N,).
@@ -33,24 +33,11 @@ class GaussianLikelihood(NumberLikelihood):
         ValueError: If a number is not above 0, or if the support of a distribution is not the positive numbers.
     """
 
+    free_names: ClassVar[Mapping[str, str]] = {"scale": "rho"}
+
     def __init__(self, scale: float | TorchDistributionMixin | None = None) -> None:
         super().__init__()
-        self.scale: Any
-        self._scale_event_dim = 0
-        if scale is None:
-            self.rho = nn.Parameter(torch.tensor(0.5413248546129181, dtype=torch.float64))  # softplus(rho) = 1
-        elif isinstance(scale, Distribution):
-            prior = require_positive("scale", scale)
-            self._scale_event_dim = prior.event_dim
-            self.register_buffer("like", torch.zeros(()))  # holds the device and dtype
-            self.scale = PyroSample(MovedPrior(prior))
-        else:
-            self.keep_exact("fixed_scale", torch.tensor(_checks.positive("scale", scale), dtype=torch.float64))
-
-    def extra_repr(self) -> str:
-        if "fixed_scale" in self._buffers:
-            return f"scale={float(self.get_buffer('fixed_scale')):.4g}"
-        return "latent scale" if "scale" in self._pyro_samples else "learned scale"
+        self.add_positive("scale", scale)
 
     def noise_scale(self) -> Tensor:
         """The fixed or learned standard deviation of the noise, a tensor of shape ().
@@ -60,36 +47,11 @@ class GaussianLikelihood(NumberLikelihood):
         """
         if "scale" in self._pyro_samples:
             raise ValueError("the noise scale is a latent variable; draw it with `posterior.sample(...)`.")
-        return self._scale()
-
-    def _scale(self) -> Tensor:
-        if "rho" in self._parameters:
-            parameter = self._parameters["rho"]
-            assert parameter is not None
-            if not self._pyro_context.active:
-                return softplus(parameter)
-            name = f"{self._pyro_name}.rho" if self._pyro_name else "rho"
-            return softplus(local_param(name, parameter))
-        return self.get_buffer("fixed_scale") if "fixed_scale" in self._buffers else self.scale
-
-    def draw_shape(self) -> torch.Size:
-        """Draw axes of a latent scale, without the data axis of size 1 of vectorised particles."""
-        if "scale" not in self._pyro_samples:
-            return torch.Size()
-        lead = self.scale.shape[: self.scale.dim() - self._scale_event_dim]
-        return lead[:-1] if len(lead) > 1 else lead
+        return self.number("scale")
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Normal(output, scale)."""
         require_output_dims("GaussianLikelihood", output, 1, "(N,) or (N, O)")
-        return dist.Normal(output, self._lifted(self._scale(), output), validate_args=False)
-
-    def _lifted(self, scale: Tensor, output: Tensor) -> Tensor:
-        """A latent scale of shape (*draws, *event), with new axes so that it broadcasts with (*draws, N, *event)."""
-        num_lead, missing = scale.dim() - self._scale_event_dim, output.dim() - scale.dim()
-        if num_lead == 0 or missing <= 0:
-            return scale
-        return scale.reshape(scale.shape[:num_lead] + (1,) * missing + scale.shape[num_lead:])
+        return dist.Normal(output, lifted(self.number("scale"), self._event_dims["scale"], output), validate_args=False)
 
 
 class _Standardising(dist.Normal):
@@ -101,8 +63,7 @@ class _Standardising(dist.Normal):
 
     def log_prob(self, value: Tensor) -> Tensor:
         standardised = (value - self.loc) / self.scale
-        log_prob: Tensor = -0.5 * standardised.square() - self.scale.log() - HALF_LOG_TAU
-        return log_prob
+        return -0.5 * standardised.square() - self.scale.log() - HALF_LOG_TAU
 
 
 class HeteroscedasticGaussianLikelihood(NumberLikelihood):
@@ -112,13 +73,11 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Normal(mean, exp(log_variance / 2))."""
         require_multiple("HeteroscedasticGaussianLikelihood", output, 2)
         mean, log_variance = output.chunk(2, -1)
         return _Standardising(mean, (0.5 * log_variance).exp(), validate_args=False)
 
     def num_outputs(self, num_targets: int) -> int:
-        """Two for each target."""
         return 2 * num_targets
 
 
@@ -126,7 +85,6 @@ class PoissonLikelihood(NumberLikelihood):
     """Counts with rate exp(output); output and targets have the same shape, (N, O) or (N,)."""
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """Poisson(exp(output))."""
         require_output_dims("PoissonLikelihood", output, 1, "(N,) or (N, O)")
         return dist.Poisson(output.exp(), validate_args=False)
 
@@ -141,3 +99,90 @@ class PoissonLikelihood(NumberLikelihood):
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return super().as_targets(y, dtype).to(dtype)
+
+
+class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
+    r"""A mixture of M Gaussians for each target; all its parameters are network outputs (mixture density network).
+
+    .. math:: p(y \mid x) = \sum_{m=1}^M \pi_m(x)\, N(y; \mu_m(x), \sigma_m(x)^2), \qquad
+              \pi = \mathrm{softmax}(a), \quad \sigma_m = \epsilon + \log(1 + e^{\rho_m}).
+
+    Output of shape (N, 3 * O * M) goes with targets of shape (N, O). The last axis has three equal parts, in this
+    order: logits a, means :math:`\mu`, and :math:`\rho`. Each part holds the M components of the first target, then
+    those of the second, and so on. Given x, targets are independent of each other.
+
+    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones. A
+    large :math:`\rho` therefore does not overflow, and the mean of the variances stays moderate if :math:`\rho` is
+    uncertain. The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one point. In single
+    precision and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and
+    :math:`\rho` if targets lie within :math:`10^{10}` of the means.
+
+    Equal components would get equal gradients; :meth:`initial_bias` gives them different means.
+
+    Args:
+        num_components: Number of Gaussians M; 1 is a :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` with another
+            map from outputs to scales.
+        min_scale: Lower bound :math:`\epsilon` of the standard deviations, in units of the targets, above 0. The
+            default suits targets of size 1: it is far below their usual noise, and above the rounding error of single
+            precision.
+
+    Raises:
+        ValueError: If `num_components` is below 1 or `min_scale` not above 0.
+
+    References:
+        Bishop (1994), Mixture Density Networks,
+        https://publications.aston.ac.uk/id/eprint/373/1/NCRG_94_004.pdf.
+
+    Example:
+        >>> likelihood = MixtureDensityLikelihood(4)
+        >>> likelihood(torch.zeros(5, 24)).batch_shape  # two targets, of 12 outputs each
+        torch.Size([5, 2])
+    """
+
+    def __init__(self, num_components: int, *, min_scale: float = 1e-6) -> None:
+        super().__init__()
+        self.num_components = _checks.at_least("num_components", num_components, 1)
+        self.min_scale = _checks.positive("min_scale", min_scale)
+
+    def forward(self, output: Tensor) -> TorchDistributionMixin:
+        name = f"MixtureDensityLikelihood with {self.num_components} components"
+        require_multiple(name, output, 3 * self.num_components)
+        logits, loc, rho = output.unflatten(-1, (3, -1, self.num_components)).unbind(-3)  # each (..., N, O, M)
+        return NormalMixture(logits, loc, self.min_scale + softplus(rho), validate_args=False)
+
+    def num_outputs(self, num_targets: int) -> int:
+        return 3 * self.num_components * num_targets
+
+    def extra_repr(self) -> str:
+        return f"{self.num_components}"
+
+    def initial_bias(self, y: Tensor) -> Tensor:
+        r"""Bias of the last layer that gives the components different means; set ``net[-1].bias.data`` to it.
+
+        The weights of the components start equal, their means at the targets' quantiles :math:`(m - \tfrac12) / M`, and
+        their scales at the targets' standard deviation divided by M.
+
+        Args:
+            y: Training targets, shape (N, O).
+
+        Returns:
+            The bias, shape (3 * O * M,).
+
+        Raises:
+            ValueError: If y does not have shape (N, O), or one of its columns is constant.
+        """
+        _checks.finite("y", _checks.real_tensor("y", y))
+        if y.dim() != 2 or len(y) < 2 or not bool((y.std(0) > 0).all()):
+            raise ValueError(
+                f"`y` must have shape (N, O) and two different values in every column, got {_checks.shape(y)}."
+            )
+        levels = (torch.arange(self.num_components).to(y) + 0.5) / self.num_components
+        loc = y.quantile(levels, dim=0).mT  # (O, M)
+        scale = (y.std(0) / self.num_components).unsqueeze(-1).expand_as(loc)
+        return torch.stack([torch.zeros_like(loc), loc, scale + (-(-scale).expm1()).log()]).flatten()
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        require_real("MixtureDensityLikelihood", y)
+
+    def accumulator(self) -> Accumulator[MixtureDensityPrediction]:
+        return MixtureAccumulator()

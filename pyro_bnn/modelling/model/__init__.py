@@ -1,8 +1,5 @@
 """A network, a prior and a likelihood as one Pyro model."""
 
-from ._choice import SelectionWarning as SelectionWarning
-from ._choice import sites_among as sites_among
-from ._inputs import check_input as check_input
 from ._latents import LatentVariables as LatentVariables
 from ._model import BayesianModel as BayesianModel
 from ._model import carried_paths as carried_paths
@@ -11,10 +8,13 @@ from ._model import own_paths as own_paths
 from ._model import random_paths as random_paths
 from ._network import rest_frozen as rest_frozen
 from ._response import Interceptor as Interceptor
+from ._response import check_input as check_input
 from ._selection import SITE_PREFIX as SITE_PREFIX
 from ._selection import Owned as Owned
 from ._selection import Rules as Rules
 from ._selection import Selection as Selection
+from ._selection import SelectionWarning as SelectionWarning
 from ._selection import layers as layers
 from ._selection import owned as owned
 from ._selection import rules_of as rules_of
+from ._selection import sites_among as sites_among

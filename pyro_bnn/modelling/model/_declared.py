@@ -10,9 +10,8 @@ import torch
 from pyro import poutine
 from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.infer.autoguide.initialization import init_to_median
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_median
 from pyro.nn import PyroModule, PyroParam, PyroSample
-from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -44,10 +43,8 @@ class DeclaredPrior(WeightPrior):
         lead = torch.broadcast_shapes(*leads.values())
         if not lead:
             return self._evaluated(given, parameter, module)
-        flat = {}
-        for path, value in given.items():
-            lined_up = value.reshape(*[1] * (len(lead) - len(leads[path])), *value.shape)
-            flat[path] = lined_up.expand(*lead, *value.shape[len(leads[path]) :]).flatten(0, len(lead) - 1)
+        shapes = {path: (*lead, *value.shape[len(leads[path]) :]) for path, value in given.items()}
+        flat = {path: value.expand(shapes[path]).flatten(0, len(lead) - 1) for path, value in given.items()}
         rows = ({path: value[row] for path, value in flat.items()} for row in range(lead.numel()))
         return _Stacked([self._evaluated(row, parameter, module) for row in rows], lead)
 
@@ -154,7 +151,7 @@ def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[s
                     ) from error
 
     with own_parameters(net), restored(None), torch.no_grad(), poutine.block(), context, short_errors():
-        trace: Any = poutine.trace(_AtMedians()(run)).get_trace()
+        trace: Any = poutine.trace(InitMessenger(init_to_median)(run)).get_trace()
     values = {}
     for name, node in trace.nodes.items():
         if node["type"] != "sample" or (node["infer"] or {}).get("_deterministic"):
@@ -166,14 +163,6 @@ def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[s
             )
         values[name] = node["value"]
     return values
-
-
-class _AtMedians(Messenger):
-    """Replaces the draw of each continuous variable by a median of its prior."""
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if msg["value"] is None and not msg["fn"].support.is_discrete:
-            msg["value"] = init_to_median(msg)
 
 
 def declared_priors(

@@ -12,16 +12,16 @@ from torch.distributions import Distribution
 
 from ..._core import checks as _checks
 from ..._core import functional as _functional
+from ..._core.copies import tree
 from ..._core.scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, local_param
 from ...scores.uncertainty import P_co
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
-from ._choice import make_random, parameter_tree
 from ._declared import declared_priors, take_declared
-from ._inputs import require_values
 from ._network import private_copy
 from ._priors import NetworkPriors, SiteStatement, first_value
-from ._selection import Rules
+from ._response import require_values
+from ._selection import Rules, make_random
 
 
 class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
@@ -47,7 +47,8 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             is_fixed = self._priors.is_fixed(name)
             setattr(self, name, PyroSample(SiteStatement(name, parents, is_fixed=is_fixed)))
         if self._priors.first_values:
-            self.add_module("prior_parameters", parameter_tree(self._priors.first_values))
+            own_names = {name.removeprefix(f"{PRIOR_PREFIX}."): v for name, v in self._priors.first_values.items()}
+            self.add_module("prior_parameters", tree(own_names))
 
     @property
     def like(self) -> Tensor:

@@ -17,9 +17,8 @@ from ..._core.summary import Shown, Summary
 from ...scores.uncertainty import P_co
 from ..likelihoods import Likelihood
 from ..priors import PriorLike, as_prior
-from ._inputs import check_input, check_shapes, require_values
 from ._latents import LatentVariables
-from ._response import Interception, Response, respond
+from ._response import Interception, Response, check_input, check_shapes, require_values, respond
 from ._selection import SITE_PREFIX, Rules
 from ._summary import summary_of
 
@@ -88,7 +87,8 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         num_data = _checks.at_least("num_data", num_data, 1)
         super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
         self.num_data, self.prior = num_data, prior
-        self._interception = Interception()
+        self.interception = Interception()
+        """Contexts in which estimators and memories act on the calls of the network."""
         self.likelihood.to(self.like)
 
     def _summary(self) -> Summary:
@@ -167,11 +167,6 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         """
         return self._likelihood_given(values)(output)
 
-    @property
-    def interception(self) -> Interception:
-        """Contexts in which estimators and memories act on the calls of the network."""
-        return self._interception
-
     def check_targets(self, x: Inputs, y: Tensor) -> None:
         """Raise a `ValueError` unless y can be the targets of x. The network runs on the first row only."""
         check_input(x, self.like)
@@ -191,14 +186,14 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
-        response = respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
+        response = respond(self.network, self._likelihood, self._paths, weights, x, self.interception)
         _ = response.distribution  # made here, since it may have Pyro statements, which belong to this call
         return response
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
         """The response to x under given weights, without Pyro statements; `likelihood` is a twin of the model's."""
         check_input(x, self.like)
-        return respond(self.network, likelihood, self._paths, values, x, self._interception)
+        return respond(self.network, likelihood, self._paths, values, x, self.interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without the data axis of vectorised particles: the 1 in the shape (S, 1, *parameter)."""

@@ -10,7 +10,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-from ..._core.reflection import tensors_of
+from ..._core.reflection import require_unbatched, tensors_of
 from ..._core.scope import EXCLUSIVE, seeded
 from ..priors import PRIOR_PREFIX, WeightPrior
 from ._declared import DeclaredPrior
@@ -88,7 +88,7 @@ class NetworkPriors:
                     f"`{PRIOR_PREFIX}.`, got `{key}`; make one with `pyro_bnn.priors.prior_name`."
                 )
         for key, distribution in parents.items():
-            _check_parent(key, distribution)
+            require_unbatched(key, distribution)
             if key not in self.children:
                 self.children[key] = name
             elif not _are_equal(distribution, self.of_parent(key)):
@@ -137,16 +137,6 @@ class NetworkPriors:
         return found[1]
 
 
-def _check_parent(name: str, distribution: object) -> None:
-    if not isinstance(distribution, TorchDistributionMixin):
-        raise ValueError(f"`{name}` must be drawn from one of `pyro.distributions`, got {type(distribution)}.")
-    if distribution.batch_shape:
-        raise ValueError(
-            f"the distribution of `{name}` must have no batch shape, got {tuple(distribution.batch_shape)}; use "
-            "`.to_event()`."
-        )
-
-
 def _are_equal(a: TorchDistributionMixin, b: TorchDistributionMixin) -> bool:
     """Whether two distributions are of one type, with the same numbers."""
     first, second = list(tensors_of(a)), list(tensors_of(b))
@@ -163,5 +153,4 @@ class SiteStatement:
 
     def __call__(self, model: Any) -> TorchDistributionMixin:
         values = {key: getattr(model, key) for key in self.parents}
-        prior: TorchDistributionMixin = model.prior_given(self.name, values) if values else model.prior_of(self.name)
-        return prior
+        return model.prior_given(self.name, values) if values else model.prior_of(self.name)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from ..._core.summary import MOST_LINES, Cell, Summary, counted, kind_of, shape_row
 from ..likelihoods import Likelihood
 from ..priors import WeightPrior
-from ._choice import few
-from ._selection import SITE_PREFIX, owned
+from ._selection import SITE_PREFIX, few, owned
 
 MOST_ROWS = MOST_LINES - 3
 """Largest number of parameters with a row each; if there are more, the rows count them by kind of layer."""

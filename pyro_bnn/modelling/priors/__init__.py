@@ -5,7 +5,11 @@ from ._base import HierarchicalPrior as HierarchicalPrior
 from ._base import Prior as Prior
 from ._base import WeightPrior as WeightPrior
 from ._base import prior_name as prior_name
-from ._by_name import PriorByName as PriorByName
+from ._derived import DistributionPrior as DistributionPrior
+from ._derived import PosteriorPrior as PosteriorPrior
+from ._derived import PriorByName as PriorByName
+from ._derived import PriorLike as PriorLike
+from ._derived import as_prior as as_prior
 from ._elementary import FanInNormalPrior as FanInNormalPrior
 from ._elementary import LaplacePrior as LaplacePrior
 from ._elementary import NetworkNormalPrior as NetworkNormalPrior
@@ -14,7 +18,3 @@ from ._elementary import ScaleMixturePrior as ScaleMixturePrior
 from ._hierarchical import HierarchicalNormalPrior as HierarchicalNormalPrior
 from ._hierarchical import HorseshoePrior as HorseshoePrior
 from ._hierarchical import LearnedNormalPrior as LearnedNormalPrior
-from ._of_distribution import DistributionPrior as DistributionPrior
-from ._of_distribution import PriorLike as PriorLike
-from ._of_distribution import as_prior as as_prior
-from ._posterior import PosteriorPrior as PosteriorPrior

@@ -128,12 +128,9 @@ class HierarchicalPrior(WeightPrior):
 
 
 def prior_name(name: str, per: str, quantity: str) -> str:
-    """The name of a latent variable or learnable number on which the prior of a parameter depends.
+    """The name of a latent variable or learnable number on which the prior of the parameter `name` depends.
 
-    Args:
-        name: Site name of the parameter, such as ``net.0.weight``.
-        per: "layer" if all parameters of a layer share the variable, "parameter" if each parameter has its own.
-        quantity: Last component of the name, such as ``scale``.
+    With `per` "layer" all parameters of a layer share the variable, with "parameter" each parameter has its own.
 
     Example:
         >>> prior_name("net.0.weight", "layer", "scale"), prior_name("net.0.weight", "parameter", "scale")

@@ -14,11 +14,7 @@ from ..._core.reflection import move_distribution, require_positive
 from ._base import HierarchicalPrior, prior_name, scale_like
 
 Per = Literal["layer", "parameter"]
-
-
-def _check_per(per: str) -> None:
-    if per not in ("layer", "parameter"):
-        raise ValueError(f'`per` must be "layer" or "parameter", got {per!r}.')
+PER = ("layer", "parameter")
 
 
 def _centred_normal(scale: Tensor) -> TorchDistributionMixin:
@@ -50,7 +46,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
     per: Per = "layer"
 
     def __post_init__(self) -> None:
-        _check_per(self.per)
+        _checks.one_of("per", self.per, PER)
         event_shape = require_positive("scale", self.scale_prior).event_shape
         if event_shape:
             raise ValueError(f"`scale_prior` must be of one number, got event shape {tuple(event_shape)}.")
@@ -104,9 +100,8 @@ class HorseshoePrior(HierarchicalPrior):
         _checks.positive("global_scale", self.global_scale)
         if self.slab_scale is not None:
             _checks.positive("slab_scale", self.slab_scale)
-        if self.local not in ("unit", "weight"):
-            raise ValueError(f'`local` must be "unit" or "weight", got {self.local!r}.')
-        _check_per(self.per)
+        _checks.one_of("local", self.local, ("unit", "weight"))
+        _checks.one_of("per", self.per, PER)
 
     def _names(self, name: str) -> tuple[str, str]:
         return prior_name(name, self.per, "global_scale"), prior_name(name, "parameter", "local_scales")
@@ -162,7 +157,7 @@ class LearnedNormalPrior(HierarchicalPrior):
 
     def __post_init__(self) -> None:
         _checks.positive("scale", self.scale)
-        _check_per(self.per)
+        _checks.one_of("per", self.per, PER)
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
         return {prior_name(name, self.per, "log_scale"): scale_like("scale", self.scale, parameter).log()}

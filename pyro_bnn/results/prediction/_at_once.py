@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.functional import BatchedNetwork, as_chain, call, ordinary_attention
 from ..._core.inputs import Inputs, num_rows
+from ..._core.reflection import tensors_within
 from ..._core.reuse import Diverged, Memory, State, generators_of_others
 from ..._core.scope import filtered_warnings, undone
-from ..._core.tensors import tensors_within
 from ...inference.posterior import Draw
 from ...modelling.model import BayesianModel
 

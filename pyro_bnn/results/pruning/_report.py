@@ -15,7 +15,7 @@ from ...scores.uncertainty import Prediction
 from ..prediction import predict, predict_point
 from ._prune import Gaussians, Per, count, decibel, mean_field, prune, signal_to_noise
 
-FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95, 0.98, 0.99, 1.0)
+FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0)
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,16 @@ A pool has rows without labels. Each function takes the prediction of the pool, 
 the largest. :func:`batch_bald` chooses several rows at once instead.
 
 For classes, a pool may also be a tensor of logits (unnormalised log-probabilities) of shape (S, N, C): S draws, N rows,
-C classes. :func:`from_baal` makes it from an array of shape (N, C, S). All work is done for a part of the rows at a
-time, so the functions need little memory beside the draws.
+C classes. :func:`from_baal` makes it from an array of shape (N, C, S). The functions work on a part of the rows at a
+time, so they need little memory besides the draws.
 
-:func:`epig` and :func:`batch_bald` compare the predictions of different rows by the same draw. So a draw must be one
-draw of the weights for all rows. This does not hold for :class:`~pyro_bnn.nets.MCDropout`, which has another mask for
-each row.
+:func:`epig` and :func:`batch_bald` compare the predictions of different rows by the same draw. So each draw must use
+the same weights for all rows. This does not hold for :class:`~pyro_bnn.nets.MCDropout`, which draws a mask for each
+row.
 """
 
 from ._batch import batch_bald
 from ._draws import from_baal
-from ._epig import epig
-from ._scores import bald, entropy, variation_ratios
+from ._scores import bald, entropy, epig, variation_ratios
 
 __all__ = ["bald", "batch_bald", "entropy", "epig", "from_baal", "variation_ratios"]

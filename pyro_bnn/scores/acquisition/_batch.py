@@ -16,15 +16,15 @@ def batch_bald(
 ) -> tuple[Tensor, Tensor]:
     r"""Rows whose labels together tell most about the weights, chosen one after the other.
 
-    The rows with the largest values of :func:`bald` are often alike, and their labels tell the same. BatchBALD adds the
-    row whose label tells most if the labels of the rows chosen so far are known, too:
+    The rows with the largest values of :func:`bald` are often alike, so a second label adds little to the first.
+    BatchBALD adds the row whose label tells most once the labels of all rows chosen so far are known:
 
     .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
 
     The expectation is over the combinations of labels :math:`\mathbf y` of the chosen rows. It is exact while there are
-    at most `num_combinations` of them. After that, this number is drawn in each step, by systematic sampling. The
-    information is then approximate; if it is exact, it is at least 1 - 1/e times that of the best choice.
+    at most `num_combinations` of them. Later steps draw this number of combinations by systematic sampling, so their
+    information is approximate. The exact information is at least 1 - 1/e times that of the best choice.
 
     S draws contain at most log S nats. When the information comes close to this, further rows are arbitrary, so take
     many draws for large batches. The gain of a row cannot rise from step to step. So rows whose earlier gain is below
@@ -77,17 +77,11 @@ def batch_bald(
 
 @dataclass(frozen=True)
 class _Labels:
-    """Combinations of labels of the chosen rows.
+    """Combinations of labels of the chosen rows."""
 
-    Args:
-        probs: Probability of each combination, shape (K,).
-        draws: Probability of each draw given the combination, shape (K, S).
-        num_classes: Number of labels of a row, C.
-    """
-
-    probs: Tensor
-    draws: Tensor
-    num_classes: int
+    probs: Tensor  # probability of each combination, shape (K,)
+    draws: Tensor  # probability of each draw given the combination, shape (K, S)
+    num_classes: int  # number of labels of a row, C
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
@@ -112,10 +106,7 @@ class _Labels:
         return best
 
     def gain(self, probs: Tensor) -> Tensor:
-        """Expected information of the labels of rows about the draw; probabilities (S, N, C) to (N,).
-
-        Both entropies are means over the same combinations, so the gain is at least 0 even for sampled combinations.
-        """
+        """Expected information, at least 0, of the labels of rows about the draw; probabilities (S, N, C) to (N,)."""
         probs = probs.flatten(1)  # (S, N C)
         uncertain = self.probs @ torch.special.entr(self.draws @ probs)
         by_draw = self.probs @ self.draws @ torch.special.entr(probs)

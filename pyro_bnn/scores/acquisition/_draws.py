@@ -79,7 +79,7 @@ def require_same_draws(pool: Tensor, targets: Tensor) -> None:
 
 
 def require_same_seed(pool: object, targets: object) -> None:
-    """Raise if two predictions come from different seeds; of tensors and predictions made by hand, none is known."""
+    """Raise if two predictions come from different seeds; tensors have none, and are not checked."""
     if not (isinstance(pool, Prediction) and isinstance(targets, Prediction)) or pool.seed == targets.seed:
         return
     raise ValueError(
@@ -102,7 +102,7 @@ def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
 
 
 def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
-    """Values of shape (S, N, ...) in parts of so many rows that at most `NUMBERS` numbers are needed."""
+    """Values of shape (S, N, ...) in parts of rows; a part needs at most `NUMBERS` numbers, or is one row."""
     yield from values.split(max(NUMBERS // numbers_per_row, 1), dim=1)
 
 
@@ -114,5 +114,5 @@ def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
     if prediction.variance_of_means is None:
         raise ValueError(f"`{name}` must have at least 2 draws, got 1; {MORE}.")
     if bool((prediction.aleatoric <= 0).any()):
-        raise ValueError(f"`{name}` must have noise, got a variance of 0: a label would tell infinitely much.")
+        raise ValueError(f"`{name}` must have noise, got a variance of 0: a label would carry infinite information.")
     return prediction

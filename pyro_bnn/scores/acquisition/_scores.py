@@ -1,4 +1,4 @@
-"""Scores of single rows, without regard to other rows."""
+"""Scores of single rows."""
 
 import math
 
@@ -6,14 +6,30 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..uncertainty import ClassificationPrediction, RegressionPrediction, mutual_information, predictive_entropy
-from ._draws import Pool, by_rows, class_draws, noisy, probs_of
+from ..uncertainty import (
+    ClassificationPrediction,
+    RegressionPrediction,
+    mutual_information,
+    predictive_entropy,
+)
+from ._draws import (
+    KEEP,
+    NUMBERS,
+    Pool,
+    by_rows,
+    class_draws,
+    noisy,
+    parts,
+    probs_of,
+    require_same_draws,
+    require_same_seed,
+)
 
 
 def entropy(pool: Pool) -> Tensor:
     r"""Entropy of the label of each row, in nats: uncertainty sampling.
 
-    For numbers it is that of a Gaussian with the predictive variance, :math:`\tfrac12 \log(2 \pi e\, v)`, which may be
+    A number counts as Gaussian with the predictive variance v; its entropy :math:`\tfrac12 \log(2 \pi e\, v)` may be
     negative.
 
     Args:
@@ -108,3 +124,80 @@ def _one_label(pool: ClassificationPrediction) -> ClassificationPrediction:
 def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
     """Half the logarithm of a variance or of a ratio of variances, shape (N,)."""
     return (variance.log() / 2).view(len(pool)).to(pool.mean.dtype)
+
+
+def epig(pool: Pool, targets: Pool) -> Tensor:
+    r"""Expected predictive information gain: what a label tells about the labels of target rows, in nats.
+
+    .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
+
+    Unlike :func:`bald`, it ignores what a label tells about weights that matter only for other inputs. Choose targets
+    like the inputs that will be predicted; a hundred are usually enough.
+
+    For numbers, label and target label are treated as Gaussians, whose correlation :math:`\rho` comes from the draws;
+    their mutual information is :math:`-\tfrac12 \log(1 - \rho^2)`.
+
+    Args:
+        pool: Prediction of the pool with `keep_draws`, or logits of shape (S, N, C).
+        targets: Prediction of the target rows by the same draws, with `keep_draws`, or logits of shape (S, M, C'): the
+            same posterior, `seed` and `num_samples`. Logits are not checked for this: other draws give wrong scores.
+
+    Returns:
+        Scores, at least 0, shape (N,).
+
+    Raises:
+        ValueError: If the two have different seeds or numbers of draws, fewer than two draws, or several outputs for
+            each row; if draws were not kept, numbers have no noise, or logits are not finite.
+
+    References:
+        Bickford Smith et al. (2023), Prediction-Oriented Bayesian Active Learning, https://arxiv.org/abs/2304.08151.
+
+    Example:
+        >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 0.0]], [[0.0, 9.0], [0.0, 0.0]]])
+        >>> epig(logits, logits[:, :1])  # the first row tells all, the second nothing
+        tensor([0.6909, 0.0000])
+    """
+    require_same_seed(pool, targets)
+    if isinstance(pool, RegressionPrediction):
+        if not isinstance(targets, RegressionPrediction):
+            raise ValueError(f"`targets` must be a prediction of numbers, got {_checks.described(targets)}.")
+        return _of_numbers(pool, targets)
+    pool, targets = class_draws("pool", pool), class_draws("targets", targets)
+    require_same_draws(pool, targets)
+    squared = pool.shape[2] * targets.shape[2]
+    at_once = max(min(targets.shape[1], NUMBERS // squared), 1)
+    total = torch.zeros(pool.shape[1], dtype=torch.double, device=pool.device)
+    for some in targets.split(at_once, dim=1):
+        others = probs_of("targets", some)
+        total += torch.cat([_information(probs_of("pool", part), others) for part in parts(pool, at_once * squared)])
+    mean = (total / targets.shape[1]).clamp_min(0)  # a difference of entropies: rounding may make it negative
+    return mean.to(torch.promote_types(pool.dtype, torch.float32))
+
+
+def _information(probs: Tensor, others: Tensor) -> Tensor:
+    """Mutual information of each row's label and other labels, from (S, N, C) and (S, M, C'), summed over M."""
+    num_samples, num_rows, num_classes = probs.shape
+    joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
+    entr = torch.special.entr
+    of_pairs = entr(joint).view(num_rows, num_classes, -1).sum((1, 2))
+    return others.shape[1] * entr(probs.mean(0)).sum(-1) + entr(others.mean(0)).sum() - of_pairs
+
+
+def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Tensor:
+    """EPIG of Gaussians, shape (N,)."""
+    of_pool, of_targets = _standardised("pool", pool), _standardised("targets", targets)
+    require_same_draws(of_pool, of_targets)
+    numbers = max(len(of_pool), of_targets.shape[1])
+    correlations = (part.mT @ of_targets for part in parts(of_pool, numbers))  # (N, M)
+    scores = [-torch.log1p(-rho.square()).mean(1) / 2 for rho in correlations]
+    return torch.cat(scores).to(pool.mean.dtype)
+
+
+def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
+    """Scaled means of the draws, shape (S, N); products of two rows, summed over draws, are correlations of labels."""
+    components = noisy(name, prediction).components
+    if components is None:
+        raise ValueError(f"`{name}` must have the mean of each draw; {KEEP}.")
+    means = components.mean.double().flatten(1)
+    scale = (prediction.total.flatten() * (len(means) - 1)).sqrt()
+    return (means - means.mean(0)) / scale

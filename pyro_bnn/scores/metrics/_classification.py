@@ -209,9 +209,9 @@ def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
     .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.
 
     For each class c, the inputs are ordered by their probability of c and cut into B successive bins: the input of
-    rank r, from 0, is in bin floor(r B / N). If N is not a multiple of B, the sizes of bins differ by one, and the
-    weight of a bin is its fraction of the inputs instead of 1 / B. Inputs with equal probabilities all get the mean of
-    their labels, so the order of the rows does not matter.
+    rank r, from 0, is in bin floor(r B / N). If N is not a multiple of B, the sizes of bins differ by one. The
+    weight of a bin is then its fraction of the inputs instead of 1 / B. Inputs with equal probabilities all get the
+    mean of their labels, so the order of the rows does not matter.
 
     Args:
         probs: Class probabilities, shape (N, C).

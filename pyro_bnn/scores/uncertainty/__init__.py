@@ -14,15 +14,13 @@ from ._accumulators import ClassAccumulator as ClassAccumulator
 from ._accumulators import MixtureAccumulator as MixtureAccumulator
 from ._accumulators import MomentAccumulator as MomentAccumulator
 from ._accumulators import RunningMoments as RunningMoments
-from ._censored import CensoredPrediction
 from ._classification import ClassificationPrediction
 from ._entropy import entropy, expected_entropy, mutual_information, predictive_entropy
 from ._prediction import P_co as P_co
-from ._prediction import Prediction
+from ._prediction import Prediction, ValuePrediction
 from ._prediction import Sliced as Sliced
 from ._prediction import concatenate as concatenate
-from ._regression import MixtureDensityPrediction, RegressionPrediction
-from ._values import ValuePrediction
+from ._regression import CensoredPrediction, MixtureDensityPrediction, RegressionPrediction
 
 __all__ = [
     "Accumulator",

@@ -46,7 +46,6 @@ class ClassAccumulator(Accumulator[ClassificationPrediction]):
         self._kept: list[Tensor] = []
 
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
-        """Add class probabilities; see :meth:`Accumulator.add_draws`."""
         log_probs = _log_probs(observations)  # (S, N, C)
         self._dtype = single_at_least(log_probs)  # half precision has too few digits for sums of many numbers
         log_probs = log_probs.to(self._dtype)
@@ -59,7 +58,6 @@ class ClassAccumulator(Accumulator[ClassificationPrediction]):
             self._kept.append(log_probs)
 
     def prediction(self, log_density: Tensor | None) -> ClassificationPrediction:
-        """The class probabilities and their uncertainty; see :meth:`Accumulator.prediction`."""
         variance, information = self._logits.variance, self._entropies.mutual_information
         return ClassificationPrediction(
             num_samples=self.num_samples,
@@ -81,7 +79,6 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
         self._kept: list[Distribution] = []
 
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
-        """Add means and variances; see :meth:`Accumulator.add_draws`."""
         self._dtype = single_at_least(observations.mean)
         if keep:
             self._kept.append(observations)
@@ -91,7 +88,6 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
         self.num_samples = self._means.count
 
     def prediction(self, log_density: Tensor | None) -> RegressionPrediction:
-        """The moments of the mixture; see :meth:`Accumulator.prediction`."""
         return RegressionPrediction(
             num_samples=self.num_samples,
             log_density=log_density,
@@ -103,13 +99,12 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
 
 
 class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
-    """Mean and variances of numbers, and the variances within and between components."""
+    """Mean and variances of numbers, and the variances within and between the components of mixtures."""
 
     def __init__(self) -> None:
         self._moments, self._within, self._between = MomentAccumulator(), RunningMoments(), RunningMoments()
 
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
-        """Add mixtures, a :class:`~pyro_bnn.distributions.NormalMixture`; see :meth:`Accumulator.add_draws`."""
         self._moments.add_draws(observations, keep=keep)
         self.num_samples = self._moments.num_samples
         mixture: Any = in_double(observations)
@@ -117,18 +112,13 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
         self._between.add_to_mean(mixture.between_variance)
 
     def prediction(self, log_density: Tensor | None) -> MixtureDensityPrediction:
-        """The moments of the mixture and the parts of its variance; see :meth:`Accumulator.prediction`."""
         moments = vars(self._moments.prediction(log_density))
         parts = {"within_components": self._within.mean, "between_components": self._between.mean}
         return MixtureDensityPrediction(**moments, **parts)
 
 
 class RunningMoments:
-    """Mean and unbiased variance of values, added in blocks of shape (S, ...).
-
-    Reference:
-        Chan, Golub and LeVeque (1983), Algorithms for computing the sample variance.
-    """
+    """Mean and unbiased variance of values, added in blocks of shape (S, ...), as in Chan, Golub and LeVeque (1983)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -140,12 +130,11 @@ class RunningMoments:
         """Add a block to the mean only; returns the distance of the block's mean from the mean before."""
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
-        self._sum = self._sum + values.sum(0)  # of infinite values infinite, where a running mean would be NaN
+        self._sum = self._sum + values.sum(0)  # infinite for infinite values; a running mean would be NaN
         self.mean = self._sum / self.count
         return deviation
 
     def add(self, values: Tensor) -> None:
-        """Add a block."""
         num_old = self.count
         deviation = self.add_to_mean(values)
         within = (values - values.mean(0)).square().sum(0)

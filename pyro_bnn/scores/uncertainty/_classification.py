@@ -10,8 +10,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.summary import counted
 from .. import metrics
-from ._frames import array, by_output, frame, named
-from ._prediction import Prediction, require_variance
+from ._prediction import Prediction, array, by_output, frame, named, require_variance
 
 if TYPE_CHECKING:
     import pandas
@@ -21,13 +20,10 @@ if TYPE_CHECKING:
 class ClassificationPrediction(Prediction):
     """Class probabilities averaged over weight draws, and the sources of their uncertainty.
 
-    With several yes-or-no outputs, (N, C) becomes ``(N, O, 2)`` and (N,) becomes ``(N, O)``.
+    With several yes-or-no outputs, (N, C) becomes ``(N, O, 2)`` and (N,) becomes ``(N, O)``. The other arguments are
+    those of :class:`Prediction`.
 
     Args:
-        num_samples: Number of weight draws, S.
-        log_density: Log-probability of the targets, in nats, shape (N,), jointly over several outputs; None if no
-            targets were given.
-        targets: Targets of `log_density`, shape (N,); None if no targets were given.
         probs: Mean class probabilities, shape (N, C).
         aleatoric: Expected entropy, in nats, shape (N,).
         votes: Number of draws for which each class is the most probable one, shape (N, C).
@@ -46,16 +42,13 @@ class ClassificationPrediction(Prediction):
 
     @property
     def expectation(self) -> Tensor:
-        """Mean class probabilities, shape (N, C)."""
         return self.probs
 
     def axes_in_words(self) -> str:
-        """Number of outputs and classes."""
         classes = counted(self.probs.shape[-1], "class")
         return classes if self.probs.dim() == 2 else f"outputs of shape {tuple(self.probs.shape[1:-1])}, {classes}"
 
     def uncertainty_in_words(self) -> str:
-        """Mean entropies in nats, and the mean of the largest probabilities."""
         entropy = f"mean entropy {float(self.total.mean()):.3g} nats"
         if self.mutual_information is not None:
             parts = (float(part.mean()) for part in (self.aleatoric, self.mutual_information))

@@ -98,10 +98,7 @@ class RunningEntropies:
         self.num_samples = 0
 
     def add(self, log_probs: Tensor) -> Tensor:
-        r"""Add the log-probabilities of some draws, shape (S, ..., C), and return their probabilities.
-
-        The mutual information within these draws is the mean of the sums of :math:`m\,g((p - m) / m)`.
-        """
+        """Add the log-probabilities of some draws, shape (S, ..., C), and return their probabilities."""
         log_probs = log_probs.double()
         unnormalised = log_probs.exp()
         total = unnormalised.sum(-1, keepdim=True)  # not exactly 1: single-precision inputs sum to 1 only within 1e-7
@@ -112,7 +109,7 @@ class RunningEntropies:
         u = (probs - mean) / floor
         cubic = u.square() * torch.addcmul(u.new_full((), 1 / 2), u, _tail(u))
         growth = torch.where(u.abs() < SERIES_BELOW, cubic, torch.special.xlog1py(1 + u, u) - u)
-        information = (mean * growth).sum(-1).mean(0)
+        information = (mean * growth).sum(-1).mean(0)  # mean over draws of the sums of m g((p - m) / m)
         self._merge(mean, mean * floor.log(), -products.sum(-1).mean(0), information, len(probs))
         return probs
 
@@ -146,7 +143,6 @@ def _tail(u: Tensor) -> Tensor:
 
 
 def require_two(num_samples: int) -> None:
-    """Raise unless there are at least two draws."""
     if num_samples < 2:
         raise ValueError(
             f"an epistemic uncertainty needs at least 2 draws, got {num_samples}, since it measures how they differ; "

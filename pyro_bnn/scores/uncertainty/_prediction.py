@@ -1,4 +1,4 @@
-"""Predictions, the results of `predict`, and the distributions in them."""
+"""Predictions, the results of `predict`, the distributions in them, and tables of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,21 @@ from ._entropy import require_two
 if TYPE_CHECKING:
     import pandas
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas
+
+from typing import TYPE_CHECKING
+
+from .. import metrics
+
+if TYPE_CHECKING:
+    import pandas
+
 P = TypeVar("P", bound="Prediction")
 Q = TypeVar("Q", bound="Prediction")
 P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
@@ -26,6 +41,9 @@ P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
 
 DRAWS_FIRST = ("logits", "components", "values")
 """Fields with draws on the first axis and data on the second; the other fields have data on the first axis."""
+
+HALF = (torch.float16, torch.bfloat16)
+"""Types that data frames do not fully support."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,8 +55,8 @@ class Prediction(Shown, ABC):
 
     Args:
         num_samples: Number of weight draws, S.
-        log_density: Log of the mixture's density or probability at the targets, in nats, shape (N,); None if no
-            targets were given.
+        log_density: Log of the mixture's density or probability at the targets, in nats, shape (N,), jointly over the
+            outputs of a row; None if no targets were given.
         targets: Targets of `log_density`, N rows; None if no targets were given.
         seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Predictions by one posterior
             with the same seed and number of draws have the same draws.
@@ -169,7 +187,7 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution that takes and joins its own draws and rows, since its arguments do not have these axes."""
+    """A distribution with methods to take and join its draws and rows, since its arguments do not have these axes."""
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
@@ -214,3 +232,96 @@ def _names(distribution: Distribution) -> list[str]:
             f"`keep_draws` cannot store distributions of type {type(distribution).__name__}; leave `keep_draws` out."
         )
     return names
+
+
+def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
+    """A data frame of columns of shape (N,); raises unless the index has N labels."""
+    import pandas  # imported late: importing takes long
+
+    if index is not None and not isinstance(index, pandas.Index | pandas.Series):
+        index = _checks.items("index", index, "the labels of the rows, such as `frame.index`")
+    labels = pandas.RangeIndex(num_rows) if index is None else pandas.Index(index)
+    if len(labels) != num_rows:
+        raise ValueError(f"`index` must have one label per row of the prediction, {num_rows}, got {len(labels)}.")
+    return pandas.DataFrame(dict(columns), index=labels)
+
+
+def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """The columns of values of shape ``(N, *O)``: one for each output; names end in the output's name or number."""
+    count = values.shape[1:].numel()
+    flat = array(values).reshape(len(values), count)
+    if outputs is not None:
+        ends = [f"_{name}" for name in named("outputs", outputs, count)]
+    else:
+        ends = [""] if count == 1 else ["_" + "_".join(map(str, i)) for i in np.ndindex(*values.shape[1:])]
+    return {column + end: flat[:, i] for i, end in enumerate(ends)}
+
+
+def named(argument: str, names: Sequence[str], count: int) -> list[str]:
+    """The names; raises unless there are `count` different ones."""
+    found = [str(name) for name in _checks.items(argument, names, "a list of names")]
+    if len(found) != count or len(set(found)) != count:
+        raise ValueError(f"`{argument}` must be {count} different names, got {len(found)}: {found[:5]}.")
+    return found
+
+
+def array(values: Tensor) -> np.ndarray:
+    """A tensor's numbers, at least in single precision."""
+    values = values.detach().cpu()
+    return (values.float() if values.dtype in HALF else values).numpy()
+
+
+@dataclass(frozen=True, repr=False)
+class ValuePrediction(Prediction):
+    """Values of a Pyro model of your own, over draws of its latent variables: its return value, or observations.
+
+    If the model returns a mean, `variance` is the epistemic part. For observations, of which one is drawn for each draw
+    of the latent variables, `variance` is the total. Only observations have a log-density.
+
+    Args:
+        num_samples: Number of draws, S.
+        log_density: Log-density of the targets under the observed site, in nats, shape (N,); None without targets, and
+            for a return value.
+        targets: Targets of `log_density`.
+        mean: Mean of the values, shape ``(N, *O)``.
+        variance_of_values: Unbiased variance of the values over draws, shape ``(N, *O)``; None for a single draw.
+        values: The values of each draw, shape ``(S, N, *O)``; None unless `keep_draws`.
+    """
+
+    mean: Tensor
+    variance_of_values: Tensor | None
+    values: Tensor | None
+
+    @property
+    def expectation(self) -> Tensor:
+        return self.mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Unbiased variance of the values over draws, shape ``(N, *O)``; needs at least two draws."""
+        return require_variance(self.variance_of_values)
+
+    def quantile(self, levels: list[float]) -> Tensor:
+        """Quantiles of the values over draws at Q levels strictly between 0 and 1, shape ``(Q, N, *O)``."""
+        if self.values is None:
+            raise ValueError("quantiles need the values of all draws; call `predict(..., keep_draws=True)`.")
+        found = [_checks.between_zero_and_one("levels", level) for level in levels]
+        return torch.quantile(self.values, self.values.new_tensor(found), dim=0)
+
+    def uncertainty_in_words(self) -> str:
+        if self.variance_of_values is None:
+            return "one draw, so no uncertainty"
+        return f"standard deviation over draws (root mean square) {float(self.variance.mean()) ** 0.5:.3g}"
+
+    def score(self, y: Tensor | None = None) -> dict[str, float]:
+        """Root mean squared error ``rmse``, and the ``nll`` if there is a log-density; see :meth:`Prediction.score`."""
+        y = self._targets_for_score(y)
+        has_density = self.targets is not None and self.log_density is not None and torch.equal(y, self.targets)
+        return {"rmse": metrics.root_mean_squared_error(self.mean, y)} | ({"nll": self.nll} if has_density else {})
+
+    def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
+        """The columns ``mean`` and ``sd``; see :meth:`Prediction.to_frame`."""
+        columns = by_output("mean", self.mean, None)
+        if self.variance_of_values is not None:
+            columns |= by_output("sd", self.variance.sqrt(), None)
+        return frame(columns, len(self), index)

@@ -14,12 +14,15 @@ from ..._core.gaussian_mixture import mixture_cdf, mixture_icdf
 from ..._core.scope import seeded
 from ..._core.summary import counted
 from .. import metrics
-from ._frames import array, by_output, frame
-from ._prediction import Prediction, in_double, require_variance, take
+from ._prediction import Prediction, array, by_output, frame, in_double, require_variance, take
 from ._quantiles import NUM_DRAWS, has_cdf, levels_of, mean_cdf, mixture_quantile, quantile_of_draws
 
 if TYPE_CHECKING:
     import pandas
+
+from typing import NoReturn
+
+import numpy as np
 
 CRPS_DRAWS = 1000
 """Heuristic: number of draws for a CRPS without closed form; its error is about 3 % of a standard deviation per
@@ -31,11 +34,9 @@ class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
     Variances are always in double precision, since squares of numbers above 1e19 are infinite in single precision.
+    The other arguments are those of :class:`Prediction`.
 
     Args:
-        num_samples: Number of weight draws, S.
-        log_density: Log-density of the targets, in nats, shape (N,); None if no targets were given.
-        targets: Targets of `log_density`, shape ``(N, *O)``; None if no targets were given.
         mean: Predictive mean, shape ``(N, *O)``.
         aleatoric: Mean of the components' variances, shape ``(N, *O)``.
         variance_of_means: Unbiased variance over draws of the components' means, shape ``(N, *O)``; None for a single
@@ -50,17 +51,14 @@ class RegressionPrediction(Prediction):
 
     @property
     def expectation(self) -> Tensor:
-        """Predictive mean, shape ``(N, *O)``."""
         return self.mean
 
     def axes_in_words(self) -> str:
-        """Number of outputs, and whether quantiles can be computed."""
         shape = self.mean.shape[1:]
         outputs = counted(shape.numel(), "output") if len(shape) < 2 else f"outputs of shape {tuple(shape)}"
         return outputs if self.components is None else f"{outputs} with quantiles"
 
     def uncertainty_in_words(self) -> str:
-        """Root mean square of the predictive standard deviations."""
         if self.variance_of_means is None:
             return f"standard deviation (root mean square) {float(self.aleatoric.mean()) ** 0.5:.3g}, aleatoric only"
         parts = (float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means))
@@ -301,7 +299,6 @@ class MixtureDensityPrediction(RegressionPrediction):
     between_components: Tensor
 
     def variances(self) -> dict[str, Tensor]:
-        """The predictive variance and its parts, by name, each of shape ``(N, *O)``."""
         parts = {"within_components": self.within_components, "between_components": self.between_components}
         return super().variances() | parts
 
@@ -311,3 +308,49 @@ class MixtureDensityPrediction(RegressionPrediction):
         parts = (weights, components["loc"].double(), components["scale"].double())
         joined = [part.movedim(0, -2).flatten(-2) for part in parts]  # (S, N, *O, M) to (N, *O, S * M)
         return joined[0], joined[1], joined[2]
+
+
+@dataclass(frozen=True, repr=False)
+class CensoredPrediction(RegressionPrediction):
+    """A prediction of the values behind censored targets, as seen without limits and with complete follow-up.
+
+    Mean, variances, quantiles, densities and draws describe these values; only `log_density` describes the censored
+    targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
+
+    The error of a censored target is unknown, so `score` has only the ``nll``; `crps` and conformal intervals are
+    refused.
+    """
+
+    def axes_in_words(self) -> str:
+        return f"uncensored, {super().axes_in_words()}"
+
+    def score(self, y: Tensor | None = None) -> dict[str, float]:
+        """The ``nll`` of the targets that were given to `predict`, in nats per row; see :meth:`Prediction.score`."""
+        y = self._targets_for_score(y)
+        if self.targets is None or y.shape != self.targets.shape or not torch.equal(y.to(self.targets), self.targets):
+            raise ValueError(
+                "censored targets are scored by the likelihood only, got others than those given to `predict`; call "
+                "`predict(..., y=y)`."
+            )
+        return {"nll": self.nll}
+
+    def crps(self, y: Tensor) -> NoReturn:
+        """Refuse: it would score a censored target as if it were complete."""
+        raise ValueError(
+            "the CRPS needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
+            "log score, `predict(..., y=y).score()`, or for complete values "
+            "`metrics.crps_from_draws(prediction.sample(1000), values)`."
+        )
+
+    def targets_like(self, y: Tensor) -> NoReturn:
+        """Refuse: the error of a censored target is unknown."""
+        raise ValueError(
+            "calibration needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
+            "quantiles of the prediction."
+        )
+
+    def target_columns(self, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
+        """Columns ``target``, or ``time`` and ``event`` of survival times."""
+        if self.targets is None or self.targets.shape == self.mean.shape:
+            return super().target_columns(outputs)
+        return {"time": array(self.targets[..., 0]), "event": array(self.targets[..., 1])}

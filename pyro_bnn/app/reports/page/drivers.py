@@ -13,6 +13,9 @@ from .subject import Subject
 MOST_DRAWN = 10
 """Most columns in the picture."""
 
+LONGEST = 20
+"""Most letters of a column's name in the picture."""
+
 
 def drivers_section(subject: Subject) -> Section | None:
     """Changes of predictions and uncertainty by permuting each column; None without columns."""
@@ -29,6 +32,10 @@ def drivers_section(subject: Subject) -> Section | None:
     return Section("What drives the predictions", "drivers.html", values)
 
 
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
 def _bars(drivers: Sequence[Driver]) -> str:
     """A picture with two bars for each column, as shares of the longest bar of each kind."""
     ax = panel(0.9 + 0.32 * len(drivers))
@@ -36,8 +43,8 @@ def _bars(drivers: Sequence[Driver]) -> str:
     for offset, color, kind, label in ((0.2, 0, "mean", "prediction"), (-0.2, 1, "epistemic", "epistemic uncertainty")):
         sizes = np.array([getattr(driver, kind) for driver in drivers])
         ax.barh(place + offset, sizes / max(sizes.max(), 1e-30), 0.38, color=plotting.PALETTE[color], label=label)
-    ax.set_yticks(place, [driver.name for driver in drivers])
-    ax.set(xlabel="change by permuting the column, relative to the largest")
+    ax.set_yticks(place, [_short(driver.name) for driver in drivers])
+    ax.set(xlabel="share of the largest change")
     with plotting.style():
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+        ax.legend(loc="lower right")  # beside the shortest bars
     return drawn(ax)

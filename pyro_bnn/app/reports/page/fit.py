@@ -19,7 +19,7 @@ from ....inference.history import History
 from ....results import plotting, pruning
 from ... import recipes
 from ...chains import OF_NET
-from ...config import RunConfig
+from ...config import RunConfig, settings
 from ...runs import is_chains
 from ...starting import OWN, VARIATIONAL
 from ..pictures import drawn, panel
@@ -206,15 +206,25 @@ def _signal_to_noise(guide: object) -> dict[str, object]:
 
 
 def configuration_section(subject: Subject) -> Section:
-    """The run's settings and data."""
-    settings = {name.replace("_", " "): _words(value) for name, value in asdict(subject.config).items()}
-    return Section("Configuration", "configuration.html", {"settings": settings, "data": subject.data})
+    """The settings that the run used, and its data."""
+    config = subject.config
+    used = {
+        name.replace("_", " "): _words(value)
+        for name, value in asdict(config).items()
+        if not _is_unused(config, name) and config.kind in settings()[name].kinds
+    }
+    return Section("Configuration", "configuration.html", {"settings": used, "data": subject.data})
+
+
+def _is_unused(config: RunConfig, name: str) -> bool:
+    """Whether a setting has no effect on a run with these settings."""
+    return (name in OF_NET and config.net != "mlp") or (name in VARIATIONAL and config.method != "svi")
 
 
 def _words(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return (", ".join(map(str, value)) if isinstance(value, tuple) else str(value)) or "none"
 
 
 def about_section(subject: Subject) -> Section:
@@ -254,10 +264,7 @@ def _options(config: RunConfig, usual: RunConfig, *, always: tuple[str, ...] = (
     for field in fields(config):
         name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
         is_usual = value == getattr(usual, field.name) and field.name not in always
-        is_unused = (field.name in OF_NET and config.net != "mlp") or (
-            field.name in VARIATIONAL and config.method != "svi"
-        )
-        if is_usual or is_unused or field.name == "dataset":
+        if is_usual or _is_unused(config, field.name) or field.name == "dataset":
             continue
         if isinstance(value, bool):
             options.append(name if value else name.replace("--", "--no-", 1))

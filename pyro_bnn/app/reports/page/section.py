@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from scipy.stats import binomtest
 
 Level: TypeAlias = Literal["good", "note", "problem"]
-About: TypeAlias = Literal["predictions", "uncertainty", "fit"]
+About: TypeAlias = Literal["predictions", "uncertainty", "fit", "rival"]
 Case: TypeAlias = tuple[bool, Level, str, str]
 """A possible verdict: whether it holds, its level, and the finding in a few words and in one or two sentences."""
 
@@ -54,13 +54,15 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     faults = [verdict.short for verdict in problems]
-    if any(verdict.about != "uncertainty" for verdict in problems):
+    if any(verdict.about in ("predictions", "fit") for verdict in problems):
         return f"Not usable as it is: {'; '.join(faults)}."
-    limits = [note.short for note in notes if note.about == "predictions"]
-    others = len(notes) - len(limits)
-    below = f"; {plural(others, 'more note' if limits else 'note')} below" if others else ""
-    if problems:
-        named = "; ".join([*faults, *limits])
+    limits = [verdict.short for verdict in problems if verdict.about == "rival"]
+    limits += [note.short for note in notes if note.about == "predictions"]
+    others = len(notes) - sum(note.about == "predictions" for note in notes)
+    below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} below" if others else ""
+    unsure = [verdict.short for verdict in problems if verdict.about == "uncertainty"]
+    if unsure:
+        named = "; ".join([*unsure, *limits])
         return f"Usable for its predictions, not for its uncertainty: {named}. {sentence(usable)}{below}."
     return f"Usable, but {'; '.join(limits)}: {usable}{below}." if limits else f"Usable: {usable}{below}."
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
-from .section import Level, Tile, Verdict, judged
+from .section import About, Level, Tile, Verdict, judged
 from .subject import Classified, Regressed
 
 P = TypeVar("P", bound=Prediction)
@@ -17,6 +17,9 @@ NUM_ERRORS = 2.0
 
 SMALL_GAIN = 0.01
 """Heuristic: a smaller difference in NLL, in nats per row, counts as a tie."""
+
+LARGE_LOSS = 0.1
+"""Heuristic: a network that loses this much to a simple method, in nats per row, is called unusable."""
 
 WEAK = 0.5
 """Heuristic: a network is called weak if it avoids less than this share of the mistakes or squared error of a guess."""
@@ -64,15 +67,18 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
     numbers = f"NLL {-own:.3f} against {-theirs:.3f} nats per row, gain {gain:+.3f} ± {error:.3f}; {points}"
     tied = f"The network's probabilities are no better than those of {name} ({numbers})."
     worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
+    is_beaten = gain < 0 and not is_tied
+    about: About = "rival" if is_beaten and gain > -LARGE_LOSS else "predictions"
     return judged(
-        "uncertainty" if is_nearer and gain < 0 and not is_tied else "predictions",
+        "uncertainty" if is_beaten and is_nearer else about,
         "The rival is the simple method of the lowest NLL. Problem: it is better than the network by more "
-        f"than {NUM_ERRORS:g} standard errors of the difference, and by {SMALL_GAIN:g} nats per row. Note: there is no "
-        "such difference either way. If the network still has the smaller errors, its uncertainty is wrong.",
+        f"than {NUM_ERRORS:g} standard errors of the difference, and by {SMALL_GAIN:g} nats per row; above "
+        f"{LARGE_LOSS:g} nats the network is not usable. Note: there is no such difference either way. If the network "
+        "still has the smaller errors, its uncertainty is wrong.",
         (is_tied, "note", f"no better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
-        (True, "problem", f"beaten by {name}", f"Predictions by {name} are better ({numbers})."),
+        (True, "problem", f"beaten by {name}", f"The probabilities of {name} are better ({numbers})."),
     )
 
 

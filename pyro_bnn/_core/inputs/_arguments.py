@@ -1,6 +1,6 @@
 """Converts data to the arguments of a model: pairs (x, y) for a `BayesianModel`, any tuple for another Pyro model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._core.inputs import Shared, as_inputs, as_targets, num_rows, shapes, to_device
+from .. import checks as _checks
+from ._conversion import as_inputs, as_targets
+from ._tree import Inputs, Shared, joined, num_rows, shapes, take, to_device
 
 Batch = tuple[Any, ...]
 """Arguments of the model. For a `BayesianModel` these are x, a tensor or nested tensors, and y, a tensor."""
@@ -92,3 +94,58 @@ class Arguments:
         if type(part) in (tuple, list):
             return type(part)(self._argument(value) for value in part)
         return part
+
+
+Pair = tuple[Inputs, Tensor]
+
+
+class Pairs:
+    """All rows of a data set, in batches, on the device and in the floating-point dtype of a given tensor.
+
+    A pass over the batches raises at its end if the number of rows was not `num_data`.
+    """
+
+    def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
+        batch_size = _checks.at_least("batch_size", batch_size, 1)
+        if isinstance(data, Iterator):
+            raise ValueError("`data` must be readable several times, got an iterator; pass tensors or a DataLoader.")
+        if not isinstance(data, Iterable) or isinstance(data, (Tensor, str, Mapping)):
+            raise ValueError(f"`data` must be a tuple (x, y) or a loader of such pairs, got {_checks.described(data)}.")
+        self._batch_size, self._num_data = batch_size, num_data
+        self._arguments = Arguments(like.device, like, paired=True)
+        self._data = self._arguments.of_data(data) if isinstance(data, tuple) else data
+        self.after_batch: Callable[[int], object] = lambda num_rows: None
+        """Function that is called after each batch with its number of rows, for example by a progress bar."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        rows = 0
+        for x, y in self._parts() if isinstance(self._data, tuple) else map(self._arguments.of_batch, self._data):
+            yield x, y
+            rows += num_rows(x)
+            self.after_batch(num_rows(x))
+        if not rows:
+            raise ValueError(
+                "the loader is empty; pass one that has at least one batch and starts anew at each iteration."
+            )
+        if rows != self._num_data:
+            raise ValueError(
+                f"`data` must have all {self._num_data} rows of the model's data set (`num_data`), got {rows}; "
+                "pass all rows once, without `drop_last` and repeats, or build the model with their number."
+            )
+
+    def _parts(self) -> Iterator[Pair]:
+        x, y = self._data
+        assert isinstance(y, Tensor)
+        for start in range(0, num_rows(x), self._batch_size):
+            part = slice(start, start + self._batch_size)
+            yield take(x, part), y[part]
+
+    def first(self) -> Inputs:
+        return next(iter(self))[0]
+
+    def whole(self) -> Pair:
+        """All rows in one pair of tensors."""
+        if isinstance(self._data, tuple):
+            return self._data
+        inputs, targets = zip(*self, strict=True)
+        return joined(inputs), torch.cat(targets)

@@ -1,0 +1,150 @@
+"""When a fit ends: its objective rises by less than its noise, or it predicts validation rows no better."""
+
+import copy
+import math
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs
+from ...inference.guides import GuidePosterior
+from ...inference.history import History
+from ...inference.svi import Trend, trend_of
+from ...modelling.model import BayesianModel
+from ...results.prediction import predict
+
+DECAYS = (1.0, 0.3, 0.1)
+"""Factors of the learning rate, in order. Heuristic: the variance at the end of a fit is proportional to the learning
+rate, so the last factor reduces this variance to a tenth."""
+
+WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
+"""Heuristic: a trend is fitted to the last epochs: at least this number of steps, and this number of epochs."""
+
+NUM_ERRORS = 1.0
+"""Heuristic: a rise of at most this many standard errors counts as noise. Without a trend, five of six checks end the
+fit; after the others the fit continues for a quarter of a window."""
+
+NEGLIGIBLE = 0.1
+"""Heuristic: a smaller rise of the whole data set's ELBO over a window, in nats, is ignored, even without noise."""
+
+NUM_SAMPLES = 10
+"""Heuristic: number of weight draws in a check of the validation rows. All checks use the same random numbers, so that
+their errors cancel."""
+
+SEED = 0
+"""Seed of these draws."""
+
+NUM_CHECKS = 10
+"""Heuristic, as in scikit-learn: the fit ends after this many checks in a row without a new best."""
+
+
+def is_flat(trend: Trend) -> bool:
+    """Whether the objective rose by no more than its noise, or by a negligible amount."""
+    return trend.rise <= max(NUM_ERRORS * trend.noise, NEGLIGIBLE)
+
+
+class Plateau:
+    """A callback that ends a fit when its objective no longer rises.
+
+    The objective is the expected log-likelihood minus the weighted KL. At the first plateaus, :attr:`factor` becomes
+    the next of `decays`, and the fit continues. The schedule of the learning rate must use this factor.
+    """
+
+    def __init__(self) -> None:
+        self.decays: tuple[float, ...] = DECAYS
+        self.trend: Trend | None = None
+        self.is_converged = False
+        self._stage, self._begin = 0, 0
+
+    @property
+    def factor(self) -> float:
+        """Present factor of the learning rate."""
+        return self.decays[self._stage]
+
+    def __call__(self, history: History) -> bool:
+        """Check the objective at every quarter of a window; True ends the fit."""
+        num_epochs = len(history.epochs) - self._begin
+        window = window_of(len(history.elbo) / len(history.epochs))
+        if num_epochs < window or (num_epochs - window) % max(window // 4, 1):
+            return False
+        records = history.epochs[-window:]
+        self.trend = trend_of([record.expected_log_likelihood - record.kl_weight * record.kl for record in records])
+        if not is_flat(self.trend) or any(record.kl_weight != records[-1].kl_weight for record in records):
+            return False
+        if self._stage + 1 < len(self.decays):
+            self._stage, self._begin = self._stage + 1, len(history.epochs)
+            return False
+        self.is_converged = True
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        trend = None if self.trend is None else [self.trend.num_values, self.trend.rise, self.trend.noise]
+        return {"stage": self._stage, "begin": self._begin, "converged": self.is_converged, "trend": trend}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._stage, self._begin = state_dict["stage"], state_dict["begin"]
+        self.is_converged, trend = state_dict["converged"], state_dict["trend"]
+        self.trend = None if trend is None else Trend(*trend)
+
+
+def window_of(num_batches: float) -> int:
+    """Number of epochs to which a trend is fitted, given the number of steps in each."""
+    return max(WINDOW_EPOCHS, math.ceil(WINDOW_STEPS / num_batches))
+
+
+class EarlyStopping:
+    """A callback that ends a fit when the predictions of validation rows stop improving.
+
+    Every `every` epochs it compares the mean log-density of the validation targets, in nats.
+    :meth:`restore_best` resets model and guide to the epoch with the largest value.
+    """
+
+    def __init__(
+        self, model: BayesianModel, guide: nn.Module, validation: tuple[Inputs, Tensor], *, every: int
+    ) -> None:
+        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+            raise ValueError(f"`validation` must be a pair (x, y), got {_checks.described(validation)}.")
+        self._model, self._guide, (self._x, self._y) = model, guide, validation
+        self.every = every
+        self.log_densities: list[float] = []
+        self._best: dict[str, dict[str, Tensor]] = {}
+
+    @property
+    def best_epoch(self) -> int:
+        """Epoch of the best posterior; 0 before the first check."""
+        return self.every * (self._best_look + 1)
+
+    @property
+    def _best_look(self) -> int:
+        return max(range(len(self.log_densities)), key=self.log_densities.__getitem__, default=-1)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether too many checks in a row had no new best value."""
+        return len(self.log_densities) - 1 - self._best_look >= NUM_CHECKS
+
+    def __call__(self, history: History) -> bool:
+        """Check the validation rows if it is time; True ends the fit."""
+        if len(history.epochs) % self.every:
+            return False
+        posterior = GuidePosterior(self._guide)
+        prediction = predict(self._model, posterior, self._x, y=self._y, num_samples=NUM_SAMPLES, seed=SEED)
+        assert prediction.log_density is not None
+        value = float(prediction.log_density.double().mean())
+        self.log_densities.append(value if math.isfinite(value) else -math.inf)
+        if self._best_look == len(self.log_densities) - 1:
+            self._best = copy.deepcopy({"model": self._model.state_dict(), "guide": self._guide.state_dict()})
+        return self.is_ended
+
+    def restore_best(self) -> None:
+        """Reset model and guide to their state at the best check, if there was a check."""
+        if self._best:
+            self._model.load_state_dict(self._best["model"])
+            self._guide.load_state_dict(self._best["guide"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"log_densities": list(self.log_densities), "best": self._best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.log_densities, self._best = list(state_dict["log_densities"]), state_dict["best"]
