@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 from PIL import Image, ImageOps
 from sphinx.application import Sphinx
-from sphinx_gallery.scrapers import figure_rst
+from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
 PANELS = {
     "plot_1_plain_to_bayesian": (4, (0.0, 0.0, 0.54, 1.0)),
@@ -21,13 +22,13 @@ HAS_IMAGES = (
 ).is_dir()
 
 
-def saved_pictures(
+def pictures(
     block: tuple, block_vars: dict[str, Any], gallery_conf: dict[str, Any]
 ) -> str:
-    """Move the pictures that a script saved beside itself into the gallery; the scripts draw without pyplot.
+    """Move the pictures that a script saved beside itself into the gallery; without any, those that it shows.
 
     Args:
-        block: The code block; not needed.
+        block: The code block.
         block_vars: Paths and names of the script; `image_path_iterator` gives the names of pictures.
         gallery_conf: Configuration of the gallery.
 
@@ -41,6 +42,9 @@ def saved_pictures(
         target = Path(next(block_vars["image_path_iterator"]))
         picture.replace(target)
         moved.append(str(target))
+    if not moved:
+        return matplotlib_scraper(block, block_vars, gallery_conf)
+    plt.close("all")
     return figure_rst(moved, gallery_conf["src_dir"])
 
 

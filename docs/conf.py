@@ -83,7 +83,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["gallery/tutorials", "gallery/examples"],
     "filename_pattern": r"\.py$",
     "within_subsection_order": "FileNameSortKey",
-    "image_scrapers": ("matplotlib", "_gallery.saved_pictures"),
+    "image_scrapers": ("_gallery.pictures",),
     "image_srcset": ["2x"],
     "reset_argv": "_gallery.arguments",
     "abort_on_example_error": True,

@@ -15,6 +15,7 @@ from .._core.checkpointing import check_fit
 from .._core.copies import copied
 from .._core.functional import ordinary_attention
 from .._core.inputs import Inputs, Pairs
+from .._core.progress import progress_bar
 from .._core.records import check_tensors, plain, record
 from .._core.scope import EXCLUSIVE, restored, seeded
 from ..modelling.model import BayesianModel
@@ -194,7 +195,7 @@ def fit_laplace(
         with EXCLUSIVE, seeded(seed, model.device):
             draw = next(init.draws(1))
         start = potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
-    with tqdm(disable=not progress, unit="evaluation") as bar:
+    with progress_bar("evaluation", shown=progress) as bar:
         mode = _minimise(potential, start, max_iterations, bar)
     precision, num_negative = _precision(potential, mode)
     value, gradient = potential.value_and_grad(mode[None])

@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from ..._core.extras import optional
 from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
 from ..._core.scope import outer_stacklevel, warn_of_fit
-from ..._core.summary import counted
+from ..._core.summary import Shown, counted
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status
@@ -45,8 +45,8 @@ class ConvergenceWarning(UserWarning):
     """The chains are not reliable; the message says why, and what to do."""
 
 
-@dataclass(frozen=True)
-class Convergence:
+@dataclass(frozen=True, repr=False)
+class Convergence(Shown):
     """R-hat and effective sample sizes of M scalar quantities; NaN for a quantity that is the same in all draws.
 
     All are NaN if there are fewer than four draws in each of several chains, or eight in a single one.
@@ -100,8 +100,8 @@ def _smallest(values: Tensor) -> float:
     return float(known.min()) if len(known) else math.nan
 
 
-@dataclass(frozen=True)
-class Diagnostics:
+@dataclass(frozen=True, repr=False)
+class Diagnostics(Shown):
     """Diagnostics of the chains of a sampler.
 
     Args:
@@ -209,8 +209,8 @@ def predictive_moments(observation: Distribution) -> Tensor:
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
 
 
-@dataclass(frozen=True)
-class Modes:
+@dataclass(frozen=True, repr=False)
+class Modes(Shown):
     """Agreement of scalar quantities, such as predictions, within and between chains.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..._core.summary import Shown, Summary
 from ._adaptation import Adaptation, AnyAdaptation
 
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -52,8 +53,8 @@ class Draws:
         return None if errors is None else errors.square().nanmean(-1).nan_to_num(0.0) / self.z.shape[1]
 
 
-@dataclass(frozen=True)
-class ChainStatistics:
+@dataclass(frozen=True, repr=False)
+class ChainStatistics(Shown):
     """What the sampler reported for each draw, shape (K, S) unless stated otherwise; None if not reported.
 
     Args:
@@ -77,6 +78,11 @@ class ChainStatistics:
     inverse_mass: Tensor | None = None
     seconds: float | None = None
     energy_error: Tensor | None = None
+
+    def _summary(self) -> Summary:
+        known = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        rows = [(name, str(tuple(value.shape)), float(value.double().mean())) for name, value in known.items()]
+        return Summary("ChainStatistics", rows=rows, header=("statistic", "shape", "mean"))
 
 
 class Kernel(ABC):
