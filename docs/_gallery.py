@@ -4,18 +4,31 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sphinx_gallery.scrapers import figure_rst
+import matplotlib.pyplot as plt
+from PIL import Image, ImageOps
+from sphinx.application import Sphinx
+from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
-HAS_IMAGES = (Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST").is_dir()
+PANELS = {
+    "plot_1_plain_to_bayesian": (4, (0.0, 0.0, 0.54, 1.0)),
+    "plot_2_detect_the_unknown": (3, (0.5, 0.5, 1.0, 1.0)),
+    "plot_3_is_my_posterior_good": (2, (0.72, 0.0, 1.0, 1.0)),
+    "plot_4_prune": (3, (0.0, 0.0, 0.49, 1.0)),
+}
+"""The thumbnail of a tutorial: number of a picture, and left, top, right and bottom of one panel as shares of it."""
+
+HAS_IMAGES = (
+    Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST"
+).is_dir()
 
 
-def saved_pictures(
+def pictures(
     block: tuple, block_vars: dict[str, Any], gallery_conf: dict[str, Any]
 ) -> str:
-    """Move the pictures that a script saved beside itself into the gallery; the scripts draw without pyplot.
+    """Move the pictures that a script saved beside itself into the gallery; without any, those that it shows.
 
     Args:
-        block: The code block; not needed.
+        block: The code block.
         block_vars: Paths and names of the script; `image_path_iterator` gives the names of pictures.
         gallery_conf: Configuration of the gallery.
 
@@ -29,10 +42,15 @@ def saved_pictures(
         target = Path(next(block_vars["image_path_iterator"]))
         picture.replace(target)
         moved.append(str(target))
+    if not moved:
+        return matplotlib_scraper(block, block_vars, gallery_conf)
+    plt.close("all")
     return figure_rst(moved, gallery_conf["src_dir"])
 
 
-def arguments(gallery_conf: dict[str, Any], script_vars: dict[str, Any]) -> list[str]:
+def arguments(
+    gallery_conf: dict[str, Any], script_vars: dict[str, Any]
+) -> list[str]:
     """Command-line arguments of a script: its defaults, but without FashionMNIST if that is not installed.
 
     Args:
@@ -41,3 +59,21 @@ def arguments(gallery_conf: dict[str, Any], script_vars: dict[str, Any]) -> list
     """
     is_garments = Path(script_vars["src_file"]).name == "fashion_mnist.py"
     return [] if HAS_IMAGES or not is_garments else ["--dataset", "digits"]
+
+
+def crop_thumbnails(app: Sphinx) -> None:
+    """Replace the thumbnails of the tutorials by one panel each, since several are illegible when small."""
+    images = Path(app.srcdir) / "gallery" / "tutorials" / "images"
+    for name, (number, shares) in PANELS.items():
+        picture = images / f"sphx_glr_{name}_{number:03}.png"
+        if picture.exists():  # scripts may not have run
+            with Image.open(picture) as whole:
+                sides = [*whole.size, *whole.size]
+                box = [
+                    round(s * side)
+                    for s, side in zip(shares, sides, strict=True)
+                ]
+                panel = ImageOps.pad(
+                    whole.convert("RGB").crop(box), (400, 280), color="white"
+                )
+            panel.save(images / "thumb" / f"sphx_glr_{name}_thumb.png")

@@ -7,11 +7,14 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+from sphinx.application import Sphinx
 
 import pyro_bnn
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery`
+sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery` and `_mathml`
 PUBLIC = (
     "acquisition",
     "calibration",
@@ -29,6 +32,8 @@ PUBLIC = (
 for name in (*PUBLIC, "uncertainty"):
     sys.modules[f"pyro_bnn.{name}"] = getattr(pyro_bnn, name)
 
+HAS_MATHML = bool(find_spec("math_core") and find_spec("ziamath"))
+
 project = "pyro-bnn"
 author = "the pyro-bnn authors"
 release = pyro_bnn.__version__
@@ -36,7 +41,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
+    # without the extra `docs`, formulas need a script from the network
+    "_mathml" if HAS_MATHML else "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "myst_parser",
     "sphinx_copybutton",
@@ -65,6 +71,8 @@ intersphinx_mapping = {
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+if HAS_MATHML:
+    html_math_renderer = "mathml"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -75,7 +83,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["gallery/tutorials", "gallery/examples"],
     "filename_pattern": r"\.py$",
     "within_subsection_order": "FileNameSortKey",
-    "image_scrapers": ("matplotlib", "_gallery.saved_pictures"),
+    "image_scrapers": ("_gallery.pictures",),
     "image_srcset": ["2x"],
     "reset_argv": "_gallery.arguments",
     "abort_on_example_error": True,
@@ -83,6 +91,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "show_memory": False,
     "min_reported_time": 10**6,
+    "write_computation_times": False,  # a page that loads scripts from the network
 }
 
 # --- look -----------------------------------------------------------------------------------------
@@ -93,3 +102,10 @@ html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 pygments_style = "tango"
+
+
+def setup(app: Sphinx) -> None:
+    """Crop thumbnails after sphinx-gallery has made them."""
+    from _gallery import crop_thumbnails
+
+    app.connect("builder-inited", crop_thumbnails, priority=900)

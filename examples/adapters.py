@@ -20,7 +20,11 @@ import torch
 from peft import LoraConfig, TaskType, get_peft_model
 from torch import Tensor, nn
 from transformer import LENGTH, LIBRARIES, NUM_WORDS, load
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+)
 
 import pyro_bnn as pb
 from pyro_bnn import metrics
@@ -47,14 +51,20 @@ def inputs_of(words: Tensor) -> Rows:
 
 
 def train(net: nn.Module, rows: Rows, num_epochs: int) -> None:
-    """Minimise the loss that the network itself computes from `labels`, by AdamW with a cosine schedule."""
-    optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=3e-3)
+    """Minimise the loss that the network itself computes from `labels`, by
+    AdamW with a cosine schedule.
+    """
+    optimizer = torch.optim.AdamW(
+        [p for p in net.parameters() if p.requires_grad], lr=3e-3
+    )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_epochs)
     net.train()
     for _ in range(num_epochs):
         for batch in torch.randperm(len(rows["labels"])).split(64):
             optimizer.zero_grad()
-            net(**{name: value[batch] for name, value in rows.items()}).loss.backward()
+            net(
+                **{name: value[batch] for name, value in rows.items()}
+            ).loss.backward()
             optimizer.step()
         schedule.step()
 
@@ -63,24 +73,40 @@ def pretrained(words: Tensor, num_epochs: int) -> dict[str, Tensor]:
     """Weights of a language model that has learned to predict the next word."""
     torch.manual_seed(0)
     net = LlamaForCausalLM(CONFIG)
-    train(net, {**inputs_of(words), "labels": words.masked_fill(words == 0, -100)}, num_epochs)
+    train(
+        net,
+        {**inputs_of(words), "labels": words.masked_fill(words == 0, -100)},
+        num_epochs,
+    )
     return net.model.state_dict()
 
 
 def with_adapters(backbone: dict[str, Tensor]) -> nn.Module:
-    """A classifier with new adapters and a new head; all other weights are frozen."""
+    """A classifier with new adapters and a new head; all other weights are
+    frozen.
+    """
     net = LlamaForSequenceClassification(CONFIG)
     net.model.load_state_dict(backbone)
-    lora = LoraConfig(TaskType.SEQ_CLS, r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])
+    lora = LoraConfig(
+        TaskType.SEQ_CLS, r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"]
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft uses an old name of transformers
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # peft uses an old name of transformers
         return get_peft_model(net, lora)
 
 
 def model_of(net: nn.Module, num_data: int) -> pb.BayesianModel:
     """Only the adapters are random; the head is learned."""
     prior, likelihood = pb.NormalPrior(0.2), pb.CategoricalLikelihood()
-    return pb.BayesianModel(net, prior=prior, likelihood=likelihood, num_data=num_data, where="**.lora_*.**")
+    return pb.BayesianModel(
+        net,
+        prior=prior,
+        likelihood=likelihood,
+        num_data=num_data,
+        where="**.lora_*.**",
+    )
 
 
 def by_adamw(net: nn.Module, x: Rows, y: Tensor, num_epochs: int) -> Fit:
@@ -91,17 +117,38 @@ def by_adamw(net: nn.Module, x: Rows, y: Tensor, num_epochs: int) -> Fit:
 
 def by_laplace(net: nn.Module, x: Rows, y: Tensor, num_epochs: int) -> Fit:
     model, _ = by_adamw(net, x, y, num_epochs)
-    return model, pb.fit_gauss_newton(model, (x, y), structure="full", prior_precision="evidence", per="network")
+    return model, pb.fit_gauss_newton(
+        model,
+        (x, y),
+        structure="full",
+        prior_precision="evidence",
+        per="network",
+    )
 
 
-def by_svi(net: nn.Module, x: Rows, y: Tensor, num_epochs: int, *, is_natural: bool) -> Fit:
-    model, adam = model_of(net, len(y)), functools.partial(torch.optim.Adam, lr=3e-3)
-    optimizer = pb.optim.natural_gradient(0.1, hessian_decay=0.99, others=adam) if is_natural else adam
-    scale_map = pb.scale_maps.Precision() if is_natural else pb.scale_maps.Softplus()
-    cosine = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
+def by_svi(
+    net: nn.Module, x: Rows, y: Tensor, num_epochs: int, *, is_natural: bool
+) -> Fit:
+    model, adam = (
+        model_of(net, len(y)),
+        functools.partial(torch.optim.Adam, lr=3e-3),
+    )
+    optimizer = (
+        pb.optim.natural_gradient(0.1, hessian_decay=0.99, others=adam)
+        if is_natural
+        else adam
+    )
+    scale_map = (
+        pb.scale_maps.Precision() if is_natural else pb.scale_maps.Softplus()
+    )
+    cosine = functools.partial(
+        torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs
+    )
     return model, pb.fit_svi(
         model,
-        pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.3), scale_map=scale_map),
+        pb.MeanFieldGuide(
+            model, init=pb.NetworkInit(prior_fraction=0.3), scale_map=scale_map
+        ),
         (x, y),
         optimizer=pb.optim.scheduled(optimizer, cosine),
         num_epochs=num_epochs,
@@ -117,17 +164,45 @@ METHODS = {  # and how many times as many epochs as AdamW it gets
     "mean field, natural": (functools.partial(by_svi, is_natural=True), 3),
     "AdamW and Laplace": (by_laplace, 1),
 }
-SCORES = (metrics.accuracy, metrics.negative_log_likelihood, metrics.expected_calibration_error)
+SCORES = (
+    metrics.accuracy,
+    metrics.negative_log_likelihood,
+    metrics.expected_calibration_error,
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=800, help="most training texts from each library, without labels")
-    parser.add_argument("--labelled", type=int, default=50, help="number of labelled texts from each library")
-    parser.add_argument("--pretraining", type=int, default=8, help="epochs of next-word prediction")
-    parser.add_argument("--epochs", type=int, default=20, help="epochs of AdamW")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--texts",
+        type=int,
+        default=800,
+        help="most training texts from each library, without labels",
+    )
+    parser.add_argument(
+        "--labelled",
+        type=int,
+        default=50,
+        help="number of labelled texts from each library",
+    )
+    parser.add_argument(
+        "--pretraining",
+        type=int,
+        default=8,
+        help="epochs of next-word prediction",
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=20, help="epochs of AdamW"
+    )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--validation", action="store_true", help="test on training files set aside instead")
+    parser.add_argument(
+        "--validation",
+        action="store_true",
+        help="test on training files set aside instead",
+    )
     options = parser.parse_args()
     x, y, x_test, y_test, _ = load(options.texts, options.validation)
     backbone = pretrained(x, options.pretraining)
@@ -136,17 +211,41 @@ def main() -> None:
         found = []
         for seed in range(options.seeds):
             torch.manual_seed(seed)
-            of_each = [torch.nonzero(y == label)[:, 0] for label in range(len(LIBRARIES))]
-            few = torch.cat([rows[torch.randperm(len(rows))[: options.labelled]] for rows in of_each])
+            of_each = [
+                torch.nonzero(y == label)[:, 0]
+                for label in range(len(LIBRARIES))
+            ]
+            few = torch.cat(
+                [
+                    rows[torch.randperm(len(rows))[: options.labelled]]
+                    for rows in of_each
+                ]
+            )
             start = time.process_time()
-            model, posterior = method(with_adapters(backbone), inputs_of(x[few]), y[few], factor * options.epochs)
+            model, posterior = method(
+                with_adapters(backbone),
+                inputs_of(x[few]),
+                y[few],
+                factor * options.epochs,
+            )
             spent = time.process_time() - start
-            probs = pb.predict(model, posterior, inputs_of(x_test), num_samples=16, seed=0).probs
+            probs = pb.predict(
+                model, posterior, inputs_of(x_test), num_samples=16, seed=0
+            ).probs
             found.append([*(score(probs, y_test) for score in SCORES), spent])
         table = torch.tensor(found)
-        errors = table.std(0) / options.seeds**0.5 if options.seeds > 1 else torch.full((4,), torch.nan)
-        cells = [f"{mean:.3f} ± {error:.3f}  " for mean, error in zip(table.mean(0)[:3], errors, strict=False)]
-        print(f"{name:20} {' '.join(cells)} {table[:, 3].mean():5.1f}", flush=True)
+        errors = (
+            table.std(0) / options.seeds**0.5
+            if options.seeds > 1
+            else torch.full((4,), torch.nan)
+        )
+        cells = [
+            f"{mean:.3f} ± {error:.3f}  "
+            for mean, error in zip(table.mean(0)[:3], errors, strict=False)
+        ]
+        print(
+            f"{name:20} {' '.join(cells)} {table[:, 3].mean():5.1f}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -44,10 +44,14 @@ def shuffled(images: data.Images, seed: int) -> list[Task]:
     num_pixels = images.x_train[0].numel()
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.arange(num_pixels)] + [
-        torch.randperm(num_pixels, generator=generator) for _ in range(NUM_TASKS - 1)
+        torch.randperm(num_pixels, generator=generator)
+        for _ in range(NUM_TASKS - 1)
     ]
     x_train, x_test = images.x_train.flatten(1), images.x_test.flatten(1)
-    return [Task(x_train[:, order], images.y_train, x_test[:, order], images.y_test) for order in orders]
+    return [
+        Task(x_train[:, order], images.y_train, x_test[:, order], images.y_test)
+        for order in orders
+    ]
 
 
 def split(images: data.Images) -> list[Task]:
@@ -57,31 +61,72 @@ def split(images: data.Images) -> list[Task]:
         rows = (y == 2 * task) | (y == 2 * task + 1)
         return x[rows].flatten(1), y[rows] % 2
 
-    train, test = (images.x_train, images.y_train), (images.x_test, images.y_test)
-    return [Task(*part(*train, task), *part(*test, task), f"head{task}") for task in range(NUM_TASKS)]
+    train, test = (
+        (images.x_train, images.y_train),
+        (images.x_test, images.y_test),
+    )
+    return [
+        Task(*part(*train, task), *part(*test, task), f"head{task}")
+        for task in range(NUM_TASKS)
+    ]
 
 
 class Learner:
     """The learned parameters of the body and of all output layers so far."""
 
-    def __init__(self, method: str, num_units: int, prior: pb.Prior, kl_weight: float, seed: int) -> None:
-        self.is_point, self.num_units, self.seed = method == METHODS[0], num_units, seed
-        self.first_prior, self.kl_weight = prior, 0.0 if self.is_point else kl_weight  # maximum likelihood
+    def __init__(
+        self,
+        method: str,
+        num_units: int,
+        prior: pb.Prior,
+        kl_weight: float,
+        seed: int,
+    ) -> None:
+        self.is_point, self.num_units, self.seed = (
+            method == METHODS[0],
+            num_units,
+            seed,
+        )
+        self.first_prior, self.kl_weight = (
+            prior,
+            0.0 if self.is_point else kl_weight,
+        )  # maximum likelihood
         self.prior = prior
         self.parameters: dict[str, Tensor] = {}
 
     def build(self, task: Task) -> tuple[pb.BayesianModel, nn.Module]:
-        """The body with the output layer of a task, and a guide that starts from what was learned so far."""
+        """The body with the output layer of a task, and a guide that starts
+        from what was learned so far.
+        """
         torch.manual_seed(self.seed)
         units = self.num_units
-        sizes = nn.Linear(task.x_train.shape[1], units), nn.ReLU(), nn.Linear(units, units), nn.ReLU()
+        sizes = (
+            nn.Linear(task.x_train.shape[1], units),
+            nn.ReLU(),
+            nn.Linear(units, units),
+            nn.ReLU(),
+        )
         head = nn.Linear(units, int(task.y_train.max()) + 1)
-        net = nn.Sequential(OrderedDict({"body": nn.Sequential(*sizes), task.head: head}))
+        net = nn.Sequential(
+            OrderedDict({"body": nn.Sequential(*sizes), task.head: head})
+        )
         likelihood = pb.CategoricalLikelihood()
-        model = pb.BayesianModel(net, prior=self.prior, likelihood=likelihood, num_data=len(task.x_train))
-        guide = pb.DeltaGuide(model) if self.is_point else pb.MeanFieldGuide(model)
+        model = pb.BayesianModel(
+            net,
+            prior=self.prior,
+            likelihood=likelihood,
+            num_data=len(task.x_train),
+        )
+        guide = (
+            pb.DeltaGuide(model) if self.is_point else pb.MeanFieldGuide(model)
+        )
         fresh = guide.state_dict()
-        guide.load_state_dict({name: self.parameters.get(name, value) for name, value in fresh.items()})
+        guide.load_state_dict(
+            {
+                name: self.parameters.get(name, value)
+                for name, value in fresh.items()
+            }
+        )
         return model, guide
 
     def learn(self, task: Task, num_epochs: int, lr: float) -> None:
@@ -93,7 +138,9 @@ class Learner:
             (task.x_train, task.y_train),
             optimizer=pb.optim.scheduled(
                 functools.partial(torch.optim.Adam, lr=lr),
-                functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs),
+                functools.partial(
+                    torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs
+                ),
             ),
             num_epochs=num_epochs,
             batch_size=128 if len(task.x_train) < 2000 else 256,
@@ -104,21 +151,39 @@ class Learner:
         )
         if not self.is_point:  # a new output layer has no posterior yet
             self.prior = posterior.as_prior(otherwise=self.first_prior)
-        self.parameters |= {name: value.clone() for name, value in guide.state_dict().items()}
+        self.parameters |= {
+            name: value.clone() for name, value in guide.state_dict().items()
+        }
 
     def accuracy(self, task: Task) -> float:
         """Share of a task's test images that are recognised."""
         model, guide = self.build(task)
-        return metrics.accuracy(pb.predict(model, guide, task.x_test, num_samples=30, seed=0).probs, task.y_test)
+        return metrics.accuracy(
+            pb.predict(model, guide, task.x_test, num_samples=30, seed=0).probs,
+            task.y_test,
+        )
 
 
 @plotting.style()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
-    parser.add_argument("--data", type=Path, help="folder that contains MNIST/raw")
-    parser.add_argument("--epochs", type=int, help="epochs for each task; default 30 for digits, 10 for MNIST")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--dataset", choices=["digits", "mnist"], default="digits"
+    )
+    parser.add_argument(
+        "--data", type=Path, help="folder that contains MNIST/raw"
+    )
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        help="epochs for each task; default 30 for digits, 10 for MNIST",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(), help="folder for the picture"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -128,21 +193,38 @@ def main() -> None:
 
     ax = plotting.new_axes(1, 1, size=("column", 2.5))[0, 0]
     print(
-        f"{'accuracy after all tasks':26s}" + "".join(f"{f'task {t + 1}':>8s}" for t in range(NUM_TASKS)) + "    mean"
+        f"{'accuracy after all tasks':26s}"
+        + "".join(f"{f'task {t + 1}':>8s}" for t in range(NUM_TASKS))
+        + "    mean"
     )
     for method in METHODS:
         if is_mnist:  # the published network, prior and bound
-            learner, lr = Learner(method, 256, pb.NormalPrior(1.0), 1.0, options.seed), 0.005
-        else:  # so few images count little against the prior of 17,000 weights: use a cold posterior
-            learner, lr = Learner(method, 100, pb.NormalPrior(0.5), 0.1, options.seed), 0.01
+            learner, lr = (
+                Learner(method, 256, pb.NormalPrior(1.0), 1.0, options.seed),
+                0.005,
+            )
+        else:  # few images count little against the prior of 17,000 weights:
+            # use a cold posterior
+            learner, lr = (
+                Learner(method, 100, pb.NormalPrior(0.5), 0.1, options.seed),
+                0.01,
+            )
         means = []
         for count, task in enumerate(tasks, start=1):
             learner.learn(task, options.epochs or (10 if is_mnist else 30), lr)
             accuracies = [learner.accuracy(known) for known in tasks[:count]]
             means.append(sum(accuracies) / count)
-        print(f"{method:26s}" + "".join(f"{value:8.1%}" for value in [*accuracies, means[-1]]), flush=True)
+        print(
+            f"{method:26s}"
+            + "".join(f"{value:8.1%}" for value in [*accuracies, means[-1]]),
+            flush=True,
+        )
         ax.plot(range(1, NUM_TASKS + 1), means, marker="o", label=method)
-    ax.set(xlabel="tasks seen", ylabel="mean test accuracy of the tasks seen", xticks=range(1, NUM_TASKS + 1))
+    ax.set(
+        xlabel="tasks seen",
+        ylabel="mean test accuracy of the tasks seen",
+        xticks=range(1, NUM_TASKS + 1),
+    )
     ax.legend()
     plotting.save(ax, options.out / "continual_learning.png")
 

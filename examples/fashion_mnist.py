@@ -21,14 +21,22 @@ import pyro_bnn as pb
 from pyro_bnn import data, metrics, nets, plotting
 
 
-def load(dataset: str, root: Path | None, download: bool) -> tuple[data.Images, Tensor]:
+def load(
+    dataset: str, root: Path | None, download: bool
+) -> tuple[data.Images, Tensor]:
     """The known images, and test images of unknown kinds."""
     images = data.load_images(dataset, root=root, download=download)
     if dataset == "fashion-mnist":
-        return images, data.load_images("mnist", root=root, download=download).x_test
+        return images, data.load_images(
+            "mnist", root=root, download=download
+        ).x_test
     train, test = images.y_train < 7, images.y_test < 7
     known = data.Images(
-        images.x_train[train], images.y_train[train], images.x_test[test], images.y_test[test], images.classes[:7]
+        images.x_train[train],
+        images.y_train[train],
+        images.x_test[test],
+        images.y_test[test],
+        images.classes[:7],
     )
     return known, images.x_test[~test]
 
@@ -39,18 +47,43 @@ def make_model(images: data.Images, seed: int) -> pb.BayesianModel:
     first = [nets.Standardize.of(images.x_train, floor=0.1), nn.Flatten()]
     net = nets.mlp([num_pixels, 400, 400, len(images.classes)], first=first)
     return pb.BayesianModel(
-        net, prior=pb.NormalPrior(0.1), likelihood=pb.CategoricalLikelihood(), num_data=len(images.x_train)
+        net,
+        prior=pb.NormalPrior(0.1),
+        likelihood=pb.CategoricalLikelihood(),
+        num_data=len(images.x_train),
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", choices=["fashion-mnist", "digits"], default="fashion-mnist")
-    parser.add_argument("--data", type=Path, help="folder that contains FashionMNIST/raw and MNIST/raw")
-    parser.add_argument("--download", action="store_true", help="fetch missing data into that folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--dataset",
+        choices=["fashion-mnist", "digits"],
+        default="fashion-mnist",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="folder that contains FashionMNIST/raw and MNIST/raw",
+    )
+    parser.add_argument(
+        "--download",
+        action="store_true",
+        help="fetch missing data into that folder",
+    )
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--kl-weight", type=float, default=0.3, help="1 gives the ELBO, less a cold posterior")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for the pictures")
+    parser.add_argument(
+        "--kl-weight",
+        type=float,
+        default=0.3,
+        help="1 gives the ELBO, less a cold posterior",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(), help="folder for the pictures"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -63,7 +96,9 @@ def main() -> None:
         (images.x_train, images.y_train),
         optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=1e-3),
-            functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs),
+            functools.partial(
+                torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs
+            ),
         ),
         num_epochs=options.epochs,
         batch_size=128,
@@ -74,30 +109,58 @@ def main() -> None:
     print(posterior.status)
 
     x, y = images.x_test, images.y_test
-    singles = [metrics.accuracy(pb.predict_point(model, draw, x).probs, y) for draw in posterior.draws(10)]
+    singles = [
+        metrics.accuracy(pb.predict_point(model, draw, x).probs, y)
+        for draw in posterior.draws(10)
+    ]
     mean = pb.predict_point(model, posterior, x, y=y)
-    ensemble = pb.predict(model, posterior, x, y=y, num_samples=100, seed=options.seed)
+    ensemble = pb.predict(
+        model, posterior, x, y=y, num_samples=100, seed=options.seed
+    )
     assert isinstance(mean, pb.uncertainty.ClassificationPrediction)
     assert isinstance(ensemble, pb.uncertainty.ClassificationPrediction)
-    print(f"accuracy of single draws   {min(singles):.2%} to {max(singles):.2%}")
-    for name, prediction in (("mean weights", mean), ("ensemble of 100", ensemble)):
+    print(
+        f"accuracy of single draws   {min(singles):.2%} to {max(singles):.2%}"
+    )
+    for name, prediction in (
+        ("mean weights", mean),
+        ("ensemble of 100", ensemble),
+    ):
         accuracy = metrics.accuracy(prediction.probs, y)
         error = metrics.expected_calibration_error(prediction.probs, y)
-        print(f"accuracy of {name:16s}{accuracy:.2%}, NLL {prediction.nll:.4f} nats, ECE {error:.4f}")
+        print(
+            f"accuracy of {name:16s}{accuracy:.2%}, NLL {prediction.nll:.4f} "
+            f"nats, ECE {error:.4f}"
+        )
 
-    foreign = pb.predict(model, posterior, unknown, num_samples=100, seed=options.seed)
+    foreign = pb.predict(
+        model, posterior, unknown, num_samples=100, seed=options.seed
+    )
     assert isinstance(foreign, pb.uncertainty.ClassificationPrediction)
     for name, known_score, unknown_score in (
         ("entropy", ensemble.total, foreign.total),
         ("mutual information", ensemble.epistemic, foreign.epistemic),
     ):
-        print(f"AUROC of the unknown by {name:18s} {metrics.ood_scores(known_score, unknown_score).auroc:.4f}")
+        print(
+            f"AUROC of the unknown by {name:18s} "
+            f"{metrics.ood_scores(known_score, unknown_score).auroc:.4f}"
+        )
 
-    plotting.save(plotting.loss_curves(posterior.history)[0], options.out / "losses.png")
-    for name, pictures, prediction in (("known", x, ensemble), ("unknown", unknown, foreign)):
-        votes = plotting.vote_histograms(pictures[:5], prediction.votes[:5], images.classes)
+    plotting.save(
+        plotting.loss_curves(posterior.history)[0], options.out / "losses.png"
+    )
+    for name, pictures, prediction in (
+        ("known", x, ensemble),
+        ("unknown", unknown, foreign),
+    ):
+        votes = plotting.vote_histograms(
+            pictures[:5], prediction.votes[:5], images.classes
+        )
         plotting.save(votes[0, 0], options.out / f"votes_{name}.png")
-    plotting.save(plotting.detection_curves(ensemble, foreign)[0], options.out / "scores.png")
+    plotting.save(
+        plotting.detection_curves(ensemble, foreign)[0],
+        options.out / "scores.png",
+    )
 
 
 if __name__ == "__main__":

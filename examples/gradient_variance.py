@@ -35,14 +35,24 @@ from pyro_bnn import (
 from pyro_bnn.inference.estimators import Estimator
 from pyro_bnn.results.plotting import new_axes, save, style
 
-ESTIMATORS: dict[str, Estimator | None] = {"RT": None, "flipout": Flipout(), "LRT": LocalReparameterization()}
-LABELS = {"RT": "sampled weights (RT)", "flipout": "flipout", "LRT": "local reparameterisation (LRT)"}
+ESTIMATORS: dict[str, Estimator | None] = {
+    "RT": None,
+    "flipout": Flipout(),
+    "LRT": LocalReparameterization(),
+}
+LABELS = {
+    "RT": "sampled weights (RT)",
+    "flipout": "flipout",
+    "LRT": "local reparameterisation (LRT)",
+}
 BATCH_SIZES = [4, 8, 16, 32, 92]
 Variances = dict[str, dict[int, tuple[float, float]]]
 """Variance of the gradient and its standard error, by method and batch size."""
 
 
-def fitted(x: torch.Tensor, y: torch.Tensor, num_epochs: int) -> tuple[BayesianModel, MeanFieldGuide]:
+def fitted(
+    x: torch.Tensor, y: torch.Tensor, num_epochs: int
+) -> tuple[BayesianModel, MeanFieldGuide]:
     torch.manual_seed(0)
     model = BayesianModel(
         nets.mlp([1, 20, 20, 2]),
@@ -65,16 +75,33 @@ def fitted(x: torch.Tensor, y: torch.Tensor, num_epochs: int) -> tuple[BayesianM
     return model, guide
 
 
-def gradient(model: BayesianModel, guide: MeanFieldGuide, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Gradient of the negative ELBO per data point, from one draw, as one vector."""
+def gradient(
+    model: BayesianModel,
+    guide: MeanFieldGuide,
+    x: torch.Tensor,
+    y: torch.Tensor,
+) -> torch.Tensor:
+    """Gradient of the negative ELBO per data point, from one draw, as one
+    vector.
+    """
     guide.zero_grad()
-    loss = TraceMeanField_ELBO().differentiable_loss(model, guide, x, y) / model.num_data
+    loss = (
+        TraceMeanField_ELBO().differentiable_loss(model, guide, x, y)
+        / model.num_data
+    )
     loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in guide.parameters()])
+    return torch.cat(
+        [parameter.grad.flatten() for parameter in guide.parameters()]
+    )
 
 
 def measure(
-    model: BayesianModel, guide: MeanFieldGuide, x: torch.Tensor, y: torch.Tensor, *, num_pairs: int
+    model: BayesianModel,
+    guide: MeanFieldGuide,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    num_pairs: int,
 ) -> Variances:
     found: Variances = {}
     for name, estimator in ESTIMATORS.items():
@@ -85,34 +112,67 @@ def measure(
             for _ in range(num_pairs):
                 rows = torch.randperm(len(x))[:batch_size]
                 if estimator is None:
-                    pair = [gradient(model, guide, x[rows], y[rows]) for _ in range(2)]
+                    pair = [
+                        gradient(model, guide, x[rows], y[rows])
+                        for _ in range(2)
+                    ]
                 else:
                     with estimator.applied(model, guide):
-                        pair = [gradient(model, guide, x[rows], y[rows]) for _ in range(2)]
+                        pair = [
+                            gradient(model, guide, x[rows], y[rows])
+                            for _ in range(2)
+                        ]
                 halves.append((pair[0] - pair[1]).square().sum() / 2)
             values = torch.stack(halves)
-            found[name][batch_size] = (float(values.mean()), float(values.std() / num_pairs**0.5))
-            print(f"{LABELS[name]}, batches of {batch_size}: {num_pairs} pairs of gradients drawn", flush=True)
+            found[name][batch_size] = (
+                float(values.mean()),
+                float(values.std() / num_pairs**0.5),
+            )
+            print(
+                f"{LABELS[name]}, batches of {batch_size}: {num_pairs} pairs "
+                "of gradients drawn",
+                flush=True,
+            )
     return found
 
 
 def report(variances: Variances) -> None:
-    print("variance of the gradient of the loss per data point, summed over parameters (± standard error)")
+    print(
+        "variance of the gradient of the loss per data point, summed over "
+        "parameters (± standard error)"
+    )
     print("batch size" + "".join(f"{name:>20}" for name in variances))
     for batch_size in BATCH_SIZES:
-        cells = (f"{value:.3g} ± {error:.1g}" for value, error in (row[batch_size] for row in variances.values()))
+        cells = (
+            f"{value:.3g} ± {error:.1g}"
+            for value, error in (row[batch_size] for row in variances.values())
+        )
         print(f"{batch_size:10d}" + "".join(f"{cell:>20}" for cell in cells))
-    (lrt, lrt_error), (rt, rt_error) = (variances[name][BATCH_SIZES[-1]] for name in ("LRT", "RT"))
+    (lrt, lrt_error), (rt, rt_error) = (
+        variances[name][BATCH_SIZES[-1]] for name in ("LRT", "RT")
+    )
     apart = (rt - lrt) / (rt_error**2 + lrt_error**2) ** 0.5
-    print(f"all {BATCH_SIZES[-1]} rows: LRT has {lrt / rt:.1%} of the variance of RT, {apart:.1f} standard errors less")
+    print(
+        f"all {BATCH_SIZES[-1]} rows: LRT has {lrt / rt:.1%} of the variance "
+        f"of RT, {apart:.1f} standard errors less"
+    )
 
 
 def draw(variances: Variances, path: Path) -> None:
     ax = new_axes(1, 1, size=("column", 2.5))[0, 0]
-    for (name, row), line in zip(variances.items(), ("o-", "s--", "D-."), strict=True):
+    for (name, row), line in zip(
+        variances.items(), ("o-", "s--", "D-."), strict=True
+    ):
         values, errors = zip(*row.values(), strict=True)
-        ax.errorbar(BATCH_SIZES, values, yerr=errors, fmt=line, label=LABELS[name])
-    ax.set(xscale="log", yscale="log", xlabel="rows in the batch", ylabel="variance (± s.e.)")
+        ax.errorbar(
+            BATCH_SIZES, values, yerr=errors, fmt=line, label=LABELS[name]
+        )
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="rows in the batch",
+        ylabel="variance (± s.e.)",
+    )
     ax.set_xticks(BATCH_SIZES, labels=[str(size) for size in BATCH_SIZES])
     ax.minorticks_off()
     ax.set_title("gradient noise from one draw of the weights")
@@ -121,10 +181,28 @@ def draw(variances: Variances, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("gradient-variance"), help="folder for the picture")
-    parser.add_argument("--pairs", type=int, default=300, help="pairs of gradients per method and batch size")
-    parser.add_argument("--epochs", type=int, default=30, help="epochs of the fit before the gradients are drawn")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("gradient-variance"),
+        help="folder for the picture",
+    )
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        default=300,
+        help="pairs of gradients per method and batch size",
+    )
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        default=30,
+        help="epochs of the fit before the gradients are drawn",
+    )
     arguments = parser.parse_args()
     x, y = data.regression_problem()
     y = y / y.std()

@@ -19,15 +19,19 @@ import torch
 from pyro_bnn import kl, plotting
 
 TARGET = dist.MixtureSameFamily(
-    dist.Categorical(torch.tensor([0.5, 0.5])), dist.Normal(torch.tensor([0.0, 3.0]), torch.tensor([0.4, 1.0]))
+    dist.Categorical(torch.tensor([0.5, 0.5])),
+    dist.Normal(torch.tensor([0.0, 3.0]), torch.tensor([0.4, 1.0])),
 )
 
 
 def as_mixture(q: dist.Normal) -> dist.MixtureSameFamily:
-    """A Gaussian written as a mixture of one component, so that no closed form is known and its divergence is
-    estimated.
+    """A Gaussian written as a mixture of one component.
+
+    No closed form of its divergence is known, so the divergence is estimated.
     """
-    return dist.MixtureSameFamily(dist.Categorical(torch.ones(1)), q.expand((1,)))
+    return dist.MixtureSameFamily(
+        dist.Categorical(torch.ones(1)), q.expand((1,))
+    )
 
 
 def reverse(q: dist.Normal, num_samples: int = 500) -> kl.Divergence:
@@ -38,11 +42,22 @@ def forward(q: dist.Normal, num_samples: int = 500) -> kl.Divergence:
     return kl.divergence(TARGET, q, num_samples=num_samples)
 
 
-def fit(objective: Callable[[dist.Normal], kl.Divergence], start: float, num_steps: int) -> dist.Normal:
-    """Minimise a divergence over the mean and the logarithm of the standard deviation of a Gaussian."""
-    loc, log_scale = torch.tensor(start, requires_grad=True), torch.tensor(0.0, requires_grad=True)
+def fit(
+    objective: Callable[[dist.Normal], kl.Divergence],
+    start: float,
+    num_steps: int,
+) -> dist.Normal:
+    """Minimise a divergence over the mean and the logarithm of the standard
+    deviation of a Gaussian.
+    """
+    loc, log_scale = (
+        torch.tensor(start, requires_grad=True),
+        torch.tensor(0.0, requires_grad=True),
+    )
     optimizer = torch.optim.Adam([loc, log_scale], lr=0.1)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 1e-2 ** (1 / num_steps))
+    schedule = torch.optim.lr_scheduler.ExponentialLR(
+        optimizer, 1e-2 ** (1 / num_steps)
+    )
     for _ in range(num_steps):
         optimizer.zero_grad()
         objective(dist.Normal(loc, log_scale.exp())).value.backward()
@@ -59,9 +74,16 @@ def picture(fits: dict[str, dist.Normal], path: Path) -> None:
     grid = torch.linspace(-3, 7, 500)
     ax = plotting.new_axes(1, 1, size=("column", 2.5))[0, 0]
     density = TARGET.log_prob(grid).exp()
-    ax.fill_between(grid.numpy(), density.numpy(), color="0.85", label="p = 0.5 N(0, 0.4) + 0.5 N(3, 1)")
+    ax.fill_between(
+        grid.numpy(),
+        density.numpy(),
+        color="0.85",
+        label="p = 0.5 N(0, 0.4) + 0.5 N(3, 1)",
+    )
     for name, q in fits.items():
-        label = f"{name.replace(', started', ',')}: N({q.mean:.2f}, {q.stddev:.2f})"
+        label = (
+            f"{name.replace(', started', ',')}: N({q.mean:.2f}, {q.stddev:.2f})"
+        )
         ax.plot(grid.numpy(), q.log_prob(grid).exp().numpy(), label=label)
     ax.set(xlabel="w", ylabel="density", ylim=(0, 1.4))
     ax.legend(loc="upper left")
@@ -69,9 +91,16 @@ def picture(fits: dict[str, dist.Normal], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=500, help="optimisation steps of each fit")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--steps", type=int, default=500, help="optimisation steps of each fit"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(), help="folder for the picture"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
@@ -79,7 +108,10 @@ def main() -> None:
 
     a, b = dist.Normal(0.5, 1.5), dist.Normal(0.0, 1.0)
     estimate = kl.divergence(as_mixture(a), as_mixture(b), num_samples=100_000)
-    print(f"two Gaussians: closed form {kl.divergence(a, b).value:.4f}, Monte Carlo {show(estimate)} nats")
+    print(
+        f"two Gaussians: closed form {kl.divergence(a, b).value:.4f}, Monte "
+        f"Carlo {show(estimate)} nats"
+    )
     print(f"swapped:       closed form {kl.divergence(b, a).value:.4f}\n")
 
     fits = {
@@ -87,11 +119,20 @@ def main() -> None:
         "reverse KL(q || p), started at 3": fit(reverse, 3.0, arguments.steps),
         "forward KL(p || q)": fit(forward, 0.0, arguments.steps),
     }
-    print("fit of q by minimising               mean     sd   KL(q || p), nats   KL(p || q), nats")
+    print(
+        "fit of q by minimising               mean     sd   KL(q || p), nats  "
+        " KL(p || q), nats"
+    )
     for name, q in fits.items():
-        both = f"{show(reverse(q, num_samples=100_000))}   {show(forward(q, num_samples=100_000))}"
+        both = "   ".join(
+            show(divergence(q, num_samples=100_000))
+            for divergence in (reverse, forward)
+        )
         print(f"{name:34} {q.mean:6.3f} {q.stddev:6.3f}   {both}")
-    print(f"exact minimum of the forward KL    {TARGET.mean:6.3f} {TARGET.stddev:6.3f}   (the moments of p)")
+    print(
+        f"exact minimum of the forward KL    {TARGET.mean:6.3f} "
+        f"{TARGET.stddev:6.3f}   (the moments of p)"
+    )
     with plotting.style():
         picture(fits, arguments.out / "kl_divergence.png")
 

@@ -5,13 +5,16 @@ One mean-field fit of a noisy sine for each of six KL weights.
 
 The weights are relative to the ELBO of the whole data set, for M batches and W random parameters, from warm to cold::
 
-    1                    the ELBO itself.
-    Blundell, mean 1     M 2^(M-i) / (2^M - 1) in batch i: the ELBO on average over an epoch.
-    1/M                  M times colder than the ELBO. Graves' weight 1/M gives the ELBO if the likelihood is summed
-                         over one batch; here the likelihood is that of the whole data set.
-    Blundell, sum 1      2^(M-i) / (2^M - 1) in batch i: M times colder than the ELBO on average, for the same reason.
-    1/W                  one over the number of weights: W times colder.
-    0                    no prior at all.
+    1                 the ELBO itself.
+    Blundell, mean 1  M 2^(M-i) / (2^M - 1) in batch i: the ELBO on average over
+                      an epoch.
+    1/M               M times colder than the ELBO. Graves' weight 1/M gives the
+                      ELBO if the likelihood is summed over one batch; here the
+                      likelihood is that of the whole data set.
+    Blundell, sum 1   2^(M-i) / (2^M - 1) in batch i: M times colder than the
+                      ELBO on average, for the same reason.
+    1/W               one over the number of weights: W times colder.
+    0                 no prior at all.
 
 With the two weights whose mean is 1, this mean-field Gaussian stays at the prior instead of fitting the sine. Weight 1
 and the last four weights are from an earlier study, which counted the likelihood twice; here it counts once. The script
@@ -40,21 +43,32 @@ def blundell_sum_one(epoch: int, batch: int, num_batches: int) -> float:
 
 def make_model(seed: int) -> pb.BayesianModel:
     torch.manual_seed(seed)
-    net, likelihood = nets.mlp([1, 20, 20, 2]), pb.HeteroscedasticGaussianLikelihood()
-    return pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=len(X))
+    net, likelihood = (
+        nets.mlp([1, 20, 20, 2]),
+        pb.HeteroscedasticGaussianLikelihood(),
+    )
+    return pb.BayesianModel(
+        net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=len(X)
+    )
 
 
 def fit(
     weight: float | kl.KLWeight, num_epochs: int, seed: int
 ) -> tuple[pb.GuidePosterior, pb.uncertainty.RegressionPrediction]:
     model = make_model(seed)
-    # Heuristic: a variance head causes rare steep steps, which would spoil Adam's step size.
+    # Heuristic: a variance head causes rare steep steps, which would spoil
+    # Adam's step size.
     adam = pb.optim.clipped(partial(torch.optim.Adam, lr=0.03), 300.0)
     posterior = pb.fit_svi(
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.03)),
         (X, Y),
-        optimizer=pb.optim.scheduled(adam, partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)),
+        optimizer=pb.optim.scheduled(
+            adam,
+            partial(
+                torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs
+            ),
+        ),
         num_epochs=num_epochs,
         batch_size=BATCH_SIZE,
         kl_weight=weight,
@@ -67,15 +81,24 @@ def fit(
 
 @plotting.style()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=200, help="epochs of each fit")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for the pictures")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=200, help="epochs of each fit"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(), help="folder for the pictures"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
 
     model = make_model(arguments.seed)
-    num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
+    num_weights = sum(
+        model.initial_value(name).numel() for name in model.site_names
+    )
     num_batches = -(-len(X) // BATCH_SIZE)
     weights = {
         "1 (the ELBO)": 1.0,
@@ -85,33 +108,73 @@ def main() -> None:
         f"1/W = 1/{num_weights}": kl.per_weight(num_weights),
         "0": 0.0,
     }
-    kl_ax, mse_ax = (plotting.new_axes(1, 1, size=("column", 2.5))[0, 0] for _ in range(2))
+    kl_ax, mse_ax = (
+        plotting.new_axes(1, 1, size=("column", 2.5))[0, 0] for _ in range(2)
+    )
     panels = plotting.new_axes(2, 3, size=("page", 4))
-    print(f"{'KL weight':18} KL, nats   ELBO/N   MSE to the truth   epistemic sd inside  outside")
+    print(
+        f"{'KL weight':18} KL, nats   ELBO/N   MSE to the truth   epistemic sd "
+        "inside  outside"
+    )
     errors = {}
     for ax, (name, weight) in zip(panels.flat, weights.items(), strict=True):
         posterior, prediction = fit(weight, arguments.epochs, arguments.seed)
         errors[name] = float((prediction.mean - TRUTH)[INSIDE].square().mean())
-        epochs, epistemic_scale = posterior.history.epochs, prediction.epistemic.sqrt().flatten()
-        last = epochs[-max(1, len(epochs) // 10) :]  # the ELBO of one epoch is noisy
-        kl_nats, elbo = (sum(values) / len(last) for values in ([r.kl for r in last], [r.elbo for r in last]))
+        epochs, epistemic_scale = (
+            posterior.history.epochs,
+            prediction.epistemic.sqrt().flatten(),
+        )
+        last = epochs[
+            -max(1, len(epochs) // 10) :
+        ]  # the ELBO of one epoch is noisy
+        kl_nats, elbo = (
+            sum(values) / len(last)
+            for values in ([r.kl for r in last], [r.elbo for r in last])
+        )
         print(
-            f"{name:18} {kl_nats:8.1f} {elbo / len(X):8.2f} {errors[name]:18.2f} "
-            f"{float(epistemic_scale[INSIDE].mean()):21.2f} {float(epistemic_scale[~INSIDE].mean()):8.2f}",
+            f"{name:18} {kl_nats:8.1f} {elbo / len(X):8.2f} "
+            f"{errors[name]:18.2f} "
+            f"{float(epistemic_scale[INSIDE].mean()):21.2f} "
+            f"{float(epistemic_scale[~INSIDE].mean()):8.2f}",
             flush=True,
         )
-        kl_ax.plot([record.epoch + 1 for record in epochs], [record.kl for record in epochs], label=name, linewidth=1.2)
-        plotting.regression_bands(GRID, prediction, data=(X, Y), truth=TRUTH, ax=ax)
+        kl_ax.plot(
+            [record.epoch + 1 for record in epochs],
+            [record.kl for record in epochs],
+            label=name,
+            linewidth=1.2,
+        )
+        plotting.regression_bands(
+            GRID, prediction, data=(X, Y), truth=TRUTH, ax=ax
+        )
         ax.set(ylim=(-40, 40), title=f"KL weight {name}")
         ax.label_outer()
         ax.get_legend().set_visible(ax is panels[0, 0])
     kl_ax.set(xlabel="epoch", ylabel="KL(q || prior) (nats)", yscale="log")
-    kl_ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, title="KL weight", title_fontsize=7)
-    mse_ax.bar_label(mse_ax.barh(list(errors), list(errors.values())), fmt=" %.1f", fontsize=7)
-    mse_ax.set(xlabel="MSE of the mean to the truth, inside", ylabel="KL weight", xlim=(0, 1.2 * max(errors.values())))
+    kl_ax.legend(
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1),
+        ncols=2,
+        title="KL weight",
+        title_fontsize=7,
+    )
+    mse_ax.bar_label(
+        mse_ax.barh(list(errors), list(errors.values())),
+        fmt=" %.1f",
+        fontsize=7,
+    )
+    mse_ax.set(
+        xlabel="MSE of the mean to the truth, inside",
+        ylabel="KL weight",
+        xlim=(0, 1.2 * max(errors.values())),
+    )
     mse_ax.invert_yaxis()
     mse_ax.grid(axis="y", visible=False)
-    for ax, name in ((kl_ax, "kl"), (panels[0, 0], "prediction"), (mse_ax, "mse")):
+    for ax, name in (
+        (kl_ax, "kl"),
+        (panels[0, 0], "prediction"),
+        (mse_ax, "mse"),
+    ):
         plotting.save(ax, arguments.out / f"kl_weights_{name}.png")
 
 

@@ -21,7 +21,10 @@ from torch import Tensor
 
 import pyro_bnn as pb
 from pyro_bnn import nets, plotting
-from pyro_bnn.scores.uncertainty import MixtureDensityPrediction, RegressionPrediction
+from pyro_bnn.scores.uncertainty import (
+    MixtureDensityPrediction,
+    RegressionPrediction,
+)
 
 NOISE, CUT, NUM_COMPONENTS = 0.05, 0.5, 5
 Y_GRID = torch.linspace(-0.2, 1.2, 281)
@@ -37,34 +40,56 @@ def forward_problem(y: Tensor) -> Tensor:
 def draw_data(num_data: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     y = torch.rand(num_data, 1, generator=generator)
-    return forward_problem(y) + NOISE * torch.randn(num_data, 1, generator=generator), y
+    return forward_problem(y) + NOISE * torch.randn(
+        num_data, 1, generator=generator
+    ), y
 
 
 def true_log_density(x: Tensor, y: Tensor) -> Tensor:
-    """The true log p(y | x), by Bayes' rule, for y in [0, 1]; x and y have shape (N, 1)."""
+    """The true log p(y | x), by Bayes' rule, for y in [0, 1]; x and y have
+    shape (N, 1).
+    """
 
     def log_joint(y: Tensor) -> Tensor:
         return torch.distributions.Normal(forward_problem(y), NOISE).log_prob(x)
 
     grid = (torch.arange(2000) + 0.5) / 2000
-    return log_joint(y) - (log_joint(grid).logsumexp(-1, keepdim=True) - math.log(2000))
+    return log_joint(y) - (
+        log_joint(grid).logsumexp(-1, keepdim=True) - math.log(2000)
+    )
 
 
 def fit(
-    options: Options, likelihood: pb.Likelihood, num_outputs: int, data: tuple[Tensor, Tensor]
+    options: Options,
+    likelihood: pb.Likelihood,
+    num_outputs: int,
+    data: tuple[Tensor, Tensor],
 ) -> tuple[pb.BayesianModel, pb.GuidePosterior]:
     torch.manual_seed(options.seed)
-    net = nets.mlp([1, 20, num_outputs], activation=torch.nn.Tanh, first=[nets.Standardize.of(data[0])])
+    net = nets.mlp(
+        [1, 20, num_outputs],
+        activation=torch.nn.Tanh,
+        first=[nets.Standardize.of(data[0])],
+    )
     if isinstance(likelihood, pb.MixtureDensityLikelihood):
-        net[-1].bias.data = likelihood.initial_bias(data[1])  # so that the components start apart
-    model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=len(data[0]))
+        net[-1].bias.data = likelihood.initial_bias(
+            data[1]
+        )  # so that the components start apart
+    model = pb.BayesianModel(
+        net,
+        prior=pb.NormalPrior(1.0),
+        likelihood=likelihood,
+        num_data=len(data[0]),
+    )
     posterior = pb.fit_svi(
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02)),
         data,
         optimizer=pb.optim.scheduled(
             partial(torch.optim.Adam, lr=0.03),
-            partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs),
+            partial(
+                torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs
+            ),
         ),
         num_epochs=options.epochs,
         estimator=pb.LocalReparameterization(),
@@ -74,25 +99,45 @@ def fit(
 
 
 def modes(density: Tensor) -> list[tuple[float, float]]:
-    """Grid points where the density is above its neighbours and a tenth of its maximum, each with its density."""
+    """Grid points where the density is above its neighbours and a tenth of its
+    maximum, each with its density.
+    """
     inner = density[1:-1]
-    is_mode = (inner > density[:-2]) & (inner > density[2:]) & (inner > density.max() / 10)
-    return [(float(Y_GRID[i + 1]), float(inner[i])) for i in is_mode.nonzero().flatten()]
+    is_mode = (
+        (inner > density[:-2])
+        & (inner > density[2:])
+        & (inner > density.max() / 10)
+    )
+    return [
+        (float(Y_GRID[i + 1]), float(inner[i]))
+        for i in is_mode.nonzero().flatten()
+    ]
 
 
 def with_error(values: Tensor) -> str:
-    return f"{float(values.mean()):6.3f} ± {float(values.std() / len(values) ** 0.5):.3f}"
+    error = values.std() / len(values) ** 0.5
+    return f"{float(values.mean()):6.3f} ± {float(error):.3f}"
 
 
-def draw_parts(prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor], ax: Axes) -> None:
+def draw_parts(
+    prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor], ax: Axes
+) -> None:
     parts = {
         "within components: noise": prediction.within_components,
         "between components: several answers": prediction.between_components,
         "between weight draws: epistemic": prediction.epistemic,
     }
     for label, variance in parts.items():
-        ax.semilogy(X_GRID.flatten(), variance.flatten(), label=label, linewidth=1.3)
-    ax.axvspan(float(data[0].min()), float(data[0].max()), color="0.92", zorder=0, label="range of the data")
+        ax.semilogy(
+            X_GRID.flatten(), variance.flatten(), label=label, linewidth=1.3
+        )
+    ax.axvspan(
+        float(data[0].min()),
+        float(data[0].max()),
+        color="0.92",
+        zorder=0,
+        label="range of the data",
+    )
     ax.set(xlabel="x", ylabel="variance of y", ylim=(1e-4, 60))
     ax.set_title("the mixture's variance in three parts")
     ax.legend(loc="upper center")
@@ -100,43 +145,88 @@ def draw_parts(prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor]
 
 @plotting.style()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=800, help="epochs of each fit")
-    parser.add_argument("--data", type=int, default=1000, help="number of training points")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=800, help="epochs of each fit"
+    )
+    parser.add_argument(
+        "--data", type=int, default=1000, help="number of training points"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(), help="folder for the picture"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    data, (x_test, y_test) = draw_data(options.data, options.seed), draw_data(2000, options.seed + 1)
+    data, (x_test, y_test) = (
+        draw_data(options.data, options.seed),
+        draw_data(2000, options.seed + 1),
+    )
 
     axes = plotting.new_axes(2, 2, size=("page", 4.8))
     at_cut, densities = torch.tensor([[CUT]]), {}
     settings = {
         "one Gaussian": (pb.HeteroscedasticGaussianLikelihood(), 2),
-        f"mixture of {NUM_COMPONENTS}": (pb.MixtureDensityLikelihood(NUM_COMPONENTS), 3 * NUM_COMPONENTS),
+        f"mixture of {NUM_COMPONENTS}": (
+            pb.MixtureDensityLikelihood(NUM_COMPONENTS),
+            3 * NUM_COMPONENTS,
+        ),
     }
     print("mean test log-likelihood, in nats:", flush=True)
-    for ax, (name, (likelihood, num_outputs)) in zip(axes[0], settings.items(), strict=True):
-        predict = partial(pb.predict, *fit(options, likelihood, num_outputs, data), num_samples=100, seed=0)
+    for ax, (name, (likelihood, num_outputs)) in zip(
+        axes[0], settings.items(), strict=True
+    ):
+        predict = partial(
+            pb.predict,
+            *fit(options, likelihood, num_outputs, data),
+            num_samples=100,
+            seed=0,
+        )
         densities[name] = predict(x_test, y=y_test).log_density
         print(f"{name:14} {with_error(densities[name])}", flush=True)
         prediction = predict(X_GRID, keep_draws=True)
         assert isinstance(prediction, RegressionPrediction)
-        plotting.predictive_density(X_GRID, prediction, Y_GRID, data=data, ax=ax)
+        plotting.predictive_density(
+            X_GRID, prediction, Y_GRID, data=data, ax=ax
+        )
         ax.set_title(f"predictive density: {name}")
         ax.axvline(CUT, color="black", linestyle=":", linewidth=0.8)
-        cut = predict(at_cut, keep_draws=True).log_prob(Y_GRID[:, None, None]).exp().flatten()
+        cut = (
+            predict(at_cut, keep_draws=True)
+            .log_prob(Y_GRID[:, None, None])
+            .exp()
+            .flatten()
+        )
         axes[1, 0].plot(Y_GRID, cut, label=name, linewidth=1.3)
         if isinstance(prediction, MixtureDensityPrediction):
             draw_parts(prediction, data, axes[1, 1])
     gain = densities[f"mixture of {NUM_COMPONENTS}"] - densities["one Gaussian"]
     print(f"{'the truth':14} {with_error(true_log_density(x_test, y_test))}")
-    print(f"{'gain':14} {with_error(gain)}, {float(gain.mean() / gain.std() * len(gain) ** 0.5):.1f} standard errors")
-    print(f"modes at x = {CUT}:", ", ".join(f"y = {y:.2f} (density {height:.1f})" for y, height in modes(cut)))
+    print(
+        f"{'gain':14} {with_error(gain)}, "
+        f"{float(gain.mean() / gain.std() * len(gain) ** 0.5):.1f} standard "
+        "errors"
+    )
+    print(
+        f"modes at x = {CUT}:",
+        ", ".join(
+            f"y = {y:.2f} (density {height:.1f})" for y, height in modes(cut)
+        ),
+    )
     inside = Y_GRID[(Y_GRID >= 0) & (Y_GRID <= 1)]
     truth = true_log_density(at_cut, inside[:, None]).exp().flatten()
-    axes[1, 0].fill_between(inside, truth, color="0.85", label="the truth", zorder=0)
-    axes[1, 0].set(xlabel="y", ylabel=f"p(y | x = {CUT})", title=f"the cut at x = {CUT}", ylim=(0, 4))
+    axes[1, 0].fill_between(
+        inside, truth, color="0.85", label="the truth", zorder=0
+    )
+    axes[1, 0].set(
+        xlabel="y",
+        ylabel=f"p(y | x = {CUT})",
+        title=f"the cut at x = {CUT}",
+        ylim=(0, 4),
+    )
     axes[1, 0].legend(loc="upper right")
     plotting.save(axes[0, 0], options.out / "mixture_density.png")
 

@@ -28,11 +28,20 @@ def make_model(num_data: int, seed: int) -> pb.BayesianModel:
     torch.manual_seed(seed)
     scale = nets.Standardize(torch.zeros(1), torch.full((1,), 0.25))
     net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[scale])
-    return pb.BayesianModel(net, prior=pb.NormalPrior(2.0), likelihood=pb.GaussianLikelihood(NOISE), num_data=num_data)
+    return pb.BayesianModel(
+        net,
+        prior=pb.NormalPrior(2.0),
+        likelihood=pb.GaussianLikelihood(NOISE),
+        num_data=num_data,
+    )
 
 
 def fit(
-    model: pb.BayesianModel, guide: nn.Module, data: tuple[torch.Tensor, ...], steps: int, seed: int
+    model: pb.BayesianModel,
+    guide: nn.Module,
+    data: tuple[torch.Tensor, ...],
+    steps: int,
+    seed: int,
 ) -> pb.Posterior:
     posterior = pb.fit_svi(
         model,
@@ -40,7 +49,9 @@ def fit(
         data,
         optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.02),
-            functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=steps),
+            functools.partial(
+                torch.optim.lr_scheduler.CosineAnnealingLR, T_max=steps
+            ),
         ),
         num_epochs=steps,
         seed=seed,
@@ -49,8 +60,14 @@ def fit(
     return posterior
 
 
-def sample(model: pb.BayesianModel, data: tuple[torch.Tensor, ...], options: argparse.Namespace) -> pb.MCMCPosterior:
-    """NUTS draws; eight short chains, computed in one batch, take hardly longer than one."""
+def sample(
+    model: pb.BayesianModel,
+    data: tuple[torch.Tensor, ...],
+    options: argparse.Namespace,
+) -> pb.MCMCPosterior:
+    """NUTS draws; eight short chains, computed in one batch, take hardly longer
+    than one.
+    """
     run = functools.partial(
         pb.fit_nuts,
         model,
@@ -63,24 +80,46 @@ def sample(model: pb.BayesianModel, data: tuple[torch.Tensor, ...], options: arg
         seed=options.seed,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
+        warnings.simplefilter(
+            "ignore", pb.ConvergenceWarning
+        )  # printed as the status
         try:
             return run(compile=options.compile)
         except RuntimeError as error:
             if not options.compile:
                 raise
             print(
-                f"{error}\nSampling continues without --compile, which takes longer but draws from the same posterior."
+                f"{error}\nSampling continues without --compile, which takes "
+                "longer but draws from the same posterior."
             )
             return run()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=150, help="draws of each chain, after equally many of warm-up")
-    parser.add_argument("--steps", type=int, default=3000, help="optimisation steps of each fit")
-    parser.add_argument("--compile", action="store_true", help="compile the sampler: faster for many draws")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for picture, table and chains")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--draws",
+        type=int,
+        default=150,
+        help="draws of each chain, after equally many of warm-up",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=3000, help="optimisation steps of each fit"
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the sampler: faster for many draws",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(),
+        help="folder for picture, table and chains",
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -89,14 +128,20 @@ def main() -> None:
     model = make_model(len(x), options.seed)
     chains = sample(model, (x, y), options)
     print(chains.status, flush=True)
-    print(chains.diagnose(model, torch.linspace(-1, 1, 41)[:, None]), flush=True)
+    print(
+        chains.diagnose(model, torch.linspace(-1, 1, 41)[:, None]), flush=True
+    )
     pb.save_posterior(chains, options.out / "chains.safetensors", model)
 
     mean_field = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05))
-    full_rank = pb.auto_guide(AutoMultivariateNormal, model, init=pb.NetworkInit(scale=0.02))
+    full_rank = pb.auto_guide(
+        AutoMultivariateNormal, model, init=pb.NetworkInit(scale=0.02)
+    )
     posteriors = {
         "nuts": chains,
-        "mean-field": fit(model, mean_field, (x, y), options.steps, options.seed),
+        "mean-field": fit(
+            model, mean_field, (x, y), options.steps, options.seed
+        ),
         "full-rank": fit(model, full_rank, (x, y), options.steps, options.seed),
     }
 
@@ -107,14 +152,22 @@ def main() -> None:
         "gap": distance < GAP / 2,
         "outside": distance > 0.5,
     }
-    comparison = pb.compare(model, posteriors, grid, regions=regions, seed=options.seed)
+    comparison = pb.compare(
+        model, posteriors, grid, regions=regions, seed=options.seed
+    )
     print(f"\n{comparison}\n")
     for pair in comparison.pairs:
         if pair.reference == "nuts" and pair.region == "gap":
             ratio = pair.scores["epistemic sd ratio"]
-            print(f"in the gap, {pair.method} has {ratio} times the epistemic sd of NUTS")
+            print(
+                f"in the gap, {pair.method} has {ratio} times the epistemic sd "
+                "of NUTS"
+            )
     comparison.to_csv(options.out / "nuts_comparison.csv")
-    plotting.save(plotting.comparison(comparison, data=(x, y))[0], options.out / "nuts_comparison.png")
+    plotting.save(
+        plotting.comparison(comparison, data=(x, y))[0],
+        options.out / "nuts_comparison.png",
+    )
 
 
 if __name__ == "__main__":

@@ -30,30 +30,66 @@ BLUE, VERMILION, *_ = plotting.PALETTE
 
 
 def optimizer(lr: float, num_epochs: int):
-    schedule = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
-    return pb.optim.scheduled(functools.partial(torch.optim.Adam, lr=lr), schedule)
+    schedule = functools.partial(
+        torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs
+    )
+    return pb.optim.scheduled(
+        functools.partial(torch.optim.Adam, lr=lr), schedule
+    )
 
 
-def curve(options: argparse.Namespace) -> tuple[tuple[Tensor, Tensor], dict[str, pb.uncertainty.RegressionPrediction]]:
-    """The data of the curve, and its predictions by NUTS and by a mean-field Gaussian."""
+def curve(
+    options: argparse.Namespace,
+) -> tuple[
+    tuple[Tensor, Tensor], dict[str, pb.uncertainty.RegressionPrediction]
+]:
+    """The data of the curve, and its predictions by NUTS and by a mean-field
+    Gaussian.
+    """
     x, y = data.regression_problem(noise=NOISE, gap=GAP, seed=options.seed)
     torch.manual_seed(options.seed)
     scale = nets.Standardize(torch.zeros(1), torch.full((1,), 0.25))
     net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[scale])
-    model = pb.BayesianModel(net, prior=pb.NormalPrior(PRIOR), likelihood=pb.GaussianLikelihood(NOISE), num_data=len(x))
+    model = pb.BayesianModel(
+        net,
+        prior=pb.NormalPrior(PRIOR),
+        likelihood=pb.GaussianLikelihood(NOISE),
+        num_data=len(x),
+    )
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05))
-    settings = {"optimizer": optimizer(0.02, options.steps), "num_epochs": options.steps, "seed": options.seed}
+    settings = {
+        "optimizer": optimizer(0.02, options.steps),
+        "num_epochs": options.steps,
+        "seed": options.seed,
+    }
     mean_field = pb.fit_svi(model, guide, (x, y), progress=True, **settings)
     print(f"mean-field: {mean_field.status}", flush=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
-        lengths = {"num_chains": 8, "num_warmup": options.draws, "num_samples": options.draws, "max_tree_depth": 9}
-        nuts = pb.fit_nuts(model, (x, y), compile="auto", progress=True, seed=options.seed, **lengths)
+        warnings.simplefilter(
+            "ignore", pb.ConvergenceWarning
+        )  # printed as the status
+        lengths = {
+            "num_chains": 8,
+            "num_warmup": options.draws,
+            "num_samples": options.draws,
+            "max_tree_depth": 9,
+        }
+        nuts = pb.fit_nuts(
+            model,
+            (x, y),
+            compile="auto",
+            progress=True,
+            seed=options.seed,
+            **lengths,
+        )
     print(nuts.status, flush=True)
     predict = functools.partial(pb.predict, model, x=GRID, seed=options.seed)
     predictions = {"NUTS": predict(nuts), "mean-field": predict(mean_field)}
     gap = GRID.flatten().abs() < GAP / 2
-    inside = (f"{name} {float(p.epistemic.sqrt().flatten()[gap].mean()):.2f}" for name, p in predictions.items())
+    inside = (
+        f"{name} {float(p.epistemic.sqrt().flatten()[gap].mean()):.2f}"
+        for name, p in predictions.items()
+    )
     print("in the gap, epistemic sd:", ", ".join(inside), flush=True)
     return (x, y), predictions
 
@@ -62,25 +98,55 @@ def load(root: Path | None) -> tuple[data.Images, Tensor, str, str]:
     """Known images, unknown images, and names for both."""
     try:
         images = data.load_images("fashion-mnist", root=root)
-        return images, data.load_images("mnist", root=root).x_test, "a garment: known", "a digit: unknown"
+        return (
+            images,
+            data.load_images("mnist", root=root).x_test,
+            "a garment: known",
+            "a digit: unknown",
+        )
     except FileNotFoundError as error:
-        print(f"{error}\nscikit-learn's digits are used instead: 0 to 6 are known, 7 to 9 are not.", flush=True)
+        print(
+            f"{error}\nscikit-learn's digits are used instead: 0 to 6 are "
+            "known, 7 to 9 are not.",
+            flush=True,
+        )
     images = data.load_images("digits")
     train, test = images.y_train < 7, images.y_test < 7
-    tensors = (images.x_train[train], images.y_train[train], images.x_test[test], images.y_test[test])
-    return data.Images(*tensors, images.classes[:7]), images.x_test[~test], "0 to 6: known", "7 to 9: unknown"
+    tensors = (
+        images.x_train[train],
+        images.y_train[train],
+        images.x_test[test],
+        images.y_test[test],
+    )
+    return (
+        data.Images(*tensors, images.classes[:7]),
+        images.x_test[~test],
+        "0 to 6: known",
+        "7 to 9: unknown",
+    )
 
 
-def votes(options: argparse.Namespace, known: tuple) -> tuple[Tensor, Tensor, tuple[str, ...], list[str]]:
+def votes(
+    options: argparse.Namespace, known: tuple
+) -> tuple[Tensor, Tensor, tuple[str, ...], list[str]]:
     """Images, votes, classes and titles."""
     images, unknown, *kinds = known
     torch.manual_seed(options.seed)
     first = [nets.Standardize.of(images.x_train, floor=0.1), nn.Flatten()]
-    net = nets.mlp([images.x_train[0].numel(), 200, len(images.classes)], first=first)
+    net = nets.mlp(
+        [images.x_train[0].numel(), 200, len(images.classes)], first=first
+    )
     rows = min(len(images.x_train), 20_000)
-    num_epochs = options.epochs * (20_000 // rows)  # as many steps as for more images
+    num_epochs = options.epochs * (
+        20_000 // rows
+    )  # as many steps as for more images
     x, y = images.x_train[:rows], images.y_train[:rows]
-    model = pb.BayesianModel(net, prior=pb.NormalPrior(0.2), likelihood=pb.CategoricalLikelihood(), num_data=rows)
+    model = pb.BayesianModel(
+        net,
+        prior=pb.NormalPrior(0.2),
+        likelihood=pb.CategoricalLikelihood(),
+        num_data=rows,
+    )
     posterior = pb.fit_svi(
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.5)),
@@ -93,37 +159,96 @@ def votes(options: argparse.Namespace, known: tuple) -> tuple[Tensor, Tensor, tu
         seed=options.seed,
     )
     seen, unseen = (
-        pb.predict(model, posterior, part, num_samples=100, seed=options.seed) for part in (images.x_test, unknown)
+        pb.predict(model, posterior, part, num_samples=100, seed=options.seed)
+        for part in (images.x_test, unknown)
     )
     detection = metrics.ood_scores(seen.total, unseen.total)
     print(
-        f"votes: accuracy {metrics.accuracy(seen.probs, images.y_test):.1%} on known images; the entropy detects "
-        f"unknown ones with AUROC {detection.auroc:.3f} ± {detection.auroc_standard_error:.3f}",
+        f"votes: accuracy {metrics.accuracy(seen.probs, images.y_test):.1%} on "
+        "known images; the entropy detects "
+        f"unknown ones with AUROC {detection.auroc:.3f} ± "
+        f"{detection.auroc_standard_error:.3f}",
         flush=True,
     )
-    a, b = (int(p.total.argsort()[len(p) // 2]) for p in (seen, unseen))  # of median entropy
+    a, b = (
+        int(p.total.argsort()[len(p) // 2]) for p in (seen, unseen)
+    )  # of median entropy
     ballots = torch.stack([seen.votes[a], unseen.votes[b]])
-    return torch.stack([images.x_test[a], unknown[b]]), ballots, images.classes, kinds
+    return (
+        torch.stack([images.x_test[a], unknown[b]]),
+        ballots,
+        images.classes,
+        kinds,
+    )
 
 
-def draw(xy: tuple[Tensor, Tensor], curves: dict, images: Tensor, ballots: Tensor, classes, titles) -> Figure:
+def draw(
+    xy: tuple[Tensor, Tensor],
+    curves: dict,
+    images: Tensor,
+    ballots: Tensor,
+    classes,
+    titles,
+) -> Figure:
     figure = Figure(figsize=(7, 2.75), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1.05, 1))
     ax, x = left.subplots(), GRID.flatten()
     looks = {
         "NUTS": {"facecolor": "#BFDDF0", "edgecolor": BLUE, "linestyle": "-"},
-        "mean-field": {"facecolor": "none", "edgecolor": VERMILION, "linestyle": "--", "hatch": "/////"},
+        "mean-field": {
+            "facecolor": "none",
+            "edgecolor": VERMILION,
+            "linestyle": "--",
+            "hatch": "/////",
+        },
     }
     for name, look in looks.items():
-        mean, sd = curves[name].mean.flatten(), curves[name].epistemic.sqrt().flatten()
-        ax.fill_between(x, mean - 2 * sd, mean + 2 * sd, linewidth=0.9, label=f"{name}, ± 2 sd", **look)
-    ax.plot(x, 10 * torch.sin(2 * torch.pi * x), ":", color="black", label="truth")
-    ax.plot(*xy, ".", color="black", markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
-    ax.set(xlabel="x", ylabel="y", xlim=(-1, 1), ylim=(-27, 31), xticks=(-1, -0.5, 0, 0.5, 1))
+        mean, sd = (
+            curves[name].mean.flatten(),
+            curves[name].epistemic.sqrt().flatten(),
+        )
+        ax.fill_between(
+            x,
+            mean - 2 * sd,
+            mean + 2 * sd,
+            linewidth=0.9,
+            label=f"{name}, ± 2 sd",
+            **look,
+        )
+    ax.plot(
+        x, 10 * torch.sin(2 * torch.pi * x), ":", color="black", label="truth"
+    )
+    ax.plot(
+        *xy,
+        ".",
+        color="black",
+        markersize=4,
+        markeredgecolor="white",
+        markeredgewidth=0.3,
+        label="data",
+    )
+    ax.set(
+        xlabel="x",
+        ylabel="y",
+        xlim=(-1, 1),
+        ylim=(-27, 31),
+        xticks=(-1, -0.5, 0, 0.5, 1),
+    )
     ax.set_title("a curve, measured in two intervals", fontsize=8)
-    for start, end in ((-1, float(xy[0].min())), (-GAP / 2, GAP / 2), (float(xy[0].max()), 1)):
+    for start, end in (
+        (-1, float(xy[0].min())),
+        (-GAP / 2, GAP / 2),
+        (float(xy[0].max()), 1),
+    ):
         ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0)
-        ax.text((start + end) / 2, -25.5, "no data", ha="center", fontsize=7, color="0.35")
+        ax.text(
+            (start + end) / 2,
+            -25.5,
+            "no data",
+            ha="center",
+            fontsize=7,
+            color="0.35",
+        )
     ax.legend(ncols=2, loc="upper center")
     axes = right.subplots(2, 2, height_ratios=(1, 1.45))
     plotting.vote_histograms(images, ballots, classes, titles=titles, axes=axes)
@@ -134,12 +259,36 @@ def draw(xy: tuple[Tensor, Tensor], curves: dict, images: Tensor, ballots: Tenso
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder that contains FashionMNIST/raw and MNIST/raw")
-    parser.add_argument("--draws", type=int, default=100, help="draws of each chain, after equally many of warm-up")
-    parser.add_argument("--steps", type=int, default=2000, help="optimisation steps of the mean-field fit of the curve")
-    parser.add_argument("--epochs", type=int, default=12, help="epochs of the network that sees garments")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="folder that contains FashionMNIST/raw and MNIST/raw",
+    )
+    parser.add_argument(
+        "--draws",
+        type=int,
+        default=100,
+        help="draws of each chain, after equally many of warm-up",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=2000,
+        help="optimisation steps of the mean-field fit of the curve",
+    )
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        default=12,
+        help="epochs of the network that sees garments",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(), help="folder for the picture"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

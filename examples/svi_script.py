@@ -21,7 +21,14 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from pyro_bnn import BayesianModel, CategoricalLikelihood, MeanFieldGuide, NormalPrior, fit_svi, svi_step
+from pyro_bnn import (
+    BayesianModel,
+    CategoricalLikelihood,
+    MeanFieldGuide,
+    NormalPrior,
+    fit_svi,
+    svi_step,
+)
 
 Data = tuple[Tensor, Tensor]
 LEARNING_RATE = 0.01
@@ -29,33 +36,54 @@ LEARNING_RATE = 0.01
 
 def load() -> tuple[Data, Data]:
     digits = load_digits()
-    split = train_test_split(digits.data / 16, digits.target, test_size=0.25, random_state=0)
+    split = train_test_split(
+        digits.data / 16, digits.target, test_size=0.25, random_state=0
+    )
     x_train, x_test, y_train, y_test = (torch.as_tensor(part) for part in split)
     return (x_train, y_train), (x_test, y_test)
 
 
 def pair(num_data: int) -> tuple[BayesianModel, MeanFieldGuide]:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)).double()
-    model = BayesianModel(net, prior=NormalPrior(0.3), likelihood=CategoricalLikelihood(), num_data=num_data)
+    net = nn.Sequential(
+        nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)
+    ).double()
+    model = BayesianModel(
+        net,
+        prior=NormalPrior(0.3),
+        likelihood=CategoricalLikelihood(),
+        num_data=num_data,
+    )
     return model, MeanFieldGuide(model)
 
 
-def with_pyros_svi(model: BayesianModel, guide: MeanFieldGuide, data: Data, num_steps: int) -> float:
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": LEARNING_RATE}), Trace_ELBO())
+def with_pyros_svi(
+    model: BayesianModel, guide: MeanFieldGuide, data: Data, num_steps: int
+) -> float:
+    svi = SVI(
+        model, guide, pyro.optim.Adam({"lr": LEARNING_RATE}), Trace_ELBO()
+    )
     losses = [svi.step(*data) for _ in range(num_steps)]
     return -losses[-1]
 
 
-def with_own_loop(model: BayesianModel, guide: MeanFieldGuide, data: Data, num_steps: int) -> float:
-    with svi_step(model, guide, torch.optim.Adam(guide.parameters(), lr=LEARNING_RATE)) as step:
+def with_own_loop(
+    model: BayesianModel, guide: MeanFieldGuide, data: Data, num_steps: int
+) -> float:
+    with svi_step(
+        model, guide, torch.optim.Adam(guide.parameters(), lr=LEARNING_RATE)
+    ) as step:
         elbos = [step(*data).elbo for _ in range(num_steps)]
     return float(elbos[-1])
 
 
-def with_fit_svi(model: BayesianModel, guide: MeanFieldGuide, data: Data, num_steps: int) -> float:
+def with_fit_svi(
+    model: BayesianModel, guide: MeanFieldGuide, data: Data, num_steps: int
+) -> float:
     adam = functools.partial(torch.optim.Adam, lr=LEARNING_RATE)
-    return fit_svi(model, guide, data, optimizer=adam, num_epochs=num_steps, seed=1).history.elbo[-1]
+    return fit_svi(
+        model, guide, data, optimizer=adam, num_epochs=num_steps, seed=1
+    ).history.elbo[-1]
 
 
 WAYS: dict[str, Callable[..., float]] = {
@@ -65,15 +93,26 @@ WAYS: dict[str, Callable[..., float]] = {
 }
 
 
-def accuracy(model: BayesianModel, guide: MeanFieldGuide, x: Tensor, y: Tensor) -> float:
-    """Accuracy of the majority vote over predictive draws, with Pyro's own tool."""
-    votes = Predictive(model, guide=guide, num_samples=50, parallel=True)(x)["obs"]  # (S, N)
+def accuracy(
+    model: BayesianModel, guide: MeanFieldGuide, x: Tensor, y: Tensor
+) -> float:
+    """Accuracy of the majority vote over predictive draws, with Pyro's own
+    tool.
+    """
+    votes = Predictive(model, guide=guide, num_samples=50, parallel=True)(x)[
+        "obs"
+    ]  # (S, N)
     return float((votes.mode(0).values == y).float().mean())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=300, help="optimisation steps")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--steps", type=int, default=300, help="optimisation steps"
+    )
     arguments = parser.parse_args()
     train, test = load()
 
@@ -85,7 +124,11 @@ def main() -> None:
         seconds = time.perf_counter() - start
         torch.manual_seed(2)
         share = accuracy(model, guide, *test)
-        print(f"{name:14}  last ELBO {elbo:.6f} nats  test accuracy {share:.1%}  {seconds:.1f} s", flush=True)
+        print(
+            f"{name:14}  last ELBO {elbo:.6f} nats  test accuracy {share:.1%} "
+            f" {seconds:.1f} s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

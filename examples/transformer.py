@@ -35,55 +35,116 @@ NUM_WORDS, LENGTH = 1500, 32
 
 def files_of(library: str) -> list[Path]:
     """The source files of a library in an arbitrary but fixed order."""
-    spec = importlib.util.find_spec(library) if library != "python" else argparse.__spec__
+    spec = (
+        importlib.util.find_spec(library)
+        if library != "python"
+        else argparse.__spec__
+    )
     folder = Path(spec.origin).parent
-    names = {str(path.relative_to(folder)): path for path in folder.rglob("*.py")}
-    kept = [name for name in names if not re.search("test|site-packages|idlelib|_vendor", name)]
-    return [names[name] for name in sorted(kept, key=lambda name: zlib.crc32(name.encode()))]
+    names = {
+        str(path.relative_to(folder)): path for path in folder.rglob("*.py")
+    }
+    kept = [
+        name
+        for name in names
+        if not re.search("test|site-packages|idlelib|_vendor", name)
+    ]
+    return [
+        names[name]
+        for name in sorted(kept, key=lambda name: zlib.crc32(name.encode()))
+    ]
 
 
 def texts_of(path: Path) -> Iterator[list[str]]:
-    """The first words of each triple-quoted text in a file, if it has enough of them."""
-    for text in re.findall('"""(.*?)"""', path.read_text(errors="ignore"), re.DOTALL):
-        words = [word for word in re.findall("[a-z]{2,}", text.lower()) if word not in NAMES]
+    """The first words of each triple-quoted text in a file, if it has enough of
+    them.
+    """
+    for text in re.findall(
+        '"""(.*?)"""', path.read_text(errors="ignore"), re.DOTALL
+    ):
+        words = [
+            word
+            for word in re.findall("[a-z]{2,}", text.lower())
+            if word not in NAMES
+        ]
         if len(words) >= 12:
             yield words[:LENGTH]
 
 
 def collect(library: str, num_texts: int, places: range) -> list[list[str]]:
-    """Texts from the files at certain positions, counted modulo 5; at most 20 from a file."""
-    files = [path for index, path in enumerate(files_of(library)) if index % 5 in places]
-    texts = (words for path in files for words in itertools.islice(texts_of(path), 20))
+    """Texts from the files at certain positions, counted modulo 5; at most 20
+    from a file.
+    """
+    files = [
+        path
+        for index, path in enumerate(files_of(library))
+        if index % 5 in places
+    ]
+    texts = (
+        words
+        for path in files
+        for words in itertools.islice(texts_of(path), 20)
+    )
     return list(itertools.islice(texts, num_texts))
 
 
-def load(num_texts: int, is_validation: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Words and labels for training and for the test, and words of the unknown texts; padding is 0, a rare word 1."""
-    train_files, test_files = (range(1, 4), range(4, 5)) if is_validation else (range(1, 5), range(1))
+def load(
+    num_texts: int, is_validation: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Words and labels for training and for the test, and words of the unknown
+    texts; padding is 0, a rare word 1.
+    """
+    train_files, test_files = (
+        (range(1, 4), range(4, 5)) if is_validation else (range(1, 5), range(1))
+    )
     train = [collect(library, num_texts, train_files) for library in LIBRARIES]
-    test = [collect(library, num_texts // 2, test_files) for library in LIBRARIES]
-    unknown = [collect(library, num_texts // 2, test_files) for library in UNKNOWN]
-    counts = Counter(word for texts in train for words in texts for word in words)
-    number = {word: index + 2 for index, (word, _) in enumerate(counts.most_common(NUM_WORDS - 2))}
+    test = [
+        collect(library, num_texts // 2, test_files) for library in LIBRARIES
+    ]
+    unknown = [
+        collect(library, num_texts // 2, test_files) for library in UNKNOWN
+    ]
+    counts = Counter(
+        word for texts in train for words in texts for word in words
+    )
+    number = {
+        word: index + 2
+        for index, (word, _) in enumerate(counts.most_common(NUM_WORDS - 2))
+    }
 
     def encode(groups: list[list[list[str]]]) -> tuple[Tensor, Tensor]:
-        rows = [[number.get(word, 1) for word in words] for texts in groups for words in texts]
+        rows = [
+            [number.get(word, 1) for word in words]
+            for texts in groups
+            for words in texts
+        ]
         labels = [label for label, texts in enumerate(groups) for _ in texts]
-        return torch.tensor([row + [0] * (LENGTH - len(row)) for row in rows]), torch.tensor(labels)
+        return torch.tensor(
+            [row + [0] * (LENGTH - len(row)) for row in rows]
+        ), torch.tensor(labels)
 
     return *encode(train), *encode(test), encode(unknown)[0]
 
 
 class Reader(nn.Module):
-    """Embeddings of words and positions, two layers of attention, and the mean over the words."""
+    """Embeddings of words and positions, two layers of attention, and the mean
+    over the words.
+    """
 
     def __init__(self, width: int = 48) -> None:
         super().__init__()
-        self.word, self.place = nn.Embedding(NUM_WORDS, width), nn.Embedding(LENGTH, width)
+        self.word, self.place = (
+            nn.Embedding(NUM_WORDS, width),
+            nn.Embedding(LENGTH, width),
+        )
         for embedding in (self.word, self.place):
             nn.init.normal_(embedding.weight, std=0.3)
-        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(
+            layer, 2, enable_nested_tensor=False
+        )
         self.head = nn.Linear(width, len(LIBRARIES))
 
     def forward(self, words: Tensor) -> Tensor:
@@ -95,18 +156,34 @@ class Reader(nn.Module):
         return self.head((hidden * present).sum(1) / present.sum(1))
 
 
-def fit(x: Tensor, y: Tensor, is_bayesian: bool, num_epochs: int, seed: int) -> tuple[nn.Module, pb.GuidePosterior]:
-    """Learn from texts: the mode of the posterior density by Adam, or a Gaussian for each weight."""
+def fit(
+    x: Tensor, y: Tensor, is_bayesian: bool, num_epochs: int, seed: int
+) -> tuple[nn.Module, pb.GuidePosterior]:
+    """Learn from texts: the mode of the posterior density by Adam, or a
+    Gaussian for each weight.
+    """
     torch.manual_seed(seed)
     prior, likelihood = pb.NormalPrior(0.3), pb.CategoricalLikelihood()
-    model = pb.BayesianModel(Reader(), prior=prior, likelihood=likelihood, num_data=len(x))
-    # Learning rates and KL weight: heuristic, chosen on training files set aside (`--validation`).
+    model = pb.BayesianModel(
+        Reader(), prior=prior, likelihood=likelihood, num_data=len(x)
+    )
+    # Learning rates and KL weight: heuristic, chosen on training files set
+    # aside (`--validation`).
     if is_bayesian:
         optimizer = pb.optim.natural_gradient(0.1, hessian_decay=0.99, clip=1.0)
-        guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.03), scale_map=pb.scale_maps.Precision())
+        guide = pb.MeanFieldGuide(
+            model,
+            init=pb.NetworkInit(scale=0.03),
+            scale_map=pb.scale_maps.Precision(),
+        )
     else:
-        optimizer, guide = functools.partial(torch.optim.Adam, lr=2e-3), pb.DeltaGuide(model)
-    cosine = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
+        optimizer, guide = (
+            functools.partial(torch.optim.Adam, lr=2e-3),
+            pb.DeltaGuide(model),
+        )
+    cosine = functools.partial(
+        torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs
+    )
     return model, pb.fit_svi(
         model,
         guide,
@@ -121,31 +198,62 @@ def fit(x: Tensor, y: Tensor, is_bayesian: bool, num_epochs: int, seed: int) -> 
 
 @plotting.style()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=800, help="largest number of training texts from each library")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--texts",
+        type=int,
+        default=800,
+        help="largest number of training texts from each library",
+    )
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--validation", action="store_true", help="test on training files set aside instead")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for the pictures")
+    parser.add_argument(
+        "--validation",
+        action="store_true",
+        help="test on training files set aside instead",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(), help="folder for the pictures"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     x, y, x_test, y_test, unknown = load(options.texts, options.validation)
-    print(f"{len(x)} texts for training, {len(x_test)} for the test, {len(unknown)} of other libraries")
-    print(f"{'':10} accuracy    NLL    ECE   AUROC of the unknown by entropy   CPU s")
+    print(
+        f"{len(x)} texts for training, {len(x_test)} for the test, "
+        f"{len(unknown)} of other libraries"
+    )
+    print(
+        f"{'':10} accuracy    NLL    ECE   AUROC of the unknown by entropy   "
+        "CPU s"
+    )
     for name, is_bayesian in (("point", False), ("posterior", True)):
         start = time.process_time()
         model, posterior = fit(x, y, is_bayesian, options.epochs, options.seed)
         spent = time.process_time() - start
         draws = 32 if is_bayesian else 2  # all draws of a point are the same
-        known, foreign = (pb.predict(model, posterior, new, num_samples=draws, seed=0) for new in (x_test, unknown))
+        known, foreign = (
+            pb.predict(model, posterior, new, num_samples=draws, seed=0)
+            for new in (x_test, unknown)
+        )
         scores = [
             metrics.accuracy(known.probs, y_test),
             metrics.negative_log_likelihood(known.probs, y_test),
             metrics.expected_calibration_error(known.probs, y_test),
             metrics.ood_scores(known.total, foreign.total).auroc,
         ]
-        print("{:10} {:8.1%} {:6.3f} {:6.3f} {:33.3f} {:7.1f}".format(name, *scores, spent), flush=True)
-        plotting.save(plotting.reliability_diagram(known.probs, y_test)[0], options.out / f"transformer_{name}.png")
+        print(
+            "{:10} {:8.1%} {:6.3f} {:6.3f} {:33.3f} {:7.1f}".format(
+                name, *scores, spent
+            ),
+            flush=True,
+        )
+        plotting.save(
+            plotting.reliability_diagram(known.probs, y_test)[0],
+            options.out / f"transformer_{name}.png",
+        )
 
 
 if __name__ == "__main__":

@@ -181,7 +181,9 @@ ARCHITECTURES = {
         lambda: quietly(nn.utils.spectral_norm, nn.Linear(4, 4)), vectors, remark="likewise"
     ),
     "`parametrizations.orthogonal`": Architecture(
-        lambda: around(parametrizations.orthogonal(nn.Linear(4, 4))), vectors, remark="the prior is on the free matrix"
+        lambda: around(parametrizations.orthogonal(nn.Linear(4, 4))),
+        vectors,
+        remark="the prior is on the unconstrained matrix",
     ),
     "`torch.nn.utils.prune`": Architecture(masked_weights, vectors, remark="its masks stay"),
     "several inputs, in a dictionary": Architecture(

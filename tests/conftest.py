@@ -41,7 +41,6 @@ def global_state():
         "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002
         "python": random.getstate(),
         "threads": torch.get_num_threads(),
-        "open figures": plt.get_fignums(),
     }
 
 
@@ -53,6 +52,7 @@ def clean_slate(request):
     torch.manual_seed(SEED)
     before = global_state()
     yield
+    plt.close("all")  # pyplot is imported here, so it shows the figures of `plotting`
     if "uses_param_store" in request.keywords:
         pyro.clear_param_store()
     after = global_state()

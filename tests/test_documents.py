@@ -214,7 +214,7 @@ def test_every_example_is_in_the_table():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_short(name):
-    assert len((ROOT / "examples" / name).read_text().splitlines()) < 155
+    assert len((ROOT / "examples" / name).read_text().splitlines()) < 310  # of at most 80 columns
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -253,6 +253,12 @@ def test_tutorials_run_and_show_their_effect(name, capsys, monkeypatch):
     exec(compile(text, name, "exec"), {"__name__": "__main__"})
     torch.set_default_dtype(torch.float64)
     assert re.search(expected, capsys.readouterr().out)
+
+
+def test_code_on_pages_fits_into_the_column():
+    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for code in re.findall(r"```(?:python|console)\n(.*?)```", document.read_text(), re.DOTALL):
+            assert all(len(line) <= 80 for line in code.splitlines()), f"{document}: {code}"
 
 
 def test_local_links_lead_somewhere():

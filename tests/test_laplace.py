@@ -104,7 +104,7 @@ def test_laplace_of_a_noise_scale_is_in_log_space():
     assert abs(draws.std() * float(posterior.precision[1, 1]) ** 0.5 - 1) < 0.1
 
 
-def test_a_loader_gives_what_the_pair_gives_and_its_order_is_seeded(capsys):
+def test_a_loader_gives_what_the_pair_gives_and_its_order_is_seeded(capsys, monkeypatch):
     class Two(nn.Module):
         def __init__(self):
             super().__init__()
@@ -121,6 +121,7 @@ def test_a_loader_gives_what_the_pair_gives_and_its_order_is_seeded(capsys):
         pb.fit_laplace(model, batches[:1])
     model, x, y = small_model(num_data=6)
     loader, generator = DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True), torch.get_rng_state()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     for fit in (pb.fit_laplace, functools.partial(pb.fit_gauss_newton, structure="diagonal")):
         capsys.readouterr()
         first, second = (fit(model, loader, seed=3, progress=shown) for shown in (False, True))

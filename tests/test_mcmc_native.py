@@ -16,7 +16,7 @@ import pyro_bnn as pb
 from pyro_bnn.inference.joint import TracePotential, network_potential
 from pyro_bnn.inference.mcmc import _native
 from pyro_bnn.inference.mcmc._native import native
-from pyro_bnn.inference.mcmc._native_kernel import NativeNUTSKernel
+from pyro_bnn.inference.mcmc._nuts import NativeNUTSKernel
 
 from .cases import IN_C, PRIORS, small_model
 from .chains import hierarchy, quietly

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.inference.mcmc import _replayed
+from pyro_bnn.inference.mcmc import _traced
 from pyro_bnn.inference.mcmc._traced import UnsupportedError
 
 from .cases import LIKELIHOODS, PRIORS, small_model
@@ -23,7 +23,7 @@ def without_records(monkeypatch):
     def refuse(value_and_grad, z):
         raise UnsupportedError("it is refused here")
 
-    monkeypatch.setattr(_replayed, "replayed", refuse)
+    monkeypatch.setattr(_traced, "replayed", refuse)
 
 
 def fitted(model, x, y, **options):
@@ -208,6 +208,6 @@ def test_a_recorded_potential_takes_points_of_any_memory_layout():
         value = network(z.view(-1, 2)).square().sum(-1)
         return value.detach(), torch.autograd.grad(value.sum(), z)[0]
 
-    run = _replayed.replayed(potential, START)
+    run = _traced.replayed(potential, START)
     assert run is not potential
     assert_equal(run(START[:1].expand(3, 2)), potential(START[:1].expand(3, 2)))

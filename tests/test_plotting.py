@@ -1,4 +1,7 @@
 import functools
+import subprocess
+import sys
+import threading
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,19 +16,12 @@ from .cases import small_model
 
 
 @pytest.fixture
-def figures():
-    yield
-    plt.close("all")
-
-
-@pytest.fixture
 def history():
     model, x, y = small_model(num_data=6)
     optimizer = functools.partial(torch.optim.Adam, lr=0.01)
     return pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=optimizer, num_epochs=4, seed=0).history
 
 
-@pytest.mark.usefixtures("figures")
 def test_loss_curves_show_what_was_recorded(history):
     axes = plotting.loss_curves(history)
     for ax, sign, column in zip(axes, (1, -1, 1), ("elbo", "expected_log_likelihood", "kl"), strict=True):
@@ -34,7 +30,6 @@ def test_loss_curves_show_what_was_recorded(history):
         assert ax.get_ylabel() == "nats per row"
 
 
-@pytest.mark.usefixtures("figures")
 def test_accuracy_curves_show_what_was_recorded():
     ax = plotting.accuracy_curves((0.8, 0.9), (0.7, 0.8))
     shown = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines}
@@ -43,7 +38,6 @@ def test_accuracy_curves_show_what_was_recorded():
     assert len(ax.lines) == 2
 
 
-@pytest.mark.usefixtures("figures")
 def test_vote_histograms_stand_under_their_images():
     votes = torch.tensor([[10, 0, 0], [3, 3, 4]])
     axes = plotting.vote_histograms(torch.rand(2, 5, 5), votes, ["a", "b", "c"], titles=["sure", "torn"])
@@ -53,7 +47,6 @@ def test_vote_histograms_stand_under_their_images():
     assert axes[0, 0].get_title() == "sure"
 
 
-@pytest.mark.usefixtures("figures")
 def test_vote_histograms_start_new_rows():
     axes = plotting.vote_histograms(torch.rand(7, 5, 5), torch.ones(7, 2), ["a", "b"])
     places = [ax.get_subplotspec() for ax in axes[0]]
@@ -61,7 +54,6 @@ def test_vote_histograms_start_new_rows():
     assert [bool(ax.get_ylabel()) for ax in axes[1]] == [True, *[False] * 4, True, False]
 
 
-@pytest.mark.usefixtures("figures")
 def test_reliability_diagram_of_a_calibrated_forecaster_follows_the_diagonal():
     probs = torch.randn(20_000, 3).softmax(-1)
     y = torch.distributions.Categorical(probs).sample()
@@ -85,7 +77,6 @@ def test_reliability_diagram_of_a_calibrated_forecaster_follows_the_diagonal():
 # --- scores of the unknown --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("figures")
 def test_detection_curves_show_distributions_and_areas():
     known, unknown = (
         {"a (nats)": torch.randn(300), "b": torch.rand(300)},
@@ -109,7 +100,6 @@ def test_detection_curves_show_distributions_and_areas():
         assert 1 - area != pytest.approx(found.auroc, abs=1e-3) or name == "b"  # swapped axes would show
 
 
-@pytest.mark.usefixtures("figures")
 def test_detection_curves_of_predictions_show_entropy_and_mutual_information():
     model, x, _ = small_model(likelihood="categorical")
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
@@ -123,7 +113,6 @@ def test_detection_curves_of_predictions_show_entropy_and_mutual_information():
     assert len(plotting.detection_curves(*single)) == 2  # one draw has no mutual information
 
 
-@pytest.mark.usefixtures("figures")
 def test_regression_bands_are_two_around_the_mean():
     model, x, y = small_model(likelihood="gaussian-learned", net=pb.nets.mlp([1, 5, 1]))
     grid = torch.linspace(-1, 1, 20)[:, None]
@@ -137,7 +126,6 @@ def test_regression_bands_are_two_around_the_mean():
     assert len(ax.get_legend().get_texts()) == 5
 
 
-@pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize("likelihood", ["gaussian-learned", "mixture-density"])
 def test_the_image_of_a_density_holds_the_density(likelihood):
     net = pb.nets.mlp([1, 5, 1 if likelihood == "gaussian-learned" else 9])
@@ -152,7 +140,6 @@ def test_the_image_of_a_density_holds_the_density(likelihood):
     assert (ax.get_xlim(), ax.get_ylim()) == ((-1, 1), (-2, 2))
 
 
-@pytest.mark.usefixtures("figures")
 def test_given_axes_are_used_and_returned(history):
     axes = plt.subplots(1, 3)[1]
     assert plotting.loss_curves(history, axes) is axes
@@ -167,7 +154,6 @@ def test_given_axes_are_used_and_returned(history):
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("figures")
 def test_signal_to_noise_shows_density_and_distribution_in_decibel():
     ratios = {"net.0.weight": torch.tensor([[0.1, 1.0], [10.0, 0.0]]), "net.0.bias": torch.tensor([100.0])}
     density, distribution = plotting.signal_to_noise(ratios)
@@ -179,7 +165,6 @@ def test_signal_to_noise_shows_density_and_distribution_in_decibel():
     np.testing.assert_allclose(lines["all (5)"].get_ydata(), [0.2, 0.4, 0.6, 0.8, 1.0], atol=1e-6)
 
 
-@pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian-fixed"])
 def test_pruning_curve_shows_the_report(likelihood):
     model, x, y = small_model(likelihood=likelihood, num_data=6)
@@ -206,7 +191,6 @@ def test_pruning_curve_shows_the_report(likelihood):
     assert nll.get_xlim()[0] > nll.get_xlim()[1]
 
 
-@pytest.mark.usefixtures("figures")
 def test_weight_density_integrates_to_one_and_shows_the_prior():
     ax = plotting.weight_density(0.3, 0.1, name="w", prior=torch.distributions.Normal(0.0, 1.0))
     x, y = ax.collections[0].get_paths()[0].vertices.T
@@ -218,10 +202,29 @@ def test_weight_density_integrates_to_one_and_shows_the_prior():
         plotting.weight_density(0.0, 0.0)
 
 
-@pytest.mark.usefixtures("figures")
 def test_weight_histograms_leave_out_what_was_removed():
     model, _, _ = small_model()
     guide = pruning.prune(pb.MeanFieldGuide(model), fraction=0.5, where="net.0.weight").guide
     axes = plotting.weight_histograms(guide.locations(), guide.scales())
     assert axes.shape == (4, 2)
     assert [sum(bar.get_height() for bar in ax.patches) for ax in axes[:, 1]] == [10, 5, 15, 3]
+
+
+WITHOUT_PYPLOT = """
+import sys
+from pyro_bnn import plotting
+plotting.new_axes(1, 1, size=("column", 2.0))
+assert "matplotlib.pyplot" not in sys.modules
+"""
+
+
+def test_pyplot_shows_new_figures_if_it_is_imported():
+    ax = plotting.new_axes(1, 1, size=("column", 2.0))[0, 0]
+    assert plt.get_fignums() == [ax.figure.number]  # those that `plt.show()` shows
+    plotting.accuracy_curves([0.5], [0.5])
+    assert len(plt.get_fignums()) == 2
+    thread = threading.Thread(target=plotting.accuracy_curves, args=([0.5], [0.5]))
+    thread.start()
+    thread.join()
+    assert len(plt.get_fignums()) == 2  # windows cannot be opened by other threads
+    subprocess.run([sys.executable, "-c", WITHOUT_PYPLOT], check=True)

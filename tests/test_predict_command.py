@@ -3,6 +3,7 @@
 import csv
 import filecmp
 import json
+import re
 import shutil
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 import pyro_bnn as pb
 from pyro_bnn.app import runs
 from pyro_bnn.app.cli import main
+from pyro_bnn.app.cli.output import for_terminal
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports.scores import in_units
 
@@ -62,6 +64,34 @@ def test_rows_keep_their_order_and_their_identifiers(pyro_bnn, place):  # noqa: 
     assert [(row["row"], row["id"]) for row in found] == [(str(i + 1), f"n{i}") for i in range(5)]
     code, said, _ = pyro_bnn("predict", place / "run", rows)
     assert (code, said) == (0, out.read_text())  # to standard output if no file is named
+
+
+def test_a_terminal_shows_an_aligned_and_rounded_table(pyro_bnn, place, monkeypatch):  # noqa: F811
+    rows, out = new_rows(place / "new.csv"), place / "out.csv"
+    pyro_bnn("predict", place / "run", rows, "--out", out)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    for columns in (120, 40):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        printed = pyro_bnn("predict", place / "run", rows)[1]
+        lines = printed.splitlines()
+        assert max(map(len, lines)) <= columns
+        assert len({len(line) for line in lines[:6]}) == 1  # all end at the same place
+        assert "," not in printed
+        cells = torch.tensor([float(cell) for cell in re.findall(r"-?\d+\.?\d*", printed)])
+        for row in predictions_in(out):
+            exact = torch.tensor([float(row[name]) for name in ("mean", "sd", "upper_95")])
+            assert bool(((cells - exact[:, None]).abs().amin(1) < 0.01 * exact.abs()).all())
+    assert predictions_in(out)[0]["mean"] not in printed
+
+
+def test_many_rows_fit_on_one_screen(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = "".join(f"{row},{'no' if row % 2 else 'yes'},{row / 1000},1e-9\n" for row in range(1000))
+    shown = for_terminal(f"row,class,p(yes),entropy\n{lines}").splitlines()
+    assert len(shown) <= 43
+    assert shown[0].split() == ["row", "class", "p(yes)", "entropy"]
+    assert shown[2].split() == ["1", "no", "0.001", "0.000"]
+    assert shown[-1] == "960 more rows; --out FILE writes all."
 
 
 def test_predictions_are_those_of_the_library_in_the_targets_units(pyro_bnn, place):  # noqa: F811

@@ -45,6 +45,7 @@ def prediction(likelihood, **kwargs):
 def objects():
     """One object of each kind, and unusual ones."""
     model, x, posterior = fitted()
+    y = torch.randint(3, (len(x),))
     gaussian, x_gaussian, y_gaussian = small_model(likelihood="gaussian-latent", num_data=6)
     deep = nn.Sequential(*(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))) for _ in range(12)))
     long_names = nn.ModuleDict({"a_name_of_a_layer_" * 12: nn.Linear(4, 3)})
@@ -72,6 +73,18 @@ def objects():
         "prediction with draws": prediction("gaussian-fixed", keep_draws=True),
         "prediction of one draw": pb.predict_point(model, posterior.median(), x),
         "prediction of no rows": prediction("categorical")[:0],
+        "comparison": pb.compare(model, {"a": posterior, "b": posterior}, x, num_samples=40, seed=0),
+        "images": pb.data.load_images("digits"),
+        "numbers": pb.data.Regression(x, x[:, :1], x, x[:, :1]),
+        "diagnosis": posterior.diagnose(model),
+        "gradient noise": pb.gradient_noise(model, posterior, x, y, num_samples=3, seed=0),
+        "pruning report": pb.pruning.snr_report(model, posterior, x, y, num_samples=2, seed=0),
+        "diagnostics": chains().diagnose(),
+        "statistics": ChainStatistics(accept=torch.rand(4, 50), diverging=torch.rand(4, 50) < 0.1),
+        "intervals": pb.calibration.ConformalIntervals(prediction("gaussian-fixed"), torch.zeros(6, 2)),
+        "sets": pb.calibration.ConformalSets(prediction("categorical"), torch.tensor([0, 1] * 3)),
+        "adaptive intervals": pb.calibration.AdaptiveIntervals(),
+        "calibration bins": pb.metrics.calibration_bins(torch.full((6, 2), 0.5), [0, 1] * 3),
         **{f"half a {kind.__name__}": kind.__new__(kind) for kind in KINDS},
     }
 
@@ -259,6 +272,24 @@ def test_a_history_shows_its_first_and_last_epochs():
     )
 
 
+def test_results_show_what_they_found():
+    shown = {name: repr(objects()[name]).splitlines() for name in ("comparison", "images", "pruning report")}
+    assert shown["comparison"][0] == "Comparison: 2 methods, compared with a"
+    assert re.fullmatch(r"  all points  b +1 +0\.\d+ ± 0\.\d+", shown["comparison"][2])
+    assert shown["images"] == [
+        "Images: 1,347 to train, 450 to test, 8 x 8, float32 on cpu",
+        "  10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
+    ]
+    assert shown["pruning report"][1].split() == [
+        "fraction",
+        "num_weights",
+        "mean_accuracy",
+        "mean_nll",
+        "accuracy",
+        "nll",
+    ]
+
+
 def test_likelihoods_show_their_settings():
     assert repr(pb.GaussianLikelihood(0.5)) == "GaussianLikelihood(scale=0.5)"
     assert repr(pb.GaussianLikelihood()) == "GaussianLikelihood(learned scale)"
@@ -303,6 +334,15 @@ def test_notebooks_show_the_same_as_a_table():
     page = Balance(objects()["fit"]._repr_html_())
     assert page.tags.count("tr") == 4
     assert {"net.0.weight", "(5, 4)", "20"} <= {*page.texts}
+
+
+def test_numbers_are_aligned_at_the_right_and_names_at_the_left():
+    for name in ("history", "comparison", "diagnosis", "calibration bins"):
+        table = objects()[name]._repr_html_()
+        cells = re.findall(r'<td style="text-align: (\w+)">([^<]*)</td>', table)
+        assert cells, name
+        for side, cell in cells:
+            assert (side == "right") == bool(re.match(r"-?(\d|nan|inf)", cell)), (name, cell)
 
 
 def test_texts_in_a_notebook_are_escaped():

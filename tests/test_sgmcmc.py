@@ -332,7 +332,7 @@ def test_wrong_arguments_are_named(options, message):
         (lambda: pb.SGHMC(1.0, 1.0), "`momentum` must be at least 0 and below 1"),
         (lambda: pb.SGHMC(1.0, temperature=-1.0), "`temperature`"),
         (lambda: pb.CyclicalSteps(0), "`num_cycles`"),
-        (lambda: pb.ConstantSteps(1.0), "`warmup` must be a fraction"),
+        (lambda: pb.ConstantSteps(1.0), "`warmup` must be at least 0 and below 1"),
     ],
 )
 def test_wrong_settings_are_named(make, message):

@@ -96,7 +96,7 @@ def test_a_resumed_run_takes_its_own_file_or_makes_it_anew(finished, tmp_path):
 
 def test_a_run_of_more_draws_cannot_go_on_with_fewer(finished):
     problem, run, _ = finished
-    with pytest.raises(ValueError, match="`num_samples` must be that of the run that is resumed, 8, got 4"):
+    with pytest.raises(ValueError, match="`num_samples` must be 8, as in the run that is resumed, got 4"):
         drawn(*problem, **{**OPTIONS, "num_samples": 4}, num_chains=1, resume=run)
 
 

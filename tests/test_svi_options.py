@@ -120,7 +120,7 @@ def test_a_schedule_that_waits_for_a_plateau_is_told_the_loss(path):
     assert all(record.kl > 0 > record.expected_log_likelihood for record in history.epochs)
 
 
-def test_a_callback_can_watch_and_stop(capsys, path):
+def test_a_callback_can_watch_and_stop(path):
     model, x, y = whole()
     seen = []
 
@@ -128,10 +128,9 @@ def test_a_callback_can_watch_and_stop(capsys, path):
         seen.append(history.epochs[-1].epoch)
         return len(seen) == 2
 
-    posterior = fit(model, pb.MeanFieldGuide(model), x, y, num_epochs=10, callbacks=[watch], progress=True)
+    posterior = fit(model, pb.MeanFieldGuide(model), x, y, num_epochs=10, callbacks=[watch])
     assert seen == [0, 1]
     assert "stopped by a callback after 2 of 10 epochs" in str(posterior.status)
-    assert "epoch" in capsys.readouterr().err
 
 
 def test_history_survives_json():

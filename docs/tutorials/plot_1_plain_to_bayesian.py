@@ -1,7 +1,8 @@
 r"""From a plain network to a Bayesian one
 =========================================
 
-A plain network does not say how certain its predictions are. A Bayesian network is less certain far from its data.
+A plain network does not say how certain its predictions are. A Bayesian neural network is less certain far from its
+data.
 
 To make a network Bayesian, choose a **prior** (what weights are plausible before the data are seen), a **likelihood**
 (how targets scatter around the network's output) and a **guide** (what shapes the posterior may have). This tutorial
@@ -13,7 +14,6 @@ chooses them one by one, for 200 noisy points of a sine.
 # -----------
 # The data are between -0.5 and 0.5. We predict from -1 to 1: outside of the data, the network should be uncertain.
 
-# sphinx_gallery_thumbnail_number = 4
 import functools
 
 import matplotlib.pyplot as plt
@@ -156,7 +156,9 @@ figure, (left, right) = plt.subplots(
 plotting.regression_bands(grid, prediction, data=(x, y), ax=left)
 left.plot(grid, truth, ":", color="0.4")
 for draw in posterior.draws(20):
-    right.plot(grid, pb.predict_point(model, draw, grid).mean, color="C0", alpha=0.4)
+    right.plot(
+        grid, pb.predict_point(model, draw, grid).mean, color="C0", alpha=0.4
+    )
 right.plot(x, y, "x", color="0.6", markersize=4)
 left.set(title="predictive bands", ylim=(-20, 20))
 right.set(title="20 of the networks behind them", xlabel="x")

@@ -4,8 +4,8 @@ r"""Detect the unknown
 A classifier that was trained on garments assigns every digit to a kind of garment. This tutorial detects such inputs.
 
 The probabilities of a plain network sum to 1 over the classes that it knows; it has no output for "none of these". A
-Bayesian network draws many classifiers. They agree on inputs like the training data, and disagree on others. We can
-measure this disagreement.
+Bayesian neural network draws many classifiers. They agree on inputs like the training data, and disagree on others. We
+can measure this disagreement.
 
 If FashionMNIST and MNIST are available (``$PYRO_BNN_DATA``, or ``pyro-bnn train fashion-mnist --download``), the known
 images are garments and the unknown ones are handwritten digits. Otherwise the known images are scikit-learn's small
@@ -16,7 +16,6 @@ digits 0 to 6, and the unknown ones are 7, 8 and 9.
 # Known and unknown
 # -----------------
 
-# sphinx_gallery_thumbnail_number = 3
 import functools
 
 import matplotlib.pyplot as plt
@@ -27,7 +26,10 @@ import pyro_bnn as pb
 from pyro_bnn import data, metrics, nets, plotting
 
 try:
-    garments, foreign = data.load_images("fashion-mnist"), data.load_images("mnist")
+    garments, foreign = (
+        data.load_images("fashion-mnist"),
+        data.load_images("mnist"),
+    )
     x_train, y_train = garments.x_train[:10_000], garments.y_train[:10_000]
     x_test, y_test, unknown = (
         garments.x_test[:2000],
@@ -83,10 +85,15 @@ optimizer = torch.optim.Adam(plain.parameters(), lr=1e-3)
 for _ in range(epochs):
     for rows in torch.randperm(len(x_train)).split(128):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(plain(x_train[rows]), y_train[rows]).backward()
+        nn.functional.cross_entropy(
+            plain(x_train[rows]), y_train[rows]
+        ).backward()
         optimizer.step()
 with torch.no_grad():
-    plain_known, plain_unknown = plain(x_test).softmax(-1), plain(unknown).softmax(-1)
+    plain_known, plain_unknown = (
+        plain(x_test).softmax(-1),
+        plain(unknown).softmax(-1),
+    )
 
 
 def sure(probs: torch.Tensor) -> float:
@@ -119,7 +126,9 @@ posterior = pb.fit_svi(
     (x_train, y_train),
     optimizer=pb.optim.scheduled(
         functools.partial(torch.optim.Adam, lr=lr),
-        functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs),
+        functools.partial(
+            torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs
+        ),
     ),
     num_epochs=epochs,
     batch_size=128,
@@ -132,7 +141,9 @@ print(posterior.status)
 known_prediction = pb.predict(
     model, posterior, x_test, y=y_test, num_samples=100, seed=0
 )
-unknown_prediction = pb.predict(model, posterior, unknown, num_samples=100, seed=0)
+unknown_prediction = pb.predict(
+    model, posterior, unknown, num_samples=100, seed=0
+)
 accuracy = metrics.accuracy(known_prediction.probs, y_test)
 print(f"Bayesian network: accuracy {accuracy:.1%}, KL weight {kl_weight:g}")
 print(
@@ -148,7 +159,11 @@ figure, axes = plt.subplots(2, 6, figsize=(7.4, 3.8), layout="constrained")
 pictures = torch.cat([x_test[:3], unknown[:3]])
 votes = torch.cat([known_prediction.votes[:3], unknown_prediction.votes[:3]])
 plotting.vote_histograms(
-    pictures, votes, classes, titles=[*["known"] * 3, *["unknown"] * 3], axes=axes
+    pictures,
+    votes,
+    classes,
+    titles=[*["known"] * 3, *["unknown"] * 3],
+    axes=axes,
 )
 plt.show()
 
@@ -197,7 +212,8 @@ unknown_scores = {
 }
 for name, score in known_scores.items():
     print(
-        f"{name:30} AUROC {metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}"
+        f"{name:30} AUROC "
+        f"{metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}"
     )
 
 figure, axes = plt.subplots(2, 2, figsize=(7.4, 6), layout="constrained")

@@ -16,7 +16,6 @@ The problem is a noisy sine without data in the middle. A good posterior is unce
 # The candidate
 # -------------
 
-# sphinx_gallery_thumbnail_number = 2
 import warnings
 
 import matplotlib.pyplot as plt
@@ -71,8 +70,13 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.PosteriorWarning)
     vague = pb.fit(model, (x, y), kl_weight=1000.0, max_epochs=1000, seed=0)
     started_as_point = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-6))
-    point = pb.fit(model, (x, y), guide=started_as_point, max_epochs=300, seed=0)
-for name, posterior in (("KL weight 1000", vague), ("start 1e-6, 300 epochs", point)):
+    point = pb.fit(
+        model, (x, y), guide=started_as_point, max_epochs=300, seed=0
+    )
+for name, posterior in (
+    ("KL weight 1000", vague),
+    ("start 1e-6, 300 epochs", point),
+):
     print(f"--- {name}")
     print(posterior.diagnose())
 
@@ -132,7 +136,9 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 # fewer rows and units.
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the status says the same
+    warnings.simplefilter(
+        "ignore", pb.ConvergenceWarning
+    )  # the status says the same
     chains = pb.fit_nuts(
         model, (x, y), num_samples=150, num_warmup=150, max_tree_depth=7, seed=0
     )
@@ -168,13 +174,13 @@ predictions = {
 figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.7), layout="constrained")
 for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
     plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-    ax.set(title=name, ylim=(-25, 25))
+    ax.set(title=name, ylim=(-25, 32))
     axes[2].plot(grid, prediction.epistemic.sqrt(), label=name)
 axes[1].get_legend().set_visible(False)
 axes[2].axvspan(-0.5, -0.25, color="0.9", label="data")
 axes[2].axvspan(0.25, 0.5, color="0.9")
-axes[2].set(title="epistemic sd", xlabel="x", ylim=(0, None))
-axes[2].legend()
+axes[2].set(title="epistemic sd", xlabel="x", ylim=(0, 6))
+axes[2].legend(loc="upper center")
 plt.show()
 
 # %%

@@ -1,7 +1,7 @@
 r"""Prune: which weights does the network need?
 ==============================================
 
-A posterior has a standard deviation for each weight. If the mean of a weight is closer to 0 than its standard
+A posterior has a standard deviation for each weight. If the magnitude of a weight's mean is below its standard
 deviation, the weight can be removed.
 
 We train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights, remove 95 % of them,
@@ -12,7 +12,6 @@ train the others further, and make a plain sparse network.
 # Train
 # -----
 
-# sphinx_gallery_thumbnail_number = 3
 import matplotlib.pyplot as plt
 import torch
 from torch import nn
@@ -65,7 +64,9 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
 left.imshow(digits.x_train.mean(0).numpy(), cmap="gray_r")
 left.set(title="mean image", xticks=[], yticks=[])
 shown = right.imshow(
-    pruning.decibel(first.mean(0)).reshape(8, 8).numpy(), cmap="viridis", vmin=-20
+    pruning.decibel(first.mean(0)).reshape(8, 8).numpy(),
+    cmap="viridis",
+    vmin=-20,
 )
 right.set(title="mean ratio of each pixel's weights, dB", xticks=[], yticks=[])
 figure.colorbar(shown, ax=right)
@@ -100,7 +101,9 @@ plt.show()
 
 
 def describe(name: str, pruned: pb.GuidePosterior) -> float:
-    prediction = pb.predict(model, pruned, test[0], y=test[1], num_samples=50, seed=0)
+    prediction = pb.predict(
+        model, pruned, test[0], y=test[1], num_samples=50, seed=0
+    )
     accuracy = metrics.accuracy(prediction.probs, test[1])
     print(f"{name:28} accuracy {accuracy:.1%}, NLL {prediction.nll:.3f} nats")
     return accuracy

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -40,6 +40,14 @@ class Checkpoint:
             raise ValueError(f"`checkpoint` must be a path or a Checkpoint, got {self.path!r}.")
         if not _checks.as_float(self.minutes) >= 0:
             raise ValueError(f"`minutes` must be a number of at least 0, got {_checks.got(self.minutes)}.")
+
+
+def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | Path], Path]) -> Checkpoint | None:
+    """A checkpoint in another file, or None."""
+    if checkpoint is None:
+        return None
+    given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+    return replace(given, path=rename(given.path))
 
 
 class Interrupted(KeyboardInterrupt):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .reflection import tensors_within
+from .scope import EXCLUSIVE
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -19,10 +20,11 @@ def copied(module: M) -> M:
     networks keep their attention or their output. torch does not copy such tensors, because they have a gradient
     function. Here the copy gets their values.
     """
-    tensors = tensors_within([vars(part) for part in module.modules()])
-    kept = {id(tensor): tensor.detach().clone() for tensor in tensors if tensor.grad_fn is not None}
     try:
-        return copy.deepcopy(module, kept)
+        with EXCLUSIVE:  # a prediction in another thread may have put a draw into the module
+            tensors = tensors_within([vars(part) for part in module.modules()])
+            kept = {id(tensor): tensor.detach().clone() for tensor in tensors if tensor.grad_fn is not None}
+            return copy.deepcopy(module, kept)
     except RuntimeError as error:
         if not str(error).startswith("Only Tensors created explicitly by the user"):
             raise

@@ -17,6 +17,13 @@ def unwrap(distribution: Distribution) -> Distribution:
     return distribution
 
 
+def unwrap_support(support: constraints.Constraint) -> constraints.Constraint:
+    """The support of single elements."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support
+
+
 def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
     """The distribution of single elements inside the prior of a whole parameter."""
     prior = unwrap(prior)
@@ -62,9 +69,7 @@ def unvalidated(distribution: Any) -> Any:
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
     """The prior of a scale, if it is a Pyro distribution over positive numbers without a batch shape."""
     found = require_unbatched(name, prior)
-    support = found.support
-    if isinstance(support, constraints.independent):
-        support = support.base_constraint
+    support = unwrap_support(found.support)
     if support not in (constraints.positive, constraints.nonnegative):
         raise ValueError(f"the prior of `{name}` must live on positive numbers, got {found} on {support}.")
     return found
@@ -98,6 +103,12 @@ def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
     elif isinstance(value, (list, tuple)):
         for part in value:
             yield from tensors_of(part, seen)
+
+
+def are_equal(a: Distribution, b: Distribution) -> bool:
+    """Whether two distributions are of one type, with the same numbers."""
+    first, second = list(tensors_of(a)), list(tensors_of(b))
+    return type(a) is type(b) and len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:

@@ -15,6 +15,12 @@ MOST_HTML_ROWS = 40  # rows of a table in a notebook
 Cell = str | int | float | None
 
 
+class Number(str):
+    """A number that is already written as text, such as "0.12 ± 0.03"; it is aligned like numbers."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Summary:
     """A summary of an object: a title, sentences, and a table. A long table is shown without its middle."""
@@ -32,7 +38,7 @@ class Summary:
         rows = self._table(MOST_LINES - len(lines))
         whole = [row for row in rows if len(row) > 1]
         widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
-        are_right = [isinstance(cell, int | float) for cell in self.rows[0]] if rows else []
+        are_right = self._are_right
         for row in rows:
             cells = zip(row, widths, are_right, strict=False)
             aligned = (cell.rjust(width) if is_right else cell.ljust(width) for cell, width, is_right in cells)
@@ -42,10 +48,18 @@ class Summary:
     def html(self) -> str:
         """A table with the title and the notes above it, escaped."""
         notes = "".join(f"<div>{html.escape(_on_one_line(note))}</div>" for note in self.notes)
-        rows = [_html_row(row, "td") for row in self._table(MOST_HTML_ROWS)]
+        are_right = self._are_right
+        rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
         if rows and self.header:
-            rows[0] = _html_row(self.header, "th")
+            rows[0] = _html_row(self.header, "th", are_right)
         return f"<div><strong>{html.escape(self.title)}</strong>{notes}<table>{''.join(rows)}</table></div>"
+
+    @property
+    def _are_right(self) -> list[bool]:
+        """Whether each column has numbers, which are aligned at the right."""
+        return [
+            any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
+        ]
 
     def _table(self, most: int) -> list[list[str]]:
         """At most `most` rows of texts, with the header. A row with one cell says how many rows are left out."""
@@ -69,8 +83,11 @@ class Shown:
     """
 
     def _summary(self) -> Summary:
-        """The summary of this object. This method must be fast, draw no random numbers and change nothing."""
-        raise NotImplementedError
+        """The summary of this object; by default its class and the sentences of its `str`.
+
+        This method must be fast, draw no random numbers and change nothing.
+        """
+        return Summary(type(self).__name__, str(self).splitlines())
 
     def __repr__(self) -> str:
         return _safe(self, Summary.text)
@@ -133,5 +150,10 @@ def _clipped(text: str, width: int) -> str:
     return f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
 
 
-def _html_row(cells: Sequence[str], tag: str) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+def _html_row(cells: Sequence[str], tag: str, are_right: Sequence[bool]) -> str:
+    sides = ["right" if is_right else "left" for is_right in are_right]
+    shown = (
+        f'<{tag} style="text-align: {side}">{html.escape(cell)}</{tag}>'
+        for cell, side in zip(cells, sides, strict=False)
+    )
+    return f"<tr>{''.join(shown)}</tr>"

@@ -31,7 +31,7 @@ OF_NET = ("hidden", "activation")
 
 
 def fit_chains(
-    config: RunConfig, data: Dataset, *, given: Collection[str], device: str, progress: bool
+    config: RunConfig, data: Dataset, *, given: Collection[str], device: str
 ) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
     """Choose the settings of the network that are not named in `given`, and explore its modes by chains.
 
@@ -49,7 +49,7 @@ def fit_chains(
         (data.x_train, data.y_train),
         seconds=config.time_limit or None,
         saves_search=True,  # so that a run with the written settings repeats the fit
-        progress=progress,
+        progress=True,
         seed=config.seed,
     )
     return replace(configs[chosen.name], method="mclmc"), chosen.model, chosen.posterior

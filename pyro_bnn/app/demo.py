@@ -25,11 +25,11 @@ from .reports.trained import Trained
 from .runs import fit
 
 
-def digits_demo(folder: Folder, *, seed: int = 0, progress: bool = False) -> ClassifierScores:
+def digits_demo(folder: Folder, *, seed: int = 0) -> ClassifierScores:
     """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown."""
     config = replace(find_recipe("digits", "default"), seed=seed)
     images, unknown = load_data(config, root=None)
-    model, posterior = fit(config, images, folder, progress=progress)
+    model, posterior = fit(config, images, folder)
     return report_evaluation(Trained(model, posterior, images, unknown, seed=seed), folder)
 
 
@@ -47,7 +47,7 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     model = BayesianModel(net, prior=NormalPrior(4.0), likelihood=noise, num_data=len(x))
     with silent_fits():  # a demonstration is short
         posterior = fit_nuts(
-            model, (x, y), max_tree_depth=7, num_warmup=300, num_samples=200, compile="auto", seed=seed
+            model, (x, y), max_tree_depth=7, num_warmup=300, num_samples=200, compile="auto", progress=True, seed=seed
         )
     grid = torch.linspace(-1, 1, 401)[:, None]
     prediction = predict(model, posterior, grid, seed=seed).as_kind(RegressionPrediction)

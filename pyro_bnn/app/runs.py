@@ -20,7 +20,7 @@ from ..inference.guides import GuidePosterior
 from ..inference.history import History
 from ..inference.mcmc import MCMCPosterior
 from ..inference.posterior import Status
-from ..inference.svi import fit_svi, scheduled
+from ..inference.svi import LONGER, fit_svi, scheduled
 from ..modelling.likelihoods import PoissonLikelihood
 from ..modelling.model import BayesianModel
 from ..results.calibration import ConformalIntervals, ConformalSets, load_calibration
@@ -55,7 +55,6 @@ def fit(
     *,
     given: Collection[str] = PARTS,
     device: str = "cpu",
-    progress: bool = False,
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train as configured, and write configuration and posterior; a variational fit also writes its history.
 
@@ -65,15 +64,15 @@ def fit(
     During a variational fit the folder holds a checkpoint. If there is one at the start, training continues from it.
     """
     if config.method == "svi":
-        return _fit_svi(config, data, folder, device=device, progress=progress)
+        return _fit_svi(config, data, folder, device=device)
     try:
         fixed = PARTS if config.method == "mclmc" else given
-        found, model, chains = fit_chains(config, data, given=fixed, device=device, progress=progress)
+        found, model, chains = fit_chains(config, data, given=fixed, device=device)
     except UnsuitableError as error:
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error
         variational = replace(config, method="svi", time_limit=0.0)
-        model, posterior = _fit_svi(variational, data, folder, device=device, progress=progress)
+        model, posterior = _fit_svi(variational, data, folder, device=device)
         posterior.status = error.instead(posterior.status)
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())
@@ -107,9 +106,7 @@ def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> 
     return ConformalIntervals(prediction.as_kind(RegressionPrediction), y, is_count=is_count)
 
 
-def _fit_svi(
-    config: RunConfig, data: Dataset, folder: Folder, *, device: str, progress: bool
-) -> tuple[BayesianModel, GuidePosterior]:
+def _fit_svi(config: RunConfig, data: Dataset, folder: Folder, *, device: str) -> tuple[BayesianModel, GuidePosterior]:
     model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
     checkpoint = folder.path / CHECKPOINT
@@ -141,11 +138,13 @@ def _fit_svi(
             estimator=make_estimator(config.estimator),
             kl_weight=make_kl_weight(config.kl_weight, num_weights),
             callbacks=(note,) if tracker is None else (tracker, note),
-            progress=progress,
+            progress=True,
             checkpoint=checkpoint,
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
         )
+    if posterior.status.remedy == LONGER:
+        posterior.status = replace(posterior.status, remedy="Raise --epochs, or --lr.")
     folder.write_json(HISTORY, posterior.history.to_dict())
     with own_code(config.net):
         write_posterior(folder, model, posterior, data)
@@ -227,6 +226,12 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
     for path in (*inputs, Path(config.dataset), *code):
         if path.is_file() and real == path.resolve():
             raise FileExistsError(f"{out} is a file that the run needs; choose another --out.")
+
+
+def check_apart(out: Path, run: Path) -> None:
+    """Raise if the folder `out` is that of a run, or holds it."""
+    if out.resolve() in (run.resolve(), *run.resolve().parents):
+        raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out.")
 
 
 def load_run(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoMultivariateNormal
-from torch import nn
+from torch import Tensor, nn
 
 from .._core.scope import seeded
 from ..data import regression_problem
@@ -44,8 +44,6 @@ class RegressionStudy:
     seed: int = 0
     num_steps: int = 3000
     num_samples: int = 500
-    compile: bool = False
-    progress: bool = False
 
     def __post_init__(self) -> None:
         self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=self.seed)
@@ -78,7 +76,7 @@ class RegressionStudy:
             num_epochs=self.num_steps,
             elbo=elbo,
             estimator=estimator,
-            progress=self.progress,
+            progress=True,
             seed=self.seed + seed,
         )
 
@@ -89,8 +87,8 @@ class RegressionStudy:
             (self.x, self.y),
             num_samples=self.num_samples,
             num_warmup=self.num_samples,
-            compile=self.compile,
-            progress=self.progress,
+            compile="auto",
+            progress=True,
             seed=self.seed,
         )
 
@@ -141,11 +139,17 @@ class RegressionStudy:
         }
         return compare(self.model, entries, x, y=y, regions=regions, seed=self.seed)
 
-    def save(self, result: Comparison, folder: Folder) -> str:
-        """Write `comparison.csv`, `comparison.json` and a picture; returns the name of the picture."""
-        with folder.new("comparison.csv") as path:
-            result.to_csv(path)
-        with folder.new("comparison.json") as path:
-            result.to_json(path)
-        axes = plotting.comparison(result, data=(self.x, self.y))
-        return save_picture(folder, "comparison.png", axes[0])
+
+def save_comparison(result: Comparison, folder: Folder, data: tuple[Tensor, Tensor]) -> list[str]:
+    """Write `comparison.csv` and `comparison.json`, and for curves a picture, whose file is returned in a list.
+
+    The picture shows the training data, too.
+    """
+    with folder.new("comparison.csv") as path:
+        result.to_csv(path)
+    with folder.new("comparison.json") as path:
+        result.to_json(path)
+    x, y = data
+    if not y.is_floating_point() or x[0].numel() > 1 or y[0].numel() > 1:
+        return []
+    return [save_picture(folder, "comparison.png", plotting.comparison(result, data=data)[0])]

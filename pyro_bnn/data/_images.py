@@ -16,6 +16,7 @@ from .._core import checks as _checks
 from .._core.extras import MissingExtraError, optional
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
+from .._core.summary import Shown, Summary, counted, kind_of
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 GREY_SETS = (*IMAGE_SETS, "digits")
@@ -95,8 +96,8 @@ def _damaged(path: Path, fault: str) -> DamagedFileError:
     return DamagedFileError(f"{path} is damaged: {fault}; remove it and download it again (--download).")
 
 
-@dataclass(frozen=True)
-class Images:
+@dataclass(frozen=True, repr=False)
+class Images(Shown):
     """A data set of images.
 
     Args:
@@ -112,6 +113,11 @@ class Images:
     x_test: Tensor
     y_test: Tensor
     classes: tuple[str, ...]
+
+    def _summary(self) -> Summary:
+        size = " x ".join(map(str, self.x_train.shape[1:]))
+        title = f"Images: {len(self.x_train):,} to train, {len(self.x_test):,} to test, {size}, {kind_of(self.x_train)}"
+        return Summary(title, [f"{counted(len(self.classes), 'class')}: {', '.join(self.classes)}"])
 
 
 def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:

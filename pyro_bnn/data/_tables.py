@@ -11,6 +11,7 @@ from torch import Tensor
 from .._core import checks as _checks
 from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
+from .._core.summary import Shown, Summary, counted, kind_of
 from ._images import MissingDataError, data_folder
 
 NUM_UCI_SPLITS = 20
@@ -46,8 +47,8 @@ def regression_problem(
     return x, 10 * torch.sin(2 * torch.pi * x) + noise * torch.randn(num_data, 1, generator=generator)
 
 
-@dataclass(frozen=True)
-class Regression:
+@dataclass(frozen=True, repr=False)
+class Regression(Shown):
     """A data set for regression, in its published units.
 
     Args:
@@ -61,6 +62,11 @@ class Regression:
     y_train: Tensor
     x_test: Tensor
     y_test: Tensor
+
+    def _summary(self) -> Summary:
+        sizes = f"{len(self.x_train):,} rows to train, {len(self.x_test):,} to test"
+        inputs = counted(self.x_train.shape[1], "input")
+        return Summary(f"Regression: {sizes}, {inputs}, {kind_of(self.x_train)}")
 
 
 def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regression:

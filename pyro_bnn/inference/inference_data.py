@@ -1,11 +1,12 @@
 """Converts draws of a posterior to ArviZ's `InferenceData`."""
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor
+
+import pyro_bnn
 
 from .._core import checks as _checks
 from .._core.extras import optional
@@ -36,15 +37,15 @@ def inference_data(
     y: Tensor | None,
     stream: Stream,
 ) -> Any:
-    """An `InferenceData`; see :meth:`Posterior.to_arviz`.
+    """An `InferenceData` of draws, ``{site: shape (K, S, *event)}``; see :meth:`Posterior.to_arviz`.
 
     Args:
-        samples: Draws, ``{site: shape (K, S, *event)}``.
+        samples: The draws.
         statistics: The sampler's statistics under ArviZ's names, shapes (K, S).
         attributes: Attributes of the group ``posterior``; values that are None are left out.
-        model: The model; with x it adds the group ``posterior_predictive``.
+        model: The model, if predictions are wanted.
         x: Inputs, shape (N, ...).
-        y: Targets, which add the groups ``log_likelihood`` and ``observed_data``.
+        y: Targets.
         stream: Generators for the random numbers of predictive draws.
     """
     arviz = _require_arviz()
@@ -56,7 +57,7 @@ def inference_data(
         groups |= _predictive_groups(samples, model, x, y, stream)
     data = arviz.from_dict(**groups)
     said = {name: value for name, value in attributes.items() if value is not None}
-    data.posterior.attrs.update(said, inference_library="pyro_bnn", inference_library_version=_package_version())
+    data.posterior.attrs.update(said, inference_library="pyro_bnn", inference_library_version=pyro_bnn.__version__)
     return data
 
 
@@ -90,10 +91,3 @@ def _predictive_groups(
 def _array(value: Tensor) -> Any:
     value = value.detach().cpu()
     return (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).numpy()
-
-
-def _package_version() -> str:
-    try:
-        return version("pyro-bnn")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return "unknown"

@@ -12,12 +12,14 @@ from tqdm import tqdm
 
 from .._core import checks as _checks
 from .._core.checkpointing import check_fit
+from .._core.copies import copied
 from .._core.functional import ordinary_attention
 from .._core.inputs import Inputs, Pairs
+from .._core.progress import progress_bar
 from .._core.records import check_tensors, plain, record
 from .._core.scope import EXCLUSIVE, restored, seeded
 from ..modelling.model import BayesianModel
-from .joint import Coordinates, NetworkPotential, Potential, coordinates_of, network_potential
+from .joint import Coordinates, NetworkPotential, Potential, find_sites, network_potential
 from .posterior import Destination, Draw, Posterior, Status
 
 __all__ = ["LaplacePosterior", "fit_laplace"]
@@ -53,6 +55,8 @@ class LaplacePosterior(Posterior):
         seconds: Wall time of the inference.
     """
 
+    seconds: float
+
     def __init__(
         self,
         coordinates: Coordinates,
@@ -65,33 +69,24 @@ class LaplacePosterior(Posterior):
         seconds: float,
     ) -> None:
         self.status, self.location, self.precision, self.peak = status, location, precision, peak
-        self._coordinates, self._dtype, self._seconds = coordinates, dtype, seconds
+        self._coordinates, self._dtype, self.seconds = coordinates, dtype, seconds
         self._factor = _cholesky(precision)
 
     @property
     def method(self) -> str:
-        """Laplace's method."""
         return "Laplace"
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """Shape of each latent variable."""
         return {site.name: site.start.shape for site in self._coordinates.sites}
 
-    @property
-    def seconds(self) -> float:
-        """Wall time of the fit."""
-        return self._seconds
-
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Independent draws; see :meth:`Posterior.draws`."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
             noise = torch.randn_like(self.location)[:, None]
             yield self._values(self.location + torch.linalg.solve_triangular(self._factor.mT, noise, upper=True)[:, 0])
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Marginals of the unconstrained variables; see :meth:`Posterior.marginals`."""
         median = self.median()
         scales = self._coordinates.layout.views(torch.cholesky_inverse(self._factor).diagonal().sqrt())
         free = [site.name for site in self._coordinates.sites if site.transform is None]
@@ -111,20 +106,16 @@ class LaplacePosterior(Posterior):
         return self.peak + 0.5 * len(self.location) * math.log(2 * math.pi) - half_log_det
 
     def to_record(self) -> dict[str, Any]:
-        """Location and precision; see :meth:`Posterior.to_record`."""
         return plain(LaplaceRecord(self.location, self.precision, self.peak, self.status, self.seconds))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "LaplacePosterior":
-        """See :meth:`Posterior.from_record`."""
-        saved, model = (
-            record(LaplaceRecord, values, "posterior"),
-            destination.model_for("a posterior of Laplace's method"),
-        )
+        saved = record(LaplaceRecord, values, "posterior")
+        model = destination.model_for("a posterior of Laplace's method")
         dtype = saved.location.dtype
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"`location` must be torch.float32 or torch.float64, got {dtype}.")
-        coordinates = coordinates_of(model, dtype)
+        coordinates = Coordinates(find_sites(copied(model).to(dtype).eval(), (), {}))
         size = coordinates.num_dimensions
         empty = {"location": coordinates.start, "precision": coordinates.like.new_empty(size, size)}
         check_tensors("the posterior", {"location": saved.location, "precision": saved.precision}, empty)
@@ -204,7 +195,7 @@ def fit_laplace(
         with EXCLUSIVE, seeded(seed, model.device):
             draw = next(init.draws(1))
         start = potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
-    with tqdm(disable=not progress, unit="evaluation") as bar:
+    with progress_bar("evaluation", shown=progress) as bar:
         mode = _minimise(potential, start, max_iterations, bar)
     precision, num_negative = _precision(potential, mode)
     value, gradient = potential.value_and_grad(mode[None])

@@ -11,7 +11,7 @@ from .._core import checks as _checks
 from .._core.records import check_tensors, plain, record
 from ..modelling.model import network_values
 from .guides import GuidePosterior
-from .posterior import Destination, Draw, Posterior, Status, check_samples, spaced
+from .posterior import Destination, Draw, Posterior, Status, spaced
 
 __all__ = ["StoredPosterior"]
 
@@ -72,7 +72,7 @@ class StoredPosterior(Posterior):
         counts = {name: len(_checks.rows(name, tensor)) for name, tensor in {**self.samples, **self.values}.items()}
         if not self.samples or len({*counts.values()}) > 1:
             raise ValueError(f"`samples` and `values` must hold the same number of draws of each site, got {counts}.")
-        self.status, self._method, self._seconds = status, method, seconds
+        self.status, self._method, self.seconds = status, method, seconds
 
     @classmethod
     def of(
@@ -100,49 +100,35 @@ class StoredPosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """See :attr:`Posterior.method`."""
         return self._method
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """Shape of each latent variable."""
         return {name: value.shape[1:] for name, value in self.samples.items()}
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """See :attr:`Posterior.carried`."""
         return tuple(self.values)
 
     @property
     def num_stored(self) -> int:
-        """Number of draws, S."""
         return len(next(iter(self.samples.values())))
 
     @property
-    def seconds(self) -> float | None:
-        """Wall time of the inference, if known."""
-        return self._seconds
-
-    @property
     def constants(self) -> Draw:
-        """Weights that are the same in all draws; see :attr:`Posterior.constants`."""
         return {name: value[0] for name, value in self.samples.items() if _is_same(value)}
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Evenly spaced draws, each at most once; see :meth:`Posterior.draws`."""
+        """Evenly spaced draws, each at most once."""
         yield from spaced({**self.samples, **self.values}, num_samples, remedy="store more of them")
 
     def to_record(self) -> dict[str, Any]:
-        """The draws; see :meth:`Posterior.to_record`."""
         return plain(StoredRecord(self.samples, self.values, self.method, self.status, self.seconds))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "StoredPosterior":
-        """See :meth:`Posterior.from_record`."""
         saved = record(StoredRecord, values, "posterior")
-        check_samples(
-            {name: value[None] for name, value in saved.samples.items()}, destination.sites, destination.dtype
-        )
+        destination.check_samples({name: value[None] for name, value in saved.samples.items()})
         own = {} if destination.model is None else network_values(destination.model)
         if destination.model is None and saved.values:
             raise ValueError(

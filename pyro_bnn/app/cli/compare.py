@@ -4,7 +4,6 @@ Its JSON: `folder`, `pictures` (file names), `statuses` (of the fits, by method)
 `reference` ("" for the score of a single method), `method`, `region`, `score`, `value` and `standard_error`.
 """
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,30 +13,61 @@ from . import options
 from .output import Output
 from .stopping import loading
 
-EXAMPLES = ("pyro-bnn compare", "pyro-bnn compare --num-samples 150 --compile --out quick")
+EXAMPLES = (
+    "pyro-bnn compare",
+    "pyro-bnn compare --num-samples 150 --out quick",
+    "pyro-bnn compare houses --out houses-compared",
+)
+
+NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN = 3000, 500, 200
 
 
 def compare(
+    run: Annotated[
+        Path | None, typer.Argument(help="Folder that `train` wrote.", show_default="a noisy sine, and no run")
+    ] = None,
     out: options.Out = Path("pyro-bnn-compare"),
     num_samples: Annotated[
-        int, typer.Option(help="Draws of each of the four chains of NUTS, after equally many of warm-up.", min=40)
-    ] = 500,
-    num_steps: Annotated[int, typer.Option(help="Optimisation steps of each fit.", min=1)] = 3000,
-    compile: Annotated[bool, typer.Option("--compile", help="Draw in C: needs a C compiler.")] = False,
+        int | None,
+        typer.Option(
+            help="Draws of each of the four chains of NUTS, after equally many of warm-up.",
+            min=40,
+            show_default=f"{NUM_SAMPLES}, for a run {NUM_SAMPLES_OF_RUN}",
+        ),
+    ] = None,
+    num_steps: Annotated[
+        int | None,
+        typer.Option(help="Optimisation steps of each fit to the sine.", min=1, show_default=f"{NUM_STEPS}"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of noise, initial weights, fits and draws.")] = 0,
+    data: options.Data = None,
+    download: options.Download = False,
     picture_format: options.Format = "png",
     as_json: options.Json = False,
     force: options.Force = False,
 ) -> None:
-    """Compare seven approximate methods with NUTS.
+    """Compare approximate posteriors with NUTS.
 
-    The problem is a noisy sine with a gap in its data. Prints how far each method is from the exact posterior near the
-    data, in the gap and outside, and writes a table and a picture. Takes some minutes.
+    With a run: draws chains from the exact posterior of its network, given its training data, and compares the
+    predictions of the test rows. NUTS uses all rows in every step, so it suits some thousand rows and weights; the
+    progress bar shows the time that is left.
+
+    Without a run: compares seven methods on a noisy sine with a gap in its data. Prints how far each method is from the
+    exact posterior near the data, in the gap and outside. Takes some minutes.
+
+    Writes tables, and for curves a picture. Draws in C if there is a C compiler.
     """
+    if run is not None and num_steps is not None:
+        raise ValueError("--num-steps is for the sine; leave it out with a run.")
+    if run is None and (data is not None or download):
+        raise ValueError("--data and --download are for runs; leave them out without one.")
     with loading():
         from ..._core.scope import silent_fits
+        from .. import runs, sources
+        from ..beside import compare_with_chains
         from ..folders import creating
-        from ..study import RegressionStudy
+        from ..own.network import own_code
+        from ..study import RegressionStudy, save_comparison
 
     output = Output("compare", as_json=as_json)
     statuses: dict[str, str] = {}
@@ -47,13 +77,28 @@ def compare(
         statuses[method] = status
         output.say(line)
 
-    with creating(out, command="compare", force=force, picture_format=picture_format) as folder:
-        study = RegressionStudy(
-            seed=seed, num_steps=num_steps, num_samples=num_samples, compile=compile, progress=sys.stderr.isatty()
-        )
-        with silent_fits():  # `tell` prints the statuses
-            result = study.run(tell)
-        picture = study.save(result, folder)
+    config = None if run is None else runs.load_config(run)
+    if run is not None:
+        runs.check_apart(out, run)
+    opened = creating(out, command="compare", force=force, picture_format=picture_format)
+    with opened as folder, own_code("mlp" if config is None else config.net), silent_fits():  # `tell` prints statuses
+        if run is None or config is None:
+            output.say("Fitting eight methods to a noisy sine, first NUTS ...")
+            study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=num_samples or NUM_SAMPLES)
+            result, shown = study.run(tell), (study.x, study.y)
+        else:
+            rows = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
+            output.say(f"Drawing four chains by NUTS, for {len(rows.x_train):,} rows ...")
+            if config.method == "svi" and config.kl_weight != "1":
+                output.say(
+                    f"The run has a cold posterior (--kl-weight {config.kl_weight}), and the chains have KL weight 1."
+                )
+            count = num_samples or NUM_SAMPLES_OF_RUN
+            result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
+            shown = rows.x_train, rows.y_train
+        pictures = save_comparison(result, folder, shown)
     output.table(f"\n{result}")
-    output.say(f"\ncomparison.csv, comparison.json and {picture} in {out}.")
-    output.document(folder=out, pictures=[picture], statuses=statuses, rows=result.rows())
+    if config is not None and rows.facts.target.scale not in ([], [1.0]):
+        output.say("\nNumbers are in units of the standard deviation of the training targets.")
+    output.say(f"\n{', '.join(['comparison.csv', 'comparison.json', *pictures])} in {out}.")
+    output.document(folder=out, pictures=pictures, statuses=statuses, rows=result.rows())

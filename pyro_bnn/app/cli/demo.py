@@ -5,7 +5,6 @@ Its JSON: `folder`, `pictures` (file names), `seconds`, `digits` (as in the JSON
 `aleatoric_scale_inside`, `noise_scale_true`; `truth_in_band`, the fraction of the true curve within 95 % bands).
 """
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +38,7 @@ def demo(
     start = time.perf_counter()
     with creating(out, command="demo", force=force, picture_format=picture_format) as folder:
         output.say("Training on the digits 0 to 6; 7, 8 and 9 are the unknown ...")
-        digits = digits_demo(folder, seed=seed, progress=sys.stderr.isatty())
+        digits = digits_demo(folder, seed=seed)
         output.table(f"{digits}\n")
         output.say("Fitting 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5] ...")
         regression = regression_demo(folder, seed=seed)

@@ -44,7 +44,8 @@ def evaluate(
     output = Output("evaluate", as_json=as_json)
     device = options.check_device(device)
     config = runs.load_config(run)
-    files = evaluation.FILES if config.kind == "images" else scores.FILES
+    is_image = config.kind == "images"
+    files = evaluation.FILES if is_image else scores.FILES
     opened = updating(run, command="evaluate", writes=files, picture_format=picture_format)
     with opened as folder, own_code(config.net):
         trained = load_trained(
@@ -52,7 +53,6 @@ def evaluate(
         )
         if config.validation:
             output.say(f"(test images: the {config.validation} that were set aside for validation)")
-        is_image = config.kind == "images"
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
     output.table(f"{report}")

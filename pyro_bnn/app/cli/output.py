@@ -1,6 +1,9 @@
 """Output of a command: sentences and tables for people, and with `--json` one document for programs."""
 
+import io
+import math
 import os
+import shutil
 import sys
 from typing import Any, TextIO
 
@@ -56,3 +59,29 @@ class Output:
 def has_colours(stream: TextIO) -> bool:
     """Whether a stream is a terminal that has colours, and `NO_COLOR` (https://no-color.org) is unset."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+MOST_ROWS = 40
+"""Most rows of predictions on a terminal."""
+
+PREDICTED = r"(mean|sd|aleatoric|epistemic|lower_|upper_|entropy|p\()"
+"""Beginnings of the names of columns with predicted numbers."""
+
+
+def for_terminal(csv: str) -> str:
+    """Predictions, written as CSV, as an aligned and rounded table.
+
+    Probabilities have three digits after the point, other numbers as many as let the standard deviation have three. Of
+    many rows the first and last ones are shown. Columns that the terminal has no room for are below the others.
+    """
+    import pandas as pd  # imported late: importing takes long
+
+    frame = pd.read_csv(io.StringIO(csv), dtype=str, keep_default_na=False)
+    numbers = frame.loc[:, frame.columns.str.match(PREDICTED)].astype(float)
+    size = numbers.filter(regex="^sd").median().min()  # NaN for classes
+    digits = max(3 - math.ceil(math.log10(size)), 0) if 0 < size < math.inf else 3
+    frame[numbers.columns] = numbers.map(f"{{:.{digits}f}}".format)
+    width = shutil.get_terminal_size().columns
+    text = frame.to_string(index=False, max_rows=MOST_ROWS, min_rows=MOST_ROWS, line_width=width)
+    left_out = len(frame) - MOST_ROWS
+    return f"{text}\n" + (f"{left_out:,} more rows; --out FILE writes all.\n" if left_out > 0 else "")

@@ -1,13 +1,14 @@
 """`pyro-bnn predict`."""
 
 import io
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from . import options
-from .output import Output
+from .output import Output, for_terminal
 from .stopping import loading
 
 EXAMPLES = (
@@ -64,7 +65,8 @@ def predict(
     the weights), and intervals, in the units of the target. For classes: the most probable class, the probability of
     each class, and the entropy and its two parts, in nats. If the run was trained with --calibrate, the intervals are
     conformal, and for each class a column tells whether it is in the conformal set (1 or 0). Rows keep their order; the
-    first column is the row number. If the rows include the target, scores are printed too.
+    first column is the row number. If the rows include the target, scores are printed too. A terminal shows a rounded
+    table; a file or pipe gets all digits.
     """
     if as_json and out == "-":
         raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")
@@ -102,7 +104,7 @@ def predict(
             calibration=runs.calibration_of(run, config),
         )
     if out == "-":
-        typer.echo(text.getvalue(), nl=False)
+        typer.echo(for_terminal(text.getvalue()) if sys.stdout.isatty() else text.getvalue(), nl=False)
     else:
         write_atomically(out, lambda file: file.write(text.getvalue().encode()))
     for note in sample.notes:

@@ -69,8 +69,8 @@ def prune(
     output = Output("prune", as_json=as_json)
     device = options.check_device(device)
     config = runs.load_config(run)
-    if out is not None and out.resolve() in (run.resolve(), *run.resolve().parents):
-        raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out for the pruned one.")
+    if out is not None:
+        runs.check_apart(out, run)
     opened = updating(run, command="prune", writes=FILES, picture_format=picture_format)
     making = nullcontext() if out is None else creating(out, command="prune", force=force)
     with opened as folder, making as copy, own_code(config.net):

@@ -11,6 +11,7 @@ INTERRUPTED = 130
 """Exit code of a program stopped by Ctrl-C, as in shells."""
 
 STOPPED = "error: stopped.\n"
+LOADING = "loading ...\r"  # shorter than the message after Ctrl-C, which replaces it
 
 
 @contextmanager
@@ -26,10 +27,25 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """A context for slow imports, in which Ctrl-C ends the program at once.
+    """A context for slow imports, in which Ctrl-C ends the program at once; on a terminal, a word says what happens."""
+    is_shown = sys.stderr.isatty()
+    if is_shown:
+        sys.stderr.write(LOADING)
+        sys.stderr.flush()
+    try:
+        with quickly_stoppable():
+            yield
+    finally:
+        if is_shown:
+            sys.stderr.write(f"{' ' * len(LOADING)}\r")
+
+
+@contextmanager
+def quickly_stoppable() -> Iterator[None]:
+    """A context in which Ctrl-C ends the program at once, without cleaning up.
 
     Some libraries catch or replace every exception during their import, so a KeyboardInterrupt could be lost or end in
-    a traceback. Nothing needs cleaning up yet.
+    a traceback.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

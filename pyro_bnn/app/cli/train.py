@@ -6,7 +6,6 @@ Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seco
 (null, or `train` and `test` by epoch), `pictures` (file names).
 """
 
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -128,7 +127,7 @@ def train(
             for note in [*notes, *known.notes]:
                 output.say(note)
         start = time.perf_counter()
-        _, posterior = runs.fit(config, known, folder, given=[*given], device=device, progress=sys.stderr.isatty())
+        _, posterior = runs.fit(config, known, folder, given=[*given], device=device)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return

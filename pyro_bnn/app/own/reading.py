@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,11 @@ class Table:
         """Raise ValueError unless the table has columns of these names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
-            raise ValueError(f"{self.shown} has no column {listed(missing)}; its columns are {listed(self.names)}.")
+            near = [other for name in missing for other in get_close_matches(name, self.names, n=1, cutoff=0.7)]
+            hint = f" (nearest: {listed(near)})" if near else ""
+            raise ValueError(
+                f"{self.shown} has no column {listed(missing)}{hint}; its columns are {listed(self.names)}."
+            )
 
     def rows(self, chosen: np.ndarray) -> "Table":
         """The table with only the rows where `chosen` is True."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..._core.progress import progress_bar
 from ..._core.scope import silent_fits
 from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, NotInCError, fit_mcmc
 from ...inference.posterior import Status
@@ -104,7 +105,9 @@ def fit_best(
             f"steps of each chain, but at least {FEWEST_STEPS} are needed"
         )
     is_open = is_open and len(suited) > 1
-    scores = _compared({name: candidates[name] for name in suited}, sizes, data, budget, seed) if is_open else {}
+    scores = (
+        _compared({name: candidates[name] for name in suited}, sizes, data, budget, seed, progress) if is_open else {}
+    )
     name = max(scores or suited, key=lambda name: scores.get(name, 0.0))
     model = models[name]
     posterior = _run(model, data, lengths[name], seed, progress=progress)
@@ -113,15 +116,22 @@ def fit_best(
 
 
 def _compared(
-    candidates: Mapping[str, Candidate], sizes: Mapping[str, int], data: Rows, budget: Budget, seed: int
+    candidates: Mapping[str, Candidate],
+    sizes: Mapping[str, int],
+    data: Rows,
+    budget: Budget,
+    seed: int,
+    progress: bool,
 ) -> dict[str, float]:
     """Mean log-density of held-out rows under each model."""
     folds, scores, reason = _folds(data[0], seed), {}, UnsuitableError("there is no model")
-    for name, make in candidates.items():
-        try:
-            scores[name] = _held_out_score(make, sizes[name], data, folds, budget, SEARCH / len(candidates), seed)
-        except UnsuitableError as error:
-            reason = error
+    with progress_bar("trial fit", len(candidates) * len(folds), shown=progress) as bar:
+        for name, make in candidates.items():
+            try:
+                share = SEARCH / len(candidates)
+                scores[name] = _held_out_score(make, sizes[name], data, folds, budget, share, seed, bar.update)
+            except UnsuitableError as error:
+                reason = error
     if not scores:
         raise reason
     return scores
@@ -135,6 +145,7 @@ def _held_out_score(
     budget: Budget,
     share: float,
     seed: int,
+    after_fit: Callable[[], object],
 ) -> float:
     total, count = 0.0, 0
     for fitted, held_out in folds:
@@ -145,6 +156,7 @@ def _held_out_score(
         found = predict(model, posterior, x, y=y, num_samples=posterior.num_stored, seed=seed).log_density
         assert found is not None
         total, count = total + float(found.double().sum()), count + len(held_out)
+        after_fit()
     return total / count if math.isfinite(total) else -math.inf
 
 

@@ -3,5 +3,4 @@
 from ._fit import fit as fit
 from ._stopping import EarlyStopping as EarlyStopping
 from ._stopping import Plateau as Plateau
-from ._stopping import trend_of as trend_of
 from ._variational import REMEDY as REMEDY

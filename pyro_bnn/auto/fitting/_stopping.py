@@ -2,17 +2,15 @@
 
 import copy
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs
 from ...inference.guides import GuidePosterior
 from ...inference.history import History
+from ...inference.svi import Trend, trend_of
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 
@@ -22,9 +20,6 @@ rate, so the last factor reduces this variance to a tenth."""
 
 WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
 """Heuristic: a trend is fitted to the last epochs: at least this number of steps, and this number of epochs."""
-
-NUM_BLOCKS = 10
-"""A trend is fitted to the means of this number of blocks, whose errors hardly correlate once a fit has converged."""
 
 NUM_ERRORS = 1.0
 """Heuristic: a rise of at most this many standard errors counts as noise. Without a trend, five of six checks end the
@@ -44,35 +39,9 @@ NUM_CHECKS = 10
 """Heuristic, as in scikit-learn: the fit ends after this many checks in a row without a new best."""
 
 
-@dataclass(frozen=True)
-class Trend:
-    """The rise, positive for an improvement, of a straight line through the objective of the last epochs."""
-
-    num_epochs: int
-    rise: float  # in nats
-    noise: float  # standard error of the rise, in nats
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether the objective rose by no more than its noise, or by a negligible amount."""
-        return self.rise <= max(NUM_ERRORS * self.noise, NEGLIGIBLE)
-
-
-def trend_of(objective: Sequence[float]) -> Trend:
-    r"""The trend of an objective: least squares through block means :math:`m_b` at :math:`t_b = b - (B - 1) / 2`.
-
-    .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
-              \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}},
-
-    and the rise is :math:`B \hat\beta`. The objective has one value per epoch, and at least ten.
-    """
-    parts = torch.tensor(objective, dtype=torch.float64).tensor_split(NUM_BLOCKS)
-    means = torch.stack([part.mean() for part in parts])
-    times = torch.arange(NUM_BLOCKS, dtype=torch.float64) - (NUM_BLOCKS - 1) / 2
-    slope = (times @ means) / times.square().sum()
-    residuals = means - means.mean() - slope * times
-    variance = residuals.square().sum() / (NUM_BLOCKS - 2) / times.square().sum()
-    return Trend(len(objective), NUM_BLOCKS * float(slope), NUM_BLOCKS * float(variance.sqrt()))
+def is_flat(trend: Trend) -> bool:
+    """Whether the objective rose by no more than its noise, or by a negligible amount."""
+    return trend.rise <= max(NUM_ERRORS * trend.noise, NEGLIGIBLE)
 
 
 class Plateau:
@@ -101,7 +70,7 @@ class Plateau:
             return False
         records = history.epochs[-window:]
         self.trend = trend_of([record.expected_log_likelihood - record.kl_weight * record.kl for record in records])
-        if not self.trend.is_flat or any(record.kl_weight != records[-1].kl_weight for record in records):
+        if not is_flat(self.trend) or any(record.kl_weight != records[-1].kl_weight for record in records):
             return False
         if self._stage + 1 < len(self.decays):
             self._stage, self._begin = self._stage + 1, len(history.epochs)
@@ -110,7 +79,7 @@ class Plateau:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        trend = None if self.trend is None else [self.trend.num_epochs, self.trend.rise, self.trend.noise]
+        trend = None if self.trend is None else [self.trend.num_values, self.trend.rise, self.trend.noise]
         return {"stage": self._stage, "begin": self._begin, "converged": self.is_converged, "trend": trend}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from ...inference.kl import KLWeight
 from ...inference.posterior import Status
 from ...inference.scale_maps import Precision
 from ...inference.svi import (
+    LONGER,
     Callback,
     Data,
     Execution,
@@ -35,7 +36,7 @@ from ...inference.svi import (
 )
 from ...modelling.model import BayesianModel
 from ...nets import Standardize
-from ._stopping import NEGLIGIBLE, EarlyStopping, Plateau, window_of
+from ._stopping import NEGLIGIBLE, EarlyStopping, Plateau, is_flat, window_of
 
 LEARNING_RATE = 0.02
 """Adam's initial learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""
@@ -181,7 +182,7 @@ REMEDY = "Raise `max_epochs`, or the learning rate by `optimizer` if the ELBO ri
 def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None) -> Status:
     """The status of the fit, with its settings in words and any problem that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
-    if not before:
+    if not before and before.remedy != LONGER:
         return replace(before, message=f"{before.message} ({said})")
     said += before.detail
     trend = plateau.trend
@@ -193,15 +194,15 @@ def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: Early
         )
     if plateau.is_converged and trend is not None:
         rise = "its noise" if trend.rise <= trend.noise else f"{NEGLIGIBLE:g} nats"
-        last = f"the last {trend.num_epochs} epochs"
+        last = f"the last {trend.num_values} epochs"
         return Status(True, f"converged: the ELBO rose by less than {rise} over {last}; {said}.")
     if trend is None:
         reason = f"stopped after {num_epochs} epochs, too few to see a plateau"
-    elif trend.is_flat:
+    elif is_flat(trend):
         reason = f"stopped after {num_epochs} epochs, before the learning rate was lowered to its last value"
     else:
         reason = (
             f"stopped after {num_epochs} epochs while the ELBO still rose: by {trend.rise:.3g} nats over "
-            f"{trend.num_epochs} epochs, with a standard error of {trend.noise:.2g}"
+            f"{trend.num_values} epochs, with a standard error of {trend.noise:.2g}"
         )
     return Status(False, f"not converged: {reason}; {said}.", remedy=REMEDY)

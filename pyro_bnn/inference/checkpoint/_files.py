@@ -1,11 +1,11 @@
 """Functions that save and load posteriors."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..._core import checks as _checks
 from ..._core.files import DamagedFileError, read_state, understood, write_state
@@ -13,8 +13,7 @@ from ..._core.records import plain, record
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
 from ..posterior import Calibration, Destination, Posterior, Saved, restored, restored_calibration, saved
-from ._model import ModelRecord, checked_state, record_of, require_same, without, without_frozen
-from ._own import OwnRecord, own_record, require_its_sites, require_same_own, require_targets, sites_of, unset_arguments
+from ._model import ModelRecord, OwnRecord, PresentModel
 
 KIND = "posterior"
 
@@ -31,13 +30,10 @@ class Content:
     posterior: Saved
 
 
-Model = BayesianModel | Callable[..., object] | None
-
-
 def save_posterior(
     posterior: Posterior | Callable[..., object],
     path: str | Path,
-    model: Model,
+    model: BayesianModel | Callable[..., object] | None,
     *,
     data: Sequence[object] | None = None,
     with_frozen: bool = True,
@@ -59,8 +55,8 @@ def save_posterior(
         data: For a Pyro model of your own, the arguments of a call with its targets, such as (x, y), since only a call
             shows its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of the network, too. False makes the file of a posterior of
-            adapters small: it has checksums of the frozen parameters instead, and can be loaded only into a model with
-            the same ones. False needs a :class:`~pyro_bnn.BayesianModel`.
+            adapters small. The file then has checksums of the frozen parameters, and can be loaded only into a model
+            with the same frozen parameters, a :class:`~pyro_bnn.BayesianModel`.
         calibration: Correction of the posterior's predictions, of :mod:`pyro_bnn.calibration`, to keep in the file;
             :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
@@ -70,9 +66,9 @@ def save_posterior(
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-    path, target = _checks.path("path", path), _Target(model, data)
-    described = target.described(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))
-    content = plain(Content(described, target.own, saved(posterior)))
+    path, target = _checks.path("path", path), PresentModel(model, data)
+    network = target.network_record(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))
+    content = plain(Content(network, target.own, saved(posterior)))
     try:
         if posterior.shapes is not None:
             target.require_targets(posterior.shapes)
@@ -115,18 +111,13 @@ def load_calibration(path: str | Path) -> Calibration:
         raise ValueError(
             f"{path} holds a posterior without a calibration; save it by `save_posterior(..., calibration=...)`."
         )
-    try:
-        with understood(path, KIND):
-            return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))
-    except DamagedFileError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"the calibration in {path} cannot be loaded: {error}") from error
+    with _loading(path, f"the calibration in {path}"):
+        return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))
 
 
 def load_posterior(
     path: str | Path,
-    model: Model,
+    model: BayesianModel | Callable[..., object] | None,
     *,
     guide: nn.Module | Sequence[nn.Module] | None = None,
     data: Sequence[object] | None = None,
@@ -155,77 +146,28 @@ def load_posterior(
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
     """
-    target = _Target(model, data)
+    target = PresentModel(model, data)
     destination = target.destination(_checked_guides(guide))
     content = read_state(_checks.path("path", path), KIND)
     content.pop(CALIBRATION, None)
-    try:
-        with understood(path, KIND):
-            posterior = _restored(content, destination, target)
-    except DamagedFileError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be loaded: {error}") from error
+    with _loading(path, f"{path}"):
+        posterior = _restored(content, destination, target)
     with _unchanged_on_error([module for module, _ in destination.pending]):
         for module, state in destination.pending:
             module.load_state_dict(state)
     return posterior
 
 
-class _Target:
-    """A model, and its present record: `plain` of a :class:`BayesianModel`, `own` of another Pyro model."""
-
-    def __init__(self, model: Model, data: Sequence[object] | None) -> None:
-        if model is not None and (isinstance(model, (type, Posterior)) or not callable(model)):
-            got = _checks.described(model)
-            raise ValueError(f"`model` must be a BayesianModel, a Pyro model of your own, or None, got {got}.")
-        self.model = model if isinstance(model, BayesianModel) else None
-        self.plain = None if self.model is None else record_of(self.model)
-        is_own = model is not None and self.model is None
-        if data is not None and not is_own:
-            raise ValueError("`data` is for a Pyro model of your own; leave it out.")
-        self._sites = sites_of(model, data) if is_own and model is not None else None
-        self.own = None if self._sites is None or model is None else own_record(model, self._sites)
-        self._unset = [] if self.own is None or model is None or data is None else unset_arguments(model, data)
-        self.module = model if isinstance(model, nn.Module) else None
-
-    def described(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
-        """The record of a BayesianModel for a file; None for another model, or for none.
-
-        It lacks the initial values of pruned sites that the model does not use.
-        """
-        if self.own is not None and not with_frozen:
-            raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
-        if self.plain is None or self.model is None:
-            return None
-        record = without(self.plain, self.model, posterior.pruned_sites)
-        return record if with_frozen else without_frozen(record, self.model)
-
-    def require_targets(self, names: Iterable[str]) -> None:
-        """Raise if `data` probably lacks the targets: a posterior has fewer variables (`names`) than the model."""
-        if self.own is not None:
-            require_targets(names, self.own.sites, self._unset)
-
-    def destination(self, guides: Sequence[nn.Module] | None) -> Destination:
-        """The destination of a posterior."""
-        return Destination(self.model, guides, own_sites=self._sites)
-
-    def state(self, file: Content) -> dict[str, Tensor]:
-        """The state in a file for the model, after all checks of the model; empty without one."""
-        if (file.model is None) != (self.plain is None) or (file.own is None) != (self.own is None):
-            kind = "a BayesianModel" if file.model else "a Pyro model of your own" if file.own else ""
-            raise ValueError(
-                f"it was saved with {kind}; pass one that was built like it as `model`." if kind
-                else "it was saved without a model; pass None as `model`."
-            )  # fmt: skip
-        if file.own is not None and self.own is not None:
-            self.require_targets(file.own.sites)
-            require_same_own(file.own, self.own)
-            return file.own.state
-        if file.model is not None and self.model is not None and self.plain is not None:
-            require_same(file.model, self.plain)
-            return checked_state(file.model, self.model, self.plain)
-        return {}
+@contextmanager
+def _loading(path: str | Path, what: str) -> Iterator[None]:
+    """A context in which errors say what cannot be loaded."""
+    try:
+        with understood(path, KIND):
+            yield
+    except DamagedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{what} cannot be loaded: {error}") from error
 
 
 def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module] | None:
@@ -238,13 +180,12 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
     return guides
 
 
-def _restored(content: object, destination: Destination, target: _Target) -> Posterior:
+def _restored(content: object, destination: Destination, target: PresentModel) -> Posterior:
     """The posterior in a file, after all checks; only `destination.pending` changes."""
     file = record(Content, content, "file")
-    state = target.state(file)
+    state = target.state(file.model, file.own)
     posterior = restored(file.posterior, destination)
-    if target.own is not None:
-        require_its_sites(posterior, target.own.sites)
+    target.require_sites(posterior)
     if destination.guides is not None and len(destination.pending) != len(destination.guides):
         raise ValueError(
             f"it holds {len(destination.pending)} guide(s) but `guide` has {len(destination.guides)}; "

@@ -1,20 +1,27 @@
 """The record of a model in a file: its parameters and buffers, and a description to recognise the model."""
 
 import hashlib
-from collections.abc import Collection
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
+from typing import Any
 
 import torch
-from torch import Tensor
+from pyro import poutine
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..._core.records import check_numbers, check_tensor, require_no_more, require_tensors
-from ..._core.reflection import tensors_of, unwrap
+from ..._core import checks as _checks
+from ..._core.files import raw_bytes
+from ..._core.inputs import unwrapped
+from ..._core.records import check_numbers, check_tensor, check_tensors, require_no_more, require_tensors
+from ..._core.reflection import tensors_of, unwrap, unwrap_support
+from ..._core.scope import own_parameters, seeded, short_errors
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ..joint import Site, find_sites
-from ._own import require_same_sites
+from ..posterior import Destination, Posterior
 
 NO_SETTINGS = ("training", "has_row_weights")
 """Attributes of likelihoods that do not change the meaning of a posterior."""
@@ -65,7 +72,7 @@ def record_of(model: BayesianModel) -> ModelRecord:
 def _likelihood_in_words(likelihood: Likelihood) -> str:
     """Class and settings of a likelihood, such as ``Survival(family='weibull')``.
 
-    Settings are the public attributes that are numbers, texts or None. Row weights are none: they matter in a fit.
+    Settings are the public attributes that are numbers, texts or None, without row weights, which matter only in a fit.
     """
     settings = {
         name: float(value) if isinstance(value, float) else value  # NumPy's numbers have another text
@@ -93,8 +100,7 @@ def without_frozen(record: ModelRecord, model: BayesianModel) -> ModelRecord:
 
 def _checksum(value: Tensor) -> str:
     """SHA-256 of the bytes of a tensor."""
-    content = value.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return hashlib.sha256(content.numpy().data).hexdigest()
+    return hashlib.sha256(raw_bytes(value.cpu())).hexdigest()
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
@@ -133,6 +139,20 @@ def _described(distribution: Distribution, first: Tensor) -> str:
             low, high = f"{float(value.min()):.6g}", f"{float(value.max()):.6g}"
             numbers[name] = low if low == high else f"{low} to {high}"
     return f"{type(distribution).__name__}({', '.join(f'{name}={shown}' for name, shown in numbers.items())})"
+
+
+def require_same_sites(
+    file: Mapping[str, object], own: Mapping[str, object], facts: Sequence[str], *, remedy: str
+) -> None:
+    """Raise if a file and a model have other latent variables, or variables that differ in one of the facts."""
+    for name, site in own.items():
+        if name not in file:
+            raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
+        for fact in facts:
+            got, expected = getattr(file[name], fact), getattr(site, fact)
+            if got != expected:
+                raise ValueError(f"the {fact} of `{name}` is {got} in the file and {expected} in the model; {remedy}.")
+    require_no_more("the model", file, own)
 
 
 def require_same(file: ModelRecord, own: ModelRecord) -> None:
@@ -180,3 +200,149 @@ def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> 
         if bool((own.state[name] > 0).all()) and not bool((state[name] > 0).all()):
             raise ValueError(f"`{name}` of the model must be above 0, got {float(state[name].min()):.4g}.")
     return state
+
+
+# --- other Pyro models ---
+
+
+@dataclass(frozen=True)
+class OwnSite:
+    """A latent variable: its shape, and its support as text."""
+
+    shape: tuple[int, ...]
+    support: str
+
+
+@dataclass(frozen=True)
+class OwnRecord:
+    """A Pyro model: its latent variables, and the parameters and buffers of a module."""
+
+    sites: dict[str, OwnSite]
+    state: dict[str, Tensor]
+
+
+def sites_of(model: Callable[..., object], data: object) -> list[Site]:
+    """The latent variables of a Pyro model, found by a call with the arguments `data`.
+
+    Raises:
+        ValueError: If there are no arguments, or if a function has parameters, which are in Pyro's global store.
+    """
+    if not isinstance(data, (tuple, list)) or not data:
+        raise ValueError(
+            "a Pyro model of your own is recognised by its latent variables, which only a call can show; pass the "
+            f"arguments of a call as `data`, such as `data=(x, y)`, got {_checks.described(data)}."
+        )
+    arguments = tuple(map(unwrapped, data))
+    sites = find_sites(model, arguments, {})
+    if not isinstance(model, nn.Module):
+        with short_errors(), own_parameters(), seeded(0), torch.no_grad(), poutine.block():
+            trace: Any = poutine.trace(model).get_trace(*arguments)
+        if learned := [name for name, node in trace.nodes.items() if node["type"] == "param"]:
+            raise ValueError(
+                f"the model is a function with the parameters {learned} in Pyro's global store, which a file of a "
+                "posterior does not hold; write it as a PyroModule, or save the store with "
+                "`pyro.get_param_store().save(...)` and pass None as `model`."
+            )
+    return sites
+
+
+def own_record(model: Callable[..., object], sites: list[Site]) -> OwnRecord:
+    """The record of a model's present state; it shares the model's tensors."""
+    state = require_tensors("the model", model.state_dict()) if isinstance(model, nn.Module) else {}
+    supports = {site.name: str(unwrap_support(site.prior.support)) for site in sites}
+    return OwnRecord({s.name: OwnSite(tuple(s.start.shape), supports[s.name]) for s in sites}, state)
+
+
+# --- both kinds of models ---
+
+Model = BayesianModel | Callable[..., object] | None
+
+
+class PresentModel:
+    """A model, and its present record: `network` of a :class:`BayesianModel`, `own` of another Pyro model."""
+
+    def __init__(self, model: Model, data: Sequence[object] | None) -> None:
+        self.model: BayesianModel | None = None
+        self.network: ModelRecord | None = None
+        self.own: OwnRecord | None = None
+        self._sites: list[Site] | None = None
+        self._unset: list[str] = []  # arguments that keep their default None in the call with `data`
+        self.module = model if isinstance(model, nn.Module) else None
+        if model is None or isinstance(model, BayesianModel):
+            if data is not None:
+                raise ValueError("`data` is for a Pyro model of your own; leave it out.")
+            if model is not None:
+                self.model, self.network = model, record_of(model)
+            return
+        if isinstance(model, (type, Posterior)) or not callable(model):
+            got = _checks.described(model)
+            raise ValueError(f"`model` must be a BayesianModel, a Pyro model of your own, or None, got {got}.")
+        self._sites = sites_of(model, data)
+        self.own = own_record(model, self._sites)
+        signature = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+        given = signature.bind(*(data or ())).arguments
+        self._unset = [n for n, item in signature.parameters.items() if n not in given and item.default is None]
+
+    def network_record(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
+        """The record of a BayesianModel for a file; None for another model, or for none.
+
+        It lacks the initial values of pruned sites that the model does not use.
+        """
+        if self.own is not None and not with_frozen:
+            raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
+        if self.network is None or self.model is None:
+            return None
+        record = without(self.network, self.model, posterior.pruned_sites)
+        return record if with_frozen else without_frozen(record, self.model)
+
+    def require_targets(self, names: Iterable[str]) -> None:
+        """Raise if `data` probably lacks the targets: the posterior has fewer variables (`names`) than the model.
+
+        Without its targets, an observed site is drawn like a latent variable.
+        """
+        drawn, sites = set(names), {} if self.own is None else self.own.sites
+        more = [name for name in sites if name not in drawn]
+        if more and self._unset and drawn < sites.keys():
+            raise ValueError(
+                f"`data` must have all arguments of a call, got none for {self._unset}, so the model draws {more}, "
+                "which the posterior lacks; if these are observed, pass the targets, too, as in `data=(x, y)`."
+            )
+
+    def require_sites(self, posterior: Posterior) -> None:
+        """Raise if a posterior draws other variables than a Pyro model has.
+
+        If the posterior does not know its variables, only :func:`~pyro_bnn.predict` checks the draws.
+        """
+        if posterior.shapes is None or self.own is None:
+            return
+        drawn = {name: tuple(shape) for name, shape in posterior.shapes.items()}
+        expected = {name: site.shape for name, site in self.own.sites.items()}
+        if drawn != expected:
+            raise ValueError(
+                f"its draws have the variables {drawn}, but the model has {expected}; pass the model of this "
+                "posterior, and pass the targets in `data`, too; without them, the observed site counts as a variable."
+            )
+
+    def destination(self, guides: Sequence[nn.Module] | None) -> Destination:
+        """The destination of a posterior."""
+        return Destination(self.model, guides, own_sites=self._sites)
+
+    def state(self, network: ModelRecord | None, own: OwnRecord | None) -> dict[str, Tensor]:
+        """The state for the model in the records of a file, after all checks; empty without a model."""
+        if (network is None) != (self.network is None) or (own is None) != (self.own is None):
+            kind = "a BayesianModel" if network else "a Pyro model of your own" if own else ""
+            raise ValueError(
+                f"it was saved with {kind}; pass one that was built like it as `model`." if kind
+                else "it was saved without a model; pass None as `model`."
+            )  # fmt: skip
+        if own is not None and self.own is not None:
+            self.require_targets(own.sites)
+            require_same_sites(
+                own.sites, self.own.sites, ("shape", "support"), remedy="pass the model of this posterior"
+            )
+            check_tensors("the model", own.state, self.own.state)
+            return own.state
+        if network is not None and self.model is not None and self.network is not None:
+            require_same(network, self.network)
+            return checked_state(network, self.model, self.network)
+        return {}

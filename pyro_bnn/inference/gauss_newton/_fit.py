@@ -7,11 +7,11 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import check_fit
 from ..._core.inputs import Inputs, Pair, Pairs
+from ..._core.progress import progress_bar
 from ..._core.scope import eval_mode, restored, seeded
 from ..._core.summary import counted
 from ...modelling.model import BayesianModel, Rules, sites_among
@@ -140,7 +140,7 @@ def fit_gauss_newton(
         restored(model.device),  # a loader may shuffle
         seeded(seed, model.device),
         eval_mode(model),
-        tqdm(disable=not progress, unit="row") as bar,
+        progress_bar("row", shown=progress) as bar,
     ):
         rows.after_batch = bar.update
         net = plain_network(model, values, random)

@@ -36,8 +36,8 @@ class Covariance(ABC):
 
         The last bits of products depend on the memory layout, so the layout must be the same as after loading a file.
         """
-        kinds = {name: value.to(like) for name, value in self.tensors.items()}
-        return type(self)({n: value.clone(memory_format=torch.contiguous_format) for n, value in kinds.items()})
+        contiguous = torch.contiguous_format
+        return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
 
 
 class Full(Covariance):
@@ -107,34 +107,22 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
     return expected
 
 
-class Curvature(ABC):
-    r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`; the precision is G + diag(prior precision).
+@dataclass(frozen=True)
+class FullCurvature:
+    r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k` with full `matrices` G_k, shape (K, P, P).
 
     Each G_k belongs to the outputs that share a noise scale, and beta_k is the precision of their noise. Most
-    likelihoods have a single G_k, with beta = 1. All numbers are in double precision.
+    likelihoods have a single G_k, with beta = 1. The precision of the posterior is G + diag(prior precision). All
+    numbers are in double precision.
     """
-
-    @abstractmethod
-    def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """Logarithm of the determinant of the precision, differentiable.
-
-        Args:
-            noise: Precisions of the noise, beta, shape (K,).
-            prior: Prior precisions, shape (P,), or (1,) if they are all equal.
-        """
-
-    @abstractmethod
-    def covariance(self, noise: Tensor, prior: Tensor) -> Covariance:
-        """The inverse of the precision; for arguments see :meth:`log_det`."""
-
-
-@dataclass(frozen=True)
-class FullCurvature(Curvature):
-    """The full matrices G_k, shape (K, P, P)."""
 
     matrices: Tensor
 
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
+        """Logarithm of the determinant of the precision, differentiable.
+
+        `noise` is beta, shape (K,); `prior` are the prior precisions, shape (P,), or (1,) if they are all equal.
+        """
         if len(noise) == len(prior) == 1:  # the eigenvalues are computed once for all priors
             return (noise * self._eigenvalues + prior).log().sum()
         return 2 * self.covariance(noise, prior).tensors["factor"].diagonal().log().sum()
@@ -144,6 +132,7 @@ class FullCurvature(Curvature):
         return torch.linalg.eigvalsh(self.matrices[0]).clamp_min(0)
 
     def covariance(self, noise: Tensor, prior: Tensor) -> Full:
+        """The inverse of the precision; for arguments see :meth:`log_det`."""
         matrix = noise[0] * self.matrices[0] if len(noise) == 1 else torch.tensordot(noise, self.matrices, 1)
         factor, info = torch.linalg.cholesky_ex(matrix + prior.expand(len(matrix)).diag())
         if int(info):
@@ -155,8 +144,11 @@ class FullCurvature(Curvature):
 
 
 @dataclass(frozen=True)
-class CurvatureAlongAxes(Curvature):
-    """The curvatures along axes, shape (K, P); Kronecker factors need one prior precision for each parameter."""
+class CurvatureAlongAxes:
+    """Like :class:`FullCurvature`, with the `values` of G_k along the axes of :class:`AlongAxes`, shape (K, P).
+
+    With Kronecker factors, all weights of a parameter need the same prior precision.
+    """
 
     values: Tensor
     axes: Mapping[str, Tensor] = field(default_factory=dict)
@@ -166,6 +158,9 @@ class CurvatureAlongAxes(Curvature):
 
     def covariance(self, noise: Tensor, prior: Tensor) -> AlongAxes:
         return AlongAxes({"scales": (noise @ self.values + prior).rsqrt(), **self.axes})
+
+
+Curvature = FullCurvature | CurvatureAlongAxes
 
 
 def kronecker(factors: Sequence[Sequence[Tensor]]) -> CurvatureAlongAxes:

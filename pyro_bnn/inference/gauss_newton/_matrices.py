@@ -200,7 +200,7 @@ def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
     """
-    output, calls = _watched(net, x)
+    output, calls = watched(net, x)
     if not all(len(s) == 1 and len(s[0][0]) == len(root) and _is_known(layer, s[0][0]) for layer, s in calls.items()):
         return _diagonal(net, x, root)
     parameters = [p for p in net.parameters() if p.requires_grad]
@@ -243,7 +243,7 @@ def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
         return False
     with torch.enable_grad():
-        output, calls = _watched(net, take(x, slice(min(NUM_TRIED, num_rows(x)))))
+        output, calls = watched(net, take(x, slice(min(NUM_TRIED, num_rows(x)))))
         along = torch.linspace(1, 2, output.numel()).to(output).view(output.shape)
         expected = torch.autograd.grad(output, parameters, along, retain_graph=True, materialize_grads=True)
         pairs = [(layer, single) for layer, some in calls.items() for single in some]
@@ -266,7 +266,7 @@ def owners(net: nn.Module) -> list[nn.Module]:
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 
-def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
+def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
     """The output of a network, and for each module of :func:`owners` the input and output of each of its calls.
 
     Later layers get copies of the outputs, since a layer may change its input in place.
@@ -321,7 +321,8 @@ def kronecker_curvature(
                 )
             try:
                 backend.model.example = x
-                _, found = backend.kron(_as_one(x), y, N=num_data)
+                one = x if isinstance(x, Tensor) else {str(index): leaf for index, leaf in enumerate(leaves(x))}
+                _, found = backend.kron(one, y, N=num_data)
             except NotImplementedError as error:
                 raise ValueError(
                     f"laplace-torch cannot make Kronecker factors ({error}); use another `structure`, such as "
@@ -347,10 +348,6 @@ class _OfOneInput(nn.Module):
     def forward(self, x: Tensor | dict[str, Tensor]) -> object:
         tensors = iter([x] if isinstance(x, Tensor) else x.values())
         return call(self.net, map_inputs(lambda _: next(tensors), self.example))
-
-
-def _as_one(x: Inputs) -> Tensor | dict[str, Tensor]:
-    return x if isinstance(x, Tensor) else {str(index): leaf for index, leaf in enumerate(leaves(x))}
 
 
 def _require_layers(net: nn.Module) -> None:

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.copies import copied
-from ..._core.inputs import Inputs, Pair, Pairs, call, num_rows
+from ..._core.inputs import Inputs, Pair, Pairs, num_rows
 from ..._core.reflection import unwrap
-from ..._core.scope import EXCLUSIVE, without_pyro
+from ..._core.scope import without_pyro
 from ...modelling.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from ...modelling.model import BayesianModel, network_values
 from ..guides import GuidePosterior
 from ..posterior import Draw, Posterior
 from ._evidence import LATENT, latent_noise
-from ._matrices import SERVED, owners
+from ._matrices import SERVED, owners, watched
 
 MANY_ROWS = 4096
 """Heuristic: rows in a batch of features. Each batch costs a pass over the whole matrix, so large batches save time."""
@@ -158,8 +158,7 @@ def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Co
     Layers with a tied weight share one parameter.
     """
     weights = model.network_weights(values)
-    with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
-        net = without_pyro(copied(model.network))
+    net = without_pyro(copied(model.network))
     net.requires_grad_(False).eval()
     for site, paths in model.parameter_paths.items():
         shared = nn.Parameter(weights[paths[0]].detach().clone(), requires_grad=site in random)
@@ -185,9 +184,9 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
     layer = found[0]
     if not all(parameter.requires_grad for parameter in layer.parameters()):
         return None
-    with torch.no_grad():
-        taken, output = _inputs_of(layer, net, x)
-        is_last = len(taken) == 1 and taken[0].dim() == 2 and torch.equal(layer(taken[0]), output)
+    output, calls = watched(net, x)
+    taken = [inputs for inputs, _ in calls[layer]]
+    is_last = len(taken) == 1 and taken[0].dim() == 2 and torch.equal(layer(taken[0]), output)
     return layer if is_last else None
 
 
@@ -195,9 +194,8 @@ def features(net: nn.Module, layer: nn.Linear, source: Iterable[Pair]) -> Iterat
     """Inputs of the last layer, shape (N, D), and targets, in large batches."""
     parts: list[tuple[Tensor, Tensor]] = []
     for x, y in source:
-        with torch.no_grad():
-            taken, _ = _inputs_of(layer, net, x)
-        parts.append((taken[0], y))
+        _, calls = watched(net, x)
+        parts.append((calls[layer][0][0], y))
         if sum(len(targets) for _, targets in parts) >= MANY_ROWS:
             yield _joined(parts)
             parts = []
@@ -208,15 +206,3 @@ def features(net: nn.Module, layer: nn.Linear, source: Iterable[Pair]) -> Iterat
 def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     inputs, targets = zip(*parts, strict=True)
     return torch.cat(inputs), torch.cat(targets)
-
-
-def _inputs_of(layer: nn.Module, net: nn.Module, x: Inputs) -> tuple[list[Tensor], Tensor]:
-    """The inputs of a layer in all its calls during a run of the network, and the output of the network."""
-    taken: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0]))
-    try:
-        output = call(net, x)
-    finally:
-        handle.remove()
-    assert isinstance(output, Tensor)
-    return taken, output

@@ -45,6 +45,7 @@ class GaussNewtonPosterior(Posterior):
     """
 
     log_evidence: float
+    seconds: float
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class GaussNewtonPosterior(Posterior):
     ) -> None:
         self.location, self.random, self.covariance = dict(location), tuple(random), covariance
         self.prior_precisions, self.structure = dict(prior_precisions), structure
-        self.log_evidence, self.status, self._seconds = log_evidence, status, seconds
+        self.log_evidence, self.status, self.seconds = log_evidence, status, seconds
         self._is_linearised = is_linearised
         self._layout = Layout({name: self.location[name].shape for name in self.random})
         self._center = self._layout.pack(self.location)
@@ -73,13 +74,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """Shape of each latent variable."""
         return {name: value.shape for name, value in self.location.items()}
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the fit."""
-        return self._seconds
 
     @property
     def constants(self) -> dict[str, Tensor]:
@@ -91,7 +86,7 @@ class GaussNewtonPosterior(Posterior):
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Marginals, with standard deviation 0 for fixed variables; see :meth:`Posterior.marginals`."""
+        """Means and standard deviations, which are 0 for fixed variables."""
         scales = self._layout.views(self.covariance.variances().sqrt())
         return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 

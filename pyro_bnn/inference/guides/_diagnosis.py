@@ -12,6 +12,7 @@ from torch.distributions import Distribution, Normal, constraints
 
 from ..._core.reflection import element_of, move_distribution, tensors_of, unwrap
 from ..._core.scope import own_parameters
+from ..._core.summary import Number, Shown, Summary, counted
 from ...modelling.model import BayesianModel
 from ..joint import find_sites
 from ..kl import divergence
@@ -47,6 +48,9 @@ variance, they need about R^2 / 2 nats per row if there are fewer rows than weig
 
 SHARPEST_ROW = 0.003
 """Heuristic: no single row of data narrows a weight to less than this fraction of the prior's scale."""
+
+COLUMNS = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
+"""Headings of a diagnosis."""
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
 """Size and half width (in standard deviations) of a grid that integrates smooth functions to rounding error."""
@@ -86,8 +90,8 @@ class SiteDiagnosis:
         )
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Shown):
     r"""Comparison of a posterior with its prior, site by site, which prints as a table.
 
     It is the result of :meth:`GuidePosterior.diagnose`.
@@ -138,10 +142,13 @@ class Diagnosis:
         """Fraction of all weights whose scale collapsed."""
         return sum(row.share_collapsed * row.num_weights for row in self.sites) / self.num_weights
 
+    def _summary(self) -> Summary:
+        rows = [(row.site, *map(Number, str(row).split())) for row in self.sites]
+        return Summary(f"Diagnosis: {counted(self.num_weights, 'weight')}", self.warnings, rows, ("", *COLUMNS))
+
     def __str__(self) -> str:
         width = max(len(name) for name in ["all weights", *(row.site for row in self.sites)])
-        first, last = ("weights", "KL (nats)", "per weight"), ("at prior", "collapsed", "median sd", "|mean|/sd")
-        lines = [" ".join([" " * width, *(f"{name:>11}" for name in first), *(f"{name:>10}" for name in last)])]
+        lines = [" ".join([" " * width, *(f"{name:>{11 if i < 3 else 10}}" for i, name in enumerate(COLUMNS))])]
         lines += [f"{row.site:{width}s} {row}" for row in self.sites]
         lines.append(
             f"{'all weights':{width}s} {self.num_weights:11,d} {self.kl:11.5g} {self.kl / self.num_weights:11.4g} "

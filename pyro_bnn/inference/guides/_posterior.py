@@ -70,7 +70,8 @@ class GuidePosterior(Posterior):
         return {name: node["value"].shape for name, node in nodes.items()} or None
 
     @property
-    def seconds(self) -> float | None:
+    def seconds(self) -> float | None:  # type: ignore[override]  # the base class has an attribute
+        """Wall time of all epochs of the fit; None without a fit."""
         return sum(record.seconds for record in self.history.epochs) if self.history.epochs else None
 
     @property

@@ -1,9 +1,8 @@
 """The joint density of data and latent variables, and its parts: sites and prior densities."""
 
-from ._batched import draw_batches as draw_batches
 from ._coordinates import Coordinates as Coordinates
+from ._coordinates import Draw as Draw
 from ._coordinates import Layout as Layout
-from ._coordinates import coordinates_of as coordinates_of
 from ._densities import LOG_ROOT_TAU as LOG_ROOT_TAU
 from ._densities import Density as Density
 from ._densities import NormalDensity as NormalDensity
@@ -15,6 +14,7 @@ from ._joint import Piece as Piece
 from ._potential import NetworkPotential as NetworkPotential
 from ._potential import Potential as Potential
 from ._potential import TracePotential as TracePotential
+from ._potential import draw_batches as draw_batches
 from ._potential import network_potential as network_potential
 from ._potential import warn_of_learnable as warn_of_learnable
 from ._sites import Site as Site

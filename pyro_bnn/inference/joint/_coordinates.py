@@ -1,5 +1,6 @@
 """Latent variables in a flat vector, or as rows of a matrix, in unconstrained space."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -7,13 +8,11 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.copies import copied
 from ..._core.reflection import unvalidated
-from ..._core.scope import EXCLUSIVE
-from ...modelling.model import BayesianModel
-from ._sites import Site, constrained, find_sites
+from ._sites import Site, constrained
 
 Draw = dict[str, Tensor]
+"""One value of each latent variable, by site."""
 
 
 class Layout:
@@ -22,12 +21,10 @@ class Layout:
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)
         self._sizes = [shape.numel() for shape in self.shapes.values()]
-        self.slices: dict[str, slice] = {}
-        end = 0
-        for name, size in zip(self.shapes, self._sizes, strict=True):
-            self.slices[name] = slice(end, end + size)
-            end += size
-        self.num_elements = end
+        ends = itertools.accumulate(self._sizes)
+        parts = zip(self.shapes, self._sizes, ends, strict=True)
+        self.slices = {name: slice(end - size, end) for name, size, end in parts}
+        self.num_elements = sum(self._sizes)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """The tensors in a vector of shape (..., P), as views: ``{name: shape (..., *shape)}``."""
@@ -80,10 +77,3 @@ class Coordinates:
             value = value if site.transform is None else site.transform.inv(value)
             parts.append(value.reshape(len(value), -1))
         return torch.cat(parts, 1)
-
-
-def coordinates_of(model: BayesianModel, dtype: torch.dtype) -> Coordinates:
-    """The coordinates of a model's latent variables in a given dtype; the model is not changed."""
-    with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
-        model = copied(model)
-    return Coordinates(find_sites(model.to(dtype).eval(), (), {}))

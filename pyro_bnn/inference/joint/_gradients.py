@@ -11,12 +11,12 @@ from torch.utils.checkpoint import CheckpointError
 from ..._core import checks as _checks
 from ..._core.copies import copied
 from ..._core.inputs import ChangedInputError, Inputs, map_inputs, take, versions
-from ..._core.scope import EXCLUSIVE, seeded
+from ..._core.scope import seeded
 from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
 MAX_ROWS = 32
-"""Heuristic: number of rows for the check; they run through most parts of a network and cost little time."""
+"""Heuristic: number of rows for the check. So few rows cost little time, and reach most parts of a network."""
 
 MAX_WEIGHTS = 10_000_000
 """Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
@@ -28,7 +28,7 @@ CHECKPOINTED = (
 """Message for torch's `CheckpointError`, raised if layers that run again get other tensors than in the first run."""
 
 STEPS = (1e-4, 1e-5)
-"""Lengths of two steps, relative to the size of a site's weights; rounding in double precision is far smaller."""
+"""Lengths of two steps, relative to the size of a site's weights. Rounding errors are far smaller."""
 
 SUSPICIOUS = 1e-3
 """Relative disagreement of all sites together above which each site is checked alone."""
@@ -96,10 +96,6 @@ class _Function:
                 )
         return result, leaves
 
-    def value(self, moved: Mapping[str, Tensor]) -> float:
-        """The log-likelihood in nats; `moved` replaces the values of some sites."""
-        return float(self._call(moved)[0].detach())
-
     def value_and_gradients(self) -> tuple[float, dict[str, Tensor]]:
         """The log-likelihood in nats, and autograd's gradient with respect to each site of the network."""
         result, leaves = self._call({})
@@ -108,9 +104,10 @@ class _Function:
         found = torch.autograd.grad(result, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return float(result.detach()), dict(zip(leaves, found, strict=True))
 
-    def along(self, direction: _Direction, step: float) -> float:
+    def along(self, moves: Mapping[str, Tensor], step: float) -> float:
         """The log-likelihood in nats, after a step along a direction."""
-        return self.value({name: self._values[name] + step * move for name, move in direction.moves.items()})
+        moved = {name: self._values[name] + step * move for name, move in moves.items()}
+        return float(self._call(moved)[0].detach())
 
     def size(self, name: str) -> float:
         """Root-mean-square size of a site's weights."""
@@ -142,32 +139,23 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     two sides, disagree, the function has a kink and the check passes. It also passes if the network does not run in
     double precision, gives different values for the same weights and seed, or is constant where autograd has a slope
     (a straight-through estimator). Networks with more than ten million random weights, and models with an estimator
-    applied, are not checked.
-
-    Args:
-        model: The model, which does not change. It is checked in its present mode, train or eval.
-        x: Inputs, shape (N, ...); only the first 32 rows are used.
-        y: Targets, shape (N, ...).
+    applied, are not checked. The model does not change, and is checked in its present mode, train or eval.
 
     Raises:
         ValueError: If a gradient is wrong, or if the network changes its weights or its input in place; the message
             names the site.
     """
-    if (
-        model.interception.is_active
-        or sum(model.initial_value(name).numel() for name in model.site_names) > MAX_WEIGHTS
-    ):
+    num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
+    if model.interception.is_active or num_weights > MAX_WEIGHTS:
         return
     rows = slice(MAX_ROWS)
     x, y = map_inputs(_example, take(x, rows)), _example(_checks.rows("y", y)[rows])
     try:
         with torch.enable_grad():
-            with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
-                model_copy = copied(model)
-            function = _Function(model_copy.double(), x, y)
+            function = _Function(copied(model).double(), x, y)
             start, gradients = function.value_and_gradients()
             are_finite = all(bool(gradient.isfinite().all()) for gradient in gradients.values())
-            if function.value({}) != start or not math.isfinite(start) or not are_finite:
+            if function.along({}, 0.0) != start or not math.isfinite(start) or not are_finite:
                 return
             for directions in _directions(function, gradients):
                 if _looks_wrong(function, _joined(directions), start):
@@ -189,7 +177,7 @@ def _example(value: Tensor) -> Tensor:
 
 
 class _WrongGradientError(Exception):
-    """A finding of the check, as opposed to any other error in it."""
+    """The check found an error of the network; any other error is one in the check."""
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
@@ -199,10 +187,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
     with seeded(1, next(iter(gradients.values())).device):
         for name, gradient in gradients.items():
             noise = torch.randn_like(gradient)
-            for chosen, found in (
-                ((gradient == 0) * noise, hidden),
-                (gradient.sign() * noise.abs(), along_gradient),
-            ):
+            for chosen, found in (((gradient == 0) * noise, hidden), (gradient.sign() * noise.abs(), along_gradient)):
                 length = float(chosen.norm())
                 if length > 0:
                     move = chosen * (function.size(name) / length)
@@ -232,7 +217,7 @@ def _looks_wrong(function: _Function, direction: _Direction, start: float) -> bo
     if not direction.moves:
         return False
     step = STEPS[-1]
-    difference = (function.along(direction, step) - function.along(direction, -step)) / (2 * step)
+    difference = (function.along(direction.moves, step) - function.along(direction.moves, -step)) / (2 * step)
     allowed = SUSPICIOUS * max(abs(difference), abs(direction.slope))
     return abs(difference - direction.slope) > allowed + _rounding(start, step)
 
@@ -241,7 +226,7 @@ def _check(function: _Function, name: str, direction: _Direction, start: float) 
     """Raise if the function is smooth along a direction, but autograd's slope is wrong."""
     centred, sides = [], (0.0, 0.0)
     for step in STEPS:
-        ahead, behind = function.along(direction, step), function.along(direction, -step)
+        ahead, behind = function.along(direction.moves, step), function.along(direction.moves, -step)
         centred.append((ahead - behind) / (2 * step))
         sides = (ahead - start) / step, (start - behind) / step
     difference = centred[-1]

@@ -30,10 +30,7 @@ class Joint:
     r"""The joint density :math:`p(y \mid w)\, p(w)` of a :class:`~pyro_bnn.BayesianModel` with fixed priors.
 
     The latent variables lie in a flat vector, in unconstrained space and in the order in which the model draws them.
-
-    Args:
-        model: The model.
-        jacobian: Whether the density of constrained variables includes the Jacobian; see :class:`AnyDensity`.
+    For `jacobian` see :class:`AnyDensity`.
     """
 
     def __init__(self, model: BayesianModel, *, jacobian: bool = True) -> None:
@@ -44,11 +41,9 @@ class Joint:
         self.layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
 
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
-        """The prior of the vector in pieces: neighbours of equal label and density are joined, long pieces are cut.
+        """The prior of the vector in pieces: neighbours of equal density and label are joined, long pieces are cut.
 
-        Args:
-            kind: Function from a site to its label.
-            longest: Length of the longest piece on a CPU.
+        `kind` is a function from a site to its label, `longest` the length of the longest piece on a CPU.
         """
         runs: list[Piece] = []
         for site in self.sites:

@@ -1,8 +1,11 @@
-"""Potentials: minus the log joint density as a function of a flat vector, for samplers and Laplace's method."""
+"""Potentials: minus the log joint density as a function of a flat vector, for samplers and Laplace's method.
+
+Models run for many draws of their latent variables at once, without Pyro's effect handlers where possible.
+"""
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyro
@@ -10,18 +13,70 @@ import torch
 from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
+from torch.distributions import Distribution
 
 from ..._core import checks as _checks
 from ..._core.copies import copied
-from ..._core.inputs import Inputs, map_inputs, named_leaves
+from ..._core.functional import batched
+from ..._core.inputs import Inputs, as_inputs, map_inputs, named_leaves, take
 from ..._core.reflection import unvalidated
-from ..._core.scope import EXCLUSIVE, own_parameters, seeded
+from ..._core.scope import EXCLUSIVE, Stream, eval_mode, own_parameters, seeded
 from ...modelling.model import BayesianModel
-from ._batched import BatchedModel
 from ._coordinates import Coordinates, Draw
 from ._densities import groups_of
 from ._gradients import check_gradients
 from ._sites import Site, find_sites
+
+DRAWS_AT_ONCE = 256
+"""Heuristic: number of draws in a batch, for efficient products and little memory."""
+
+
+def batched_observation(
+    model: BayesianModel, example: Mapping[str, Tensor], x: Inputs
+) -> Callable[[Mapping[str, Tensor], Inputs], Distribution]:
+    """A function of K draws, ``{site: shape (K, *event)}``, and x: the distribution of the targets, (K, N, ...).
+
+    `example` is two draws. The model must already be in the mode, device and dtype of later runs.
+    """
+    paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
+
+    def weights(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {path: values[name] for path, name in paths.items()}
+
+    network = batched(model.network, weights(example), x)
+    return lambda values, x: model.observe(network(weights(values), x), values)
+
+
+def draw_batches(
+    model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, *, stream: Stream | None = None
+) -> Iterator[Distribution]:
+    """The distributions of the targets at x for stored draws, ``{site: shape (K, S, *event)}``, several at a time.
+
+    `stream` has the generators for random numbers inside the network; None uses torch's generators.
+
+    Yields:
+        Distributions of batch shape ``(number of draws, N, ...)``, chain after chain.
+
+    Raises:
+        ValueError: If the draws or x do not fit the model.
+    """
+    flat = {name: value.flatten(0, 1).to(model.device, model.dtype) for name, value in samples.items()}
+    num_draws = len(next(iter(flat.values())))
+    x = as_inputs("x", x, model.like)
+    unit = EXCLUSIVE if stream is None else stream
+    with torch.no_grad(), unit, eval_mode(model):
+        first = {name: value[0] for name, value in flat.items()}
+        model.check_latents(first)
+        for name, leaf in named_leaves("x", x):
+            _checks.finite(name, leaf)
+        model.observation_given(first, take(x, slice(1)))  # raises if x does not fit
+        pairs = {name: torch.cat([value[:1], value[-1:]]) for name, value in flat.items()}
+        observation_of = batched_observation(model, pairs, x)
+    for start in range(0, num_draws, DRAWS_AT_ONCE):
+        part = {name: value[start : start + DRAWS_AT_ONCE] for name, value in flat.items()}
+        with torch.no_grad(), unit, eval_mode(model):
+            observation = observation_of(part, x)
+        yield observation
 
 
 class Potential(Coordinates, ABC):
@@ -66,7 +121,7 @@ class NetworkPotential(Potential):
         self._single = [site for site in self.sites if site.name not in grouped]
         with seeded(0, self.like.device), torch.no_grad():
             example = self.constrain(self.from_prior(2))
-        self._batched = BatchedModel(model, example, x)
+        self._observation = batched_observation(model, example, x)
 
     def value(self, z: Tensor) -> Tensor:
         values = self.constrain(z)
@@ -74,7 +129,7 @@ class NetworkPotential(Potential):
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log-likelihood of all data in nats, shape (K,), for values of shape (K, *event), in one run."""
-        log_prob = self._batched.observation(values, self._x).log_prob(self._y)
+        log_prob = self._observation(values, self._x).log_prob(self._y)
         return _rowwise_sum(log_prob if self._weights is None else log_prob * self._weights)
 
     def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
@@ -107,14 +162,9 @@ class NetworkPotential(Potential):
 def network_potential(
     model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None, *, stacklevel: int
 ) -> NetworkPotential:
-    """The potential of a copy of a model in eval mode.
+    """The potential of a copy of a model in eval mode, in another `dtype` unless it is None, on all rows of data.
 
-    Args:
-        model: The model.
-        x: All inputs, shape (N, ...).
-        y: All targets, shape (N, ...).
-        dtype: Dtype of the copy; None keeps the model's dtype.
-        stacklevel: Stack level of the warning about learnable parameters, as seen from the caller.
+    `stacklevel` is the stack level of the warning about learnable parameters, as seen from the caller.
 
     Raises:
         ValueError: If the data do not fit the model or are not the whole data set, if the network is random, or if it
@@ -128,9 +178,7 @@ def network_potential(
             f"the model's `num_data` is {model.num_data} but the data has {len(y)} rows; pass the whole data set."
         )
     warn_of_learnable(model, stacklevel=stacklevel + 1)
-    with EXCLUSIVE:  # a prediction in another thread may have put a draw into the network
-        model = copied(model)
-    model = model.to(dtype or model.dtype).eval()
+    model = copied(model).to(dtype or model.dtype).eval()
 
     def converted(value: Tensor) -> Tensor:
         return value.to(model.dtype) if value.is_floating_point() else value

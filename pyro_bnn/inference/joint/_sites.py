@@ -16,7 +16,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
 from torch.distributions import Transform, biject_to, constraints
 
-from ..._core.reflection import is_learned, overridden_names, tensors_of
+from ..._core.reflection import are_equal, is_learned, overridden_names, unwrap_support
 from ..._core.scope import own_parameters, seeded, short_errors
 from ...modelling.model import BayesianModel
 
@@ -78,17 +78,19 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
             cannot be called with these arguments.
     """
-    _require_arguments(model, args, kwargs)
-    sites = _plain_sites(model) if isinstance(model, BayesianModel) else None
-    sites = _traced_sites(model, args, kwargs) if sites is None else sites
+    if isinstance(model, BayesianModel):
+        sites = _plain_sites(model) or _traced_sites(model, args, kwargs)
+        if not model.has_fixed_priors:
+            sites = [replace(site, is_fixed=False) for site in sites]
+    else:
+        _require_arguments(model, args, kwargs)
+        sites = _traced_sites(model, args, kwargs)
     if not sites:
         raise ValueError("the model has no latent variable; it must have at least one `pyro.sample` without `obs`.")
     return sites
 
 
 def _require_arguments(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    if isinstance(model, BayesianModel):
-        return
     try:
         inspect.signature(model.forward if isinstance(model, nn.Module) else model).bind(*args, **kwargs)
     except (TypeError, ValueError) as error:  # a class or function without a signature
@@ -99,20 +101,20 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
         ) from None
 
 
-def _plain_sites(model: BayesianModel) -> list[Site] | None:
-    """The latent variables of a BayesianModel, found without a trace; None if only a trace can find them."""
+def _plain_sites(model: BayesianModel) -> list[Site]:
+    """The latent variables of a BayesianModel, found without a trace; empty if only a trace can find them."""
     if overridden_names(type(model), BayesianModel):
-        return None
+        return []
     sites: list[Site] = []
     values: dict[str, Tensor] = {}
     with torch.no_grad(), seeded(0):  # the same initial values in every call
         for name in model.latent_names:
             prior = model.plain_prior(name, values)
             if prior is None:
-                return None
+                return []
             values[name] = _start(name, prior, model)
             sites.append(_site(name, {"fn": prior, "value": values[name], "cond_indep_stack": ()}))
-    return _with_fixed_priors(sites, model)
+    return sites
 
 
 def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
@@ -124,13 +126,10 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
             sites = [_site(name, node) for name, node in trace.iter_stochastic_nodes()]
         if not isinstance(model, BayesianModel):
             with seeded(1):  # in another draw, a prior that depends on other variables differs
-                again = poutine.trace(latents).get_trace(*args, **kwargs)
-            return [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
-    return _with_fixed_priors(sites, model)
-
-
-def _with_fixed_priors(sites: list[Site], model: BayesianModel) -> list[Site]:
-    return sites if model.has_fixed_priors else [replace(site, is_fixed=False) for site in sites]
+                nodes: Any = poutine.trace(latents).get_trace(*args, **kwargs).nodes
+            same = {s.name for s in sites if s.name in nodes and are_equal(s.prior, nodes[s.name]["fn"])}
+            return [replace(site, is_fixed=site.is_fixed and site.name in same) for site in sites]
+    return sites
 
 
 def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
@@ -173,19 +172,6 @@ def _site(name: str, node: Any) -> Site:
                 "shared by all data; if it is the observed site, pass the targets as an example argument."
             )
     start: Tensor = node["value"]
-    transform = None if _is_real(support) else biject_to(support)
+    transform = None if unwrap_support(support) is constraints.real else biject_to(support)
     plates = [(frame.name, frame.size, frame.dim) for frame in frames]
     return Site(name, prior, start.detach(), transform, plates, is_fixed=not is_learned(prior))
-
-
-def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:
-    if node is None:
-        return False
-    first, second = (list(tensors_of(distribution)) for distribution in (prior, node["fn"]))
-    return len(first) == len(second) and all(map(torch.equal, first, second))
-
-
-def _is_real(support: constraints.Constraint) -> bool:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real

@@ -10,6 +10,7 @@ from ._diagnostics import modes as modes
 from ._fit import fit_mcmc as fit_mcmc
 from ._fit import fit_nuts as fit_nuts
 from ._hmc import HMC as HMC
+from ._kernel import ChainStatistics as ChainStatistics
 from ._kernel import Draws as Draws
 from ._kernel import Kernel as Kernel
 from ._kernel import NotInCError as NotInCError
@@ -21,4 +22,3 @@ from ._nuts import NUTS as NUTS
 from ._posterior import MCMCPosterior as MCMCPosterior
 from ._start import Descent as Descent
 from ._start import FreshInit as FreshInit
-from ._statistics import ChainStatistics as ChainStatistics

@@ -130,9 +130,9 @@ class AnyAdaptation(ABC):
     def restart(self, z: Tensor, find_step: FindStep) -> None:
         """Start to learn the step size anew, at the first point and after each new mass matrix."""
 
-    @abstractmethod
     def apply(self, kernel: Any, chain: int) -> None:
         """Give a kernel what one chain has learned."""
+        kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     @abstractmethod
     def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
@@ -163,9 +163,6 @@ class Adaptation(AnyAdaptation):
     def restart(self, z: Tensor, find_step: FindStep) -> None:
         self._averaging = DualAveraging(find_step(z, self.inverse_mass), self._target)
         self.step_size = self._averaging.step_size
-
-    def apply(self, kernel: Any, chain: int) -> None:
-        kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
         z = draws.z[chain]

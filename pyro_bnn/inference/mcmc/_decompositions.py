@@ -112,21 +112,26 @@ def convolution_backward(
     return own_x, own_weight, own
 
 
+def _is_pooled_simply(
+    x: Tensor,
+    padding: Sequence[int],
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> bool:
+    """Whether all windows of a pooling lie within x and its padding, and an average divides by their size."""
+    return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
+
+
 class _Windows:
     """The windows of a pooling: for each place in a window, the elements of x there, shape (N, C, *windows)."""
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
-        num = x.dim() - 2
-        self.kernel, self.stride, self.padding = (
-            self._of_axes(each, num) for each in (kernel, stride or kernel, padding)
-        )
+        whole = ([*sizes] * (x.dim() - 2 if len(sizes) == 1 else 1) for sizes in (kernel, stride or kernel, padding))
+        self.kernel, self.stride, self.padding = whole
         self.sizes = [n + 2 * p for n, p in zip(x.shape[2:], self.padding, strict=True)]
         self.shape = [(n - k) // s + 1 for n, k, s in zip(self.sizes, self.kernel, self.stride, strict=True)]
         self.x = x
-
-    @staticmethod
-    def _of_axes(sizes: Sequence[int], num: int) -> list[int]:
-        return [*sizes] * num if len(sizes) == 1 else [*sizes]
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         return itertools.product(*map(range, self.kernel))
@@ -168,37 +173,23 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The largest element of each window. The second result has no counterpart in C, and is only for the gradient."""
-    if ceil_mode or set(dilation) != {1} or x.dim() != 4:
+    if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()
 
 
-def max_pool_backward(
-    gradient: Tensor,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    winner: Tensor,
-) -> Tensor:
-    if ceil_mode or set(dilation) != {1} or x.dim() != 4:
+def max_pool_backward(gradient: Tensor, x: Tensor, kernel: Sequence[int], *options: Any) -> Tensor:
+    stride, padding, dilation, ceil_mode, winner = options
+    if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     windows = _Windows(x, kernel, stride, padding)
     return windows.back([torch.where(winner == number, gradient, 0.0) for number, _ in enumerate(windows)])
 
 
 def avg_pool(
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,), *options: Any
 ) -> Tensor:
-    if ceil_mode or divisor_override is not None or x.dim() != 4 or (any(padding) and not count_include_pad):
+    if not _is_pooled_simply(x, padding, *options):
         return NotImplemented
     windows = _Windows(x, kernel, stride, padding)
     padded = _padded(x, windows.padding)
@@ -206,16 +197,9 @@ def avg_pool(
 
 
 def avg_pool_backward(
-    gradient: Tensor,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    gradient: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], *options: Any
 ) -> Tensor:
-    if ceil_mode or divisor_override is not None or x.dim() != 4 or (any(padding) and not count_include_pad):
+    if not _is_pooled_simply(x, padding, *options):
         return NotImplemented
     windows = _Windows(x, kernel, stride, padding)
     return windows.back([gradient / math.prod(windows.kernel)] * math.prod(windows.kernel))

@@ -12,10 +12,11 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from ..._core.extras import optional
 from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
 from ..._core.scope import outer_stacklevel, warn_of_fit
+from ..._core.summary import Shown, counted
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status
-from ._statistics import ChainStatistics
+from ._kernel import ChainStatistics
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
@@ -44,8 +45,8 @@ class ConvergenceWarning(UserWarning):
     """The chains are not reliable; the message says why, and what to do."""
 
 
-@dataclass(frozen=True)
-class Convergence:
+@dataclass(frozen=True, repr=False)
+class Convergence(Shown):
     """R-hat and effective sample sizes of M scalar quantities; NaN for a quantity that is the same in all draws.
 
     All are NaN if there are fewer than four draws in each of several chains, or eight in a single one.
@@ -99,8 +100,8 @@ def _smallest(values: Tensor) -> float:
     return float(known.min()) if len(known) else math.nan
 
 
-@dataclass(frozen=True)
-class Diagnostics:
+@dataclass(frozen=True, repr=False)
+class Diagnostics(Shown):
     """Diagnostics of the chains of a sampler.
 
     Args:
@@ -182,7 +183,10 @@ def convergence(values: Tensor) -> Convergence:
 
 def r_hats(values: Tensor) -> Tensor:
     """Rank-normalised split R-hat of M quantities at S draws of K chains, shape (K, S, M); NaN for constants."""
-    return _by_quantity("rhat", values if len(values) > 1 else _halves(values))
+    if len(values) == 1:  # ArviZ needs two chains to compare: here the halves of a single one
+        half = values.shape[1] // 2
+        values = torch.cat([values[:, :half], values[:, -half:]])
+    return _by_quantity("rhat", values)
 
 
 def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
@@ -198,12 +202,6 @@ def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
     return found
 
 
-def _halves(chain: Tensor) -> Tensor:
-    """The two halves of a single chain, shape (2, S / 2, M): ArviZ needs two chains to compare."""
-    half = chain.shape[1] // 2
-    return torch.cat([chain[:, :half], chain[:, -half:]])
-
-
 def predictive_moments(observation: Distribution) -> Tensor:
     """Moments of a distribution of targets: class probabilities, or mean and standard deviation."""
     if isinstance(observation, (Categorical, Bernoulli)):
@@ -211,8 +209,8 @@ def predictive_moments(observation: Distribution) -> Tensor:
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
 
 
-@dataclass(frozen=True)
-class Modes:
+@dataclass(frozen=True, repr=False)
+class Modes(Shown):
     """Agreement of scalar quantities, such as predictions, within and between chains.
 
     Args:
@@ -235,10 +233,12 @@ class Modes:
         return [f"{bad} of {len(self.within)} chains have not explored their modes ({worst}): warm up longer."]
 
     def __str__(self) -> str:
+        number, places = f"{len(self.within)} modes with equal weights, which are not their posterior weights", "modes"
+        if self.between <= LARGEST_WITHIN:
+            number, places = f"{len(self.within)} chains whose predictions agree", "chains"
         return (
-            f"{len(self.within)} modes with equal weights, which are not their posterior weights; R-hat within chains "
-            f"up to {self.within.max():.2f}, between them {self.between:.2f}; {self.share:.0%} of the variance of "
-            "predictions lies between modes"
+            f"{number}; R-hat within chains up to {self.within.max():.2f}, between them {self.between:.2f}; "
+            f"{self.share:.0%} of the variance of predictions lies between {places}"
         )
 
 
@@ -249,10 +249,7 @@ def modes(values: Tensor) -> Modes:
         values: M quantities at each of S draws of K chains, shape (K, S, M); S is at least 8.
     """
     values = values.detach().double().cpu()
-    half = values.shape[1] // 2
-    halves = torch.stack([values[:, :half], values[:, -half:]])  # (2, K, S / 2, M)
-    columns = halves.permute(0, 2, 1, 3).flatten(2)  # (2, S / 2, K M)
-    r_hat = r_hats(columns).unflatten(0, (len(values), -1))
+    r_hat = r_hats(values.transpose(0, 1).flatten(1)[None]).unflatten(0, (len(values), -1))  # each chain alone, (K, M)
     within = r_hat.nan_to_num(-torch.inf, posinf=torch.inf).amax(-1)
     within = torch.where(r_hat.isnan().all(-1), torch.inf, within)
     means, total = values.mean(1), values.flatten(0, 1).var(0, correction=0)
@@ -312,18 +309,16 @@ def judge(
     *,
     at_modes: bool = False,
 ) -> Status:
-    """The status of chains according to the diagnostics; warns of problems.
+    """The status of chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`; warns of problems.
 
-    Args:
-        samples: The chains, ``{site: shape (K, S, *event)}``.
-        statistics: What the sampler reported.
-        sampler: Name of the algorithm.
-        model: The model, to judge its predictions. Without a model, the latent variables are judged.
-        x: Inputs of the model, shape (N, ...); up to 50 of them are used.
-        at_modes: Whether each chain began at its own mode. Then chains need not agree, and each is judged by itself.
+    Given a model and inputs, predictions at up to 50 of the inputs are judged, otherwise the latent variables. With
+    `at_modes`, each chain began at its own mode. Then the chains need not agree, and each is judged by itself.
     """
-    num_draws = next(iter(samples.values())).shape[1]
-    done = _what_was_done(samples, statistics, sampler)
+    num_chains, num_draws = next(iter(samples.values())).shape[:2]
+    num_divergences = _count(statistics.diverging)
+    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
+    divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
+    done = f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"
     if x is not None and model is not None:
         x = as_inputs("x", x, model.like)
         rows = num_rows(x)
@@ -332,11 +327,11 @@ def judge(
     try:
         if at_modes and model is not None and x is not None and num_draws >= 2 * FEWEST_DRAWS:
             found = modes(_predicted(model, samples, x, MAX_QUANTITIES_OF_MODES))
-            return _judged(f"{done}; {found}", [*_of_divergences(_count(statistics.diverging)), *found.problems])
+            return _judged(f"{done}; {found}", [*_of_divergences(num_divergences), *found.problems])
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
         message = f"{done}; R-hat and effective sample sizes were not computed: {error}"
-        return Status(not _count(statistics.diverging), message)
+        return Status(not num_divergences, message)
     what, judged = report.judged
     return _judged(f"{done}; {what}: {judged}", report.problems)
 
@@ -346,12 +341,3 @@ def _judged(finding: str, problems: Sequence[str]) -> Status:
     if problems:
         warn_of_fit(message, ConvergenceWarning, stacklevel=outer_stacklevel())
     return Status(not problems, message)
-
-
-def _what_was_done(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
-    num_chains, num_draws = next(iter(samples.values())).shape[:2]
-    chains = f"{num_chains} chain{'s' if num_chains > 1 else ''}"
-    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
-    num_divergences = _count(statistics.diverging)
-    divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
-    return f"{sampler}: {chains} of {num_draws} draws{seconds}, {divergences}"

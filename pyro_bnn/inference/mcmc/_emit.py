@@ -53,7 +53,7 @@ Results = Mapping[Node, Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
-    """Write a recorded function of a point, shape (1, P), and constants, which returns a number and its gradient.
+    """Write a recorded function. It takes a point, shape (1, P), and constants; it returns a number and its gradient.
 
     C reads the constants from `data`, in the layout of :meth:`Emitted.laid_out`.
 
@@ -98,9 +98,7 @@ def _write(
     for node in nodes:
         is_shared = _num_uses(node) > 1
         try:
-            arguments = map_arg(
-                _arguments(node), values.get
-            )  # None for an argument of `zeros_like` that is not written yet
+            arguments = map_arg(_arguments(node), values.get)  # None for an argument of `zeros_like` without values
             value = operations[node.meta["packet"]](writer, results[node], *arguments)
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.target} {error}") from error

@@ -1,16 +1,18 @@
 """Markov chain Monte Carlo of any model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
-from ..._core.checkpointing import Checkpoint, check_fit, keeping
+from ..._core.checkpointing import Checkpoint, check_fit, keeping, renamed
 from ..._core.inputs import Inputs, as_inputs, as_targets, unwrapped
+from ..._core.processes import Processes
 from ..._core.scope import EXCLUSIVE, Stream, outer_stacklevel
 from ...modelling.model import BayesianModel
 from ..guides import Init
@@ -18,13 +20,13 @@ from ..joint import Potential, TracePotential, network_potential
 from ..posterior import EnsemblePosterior, Posterior
 from ._adaptation import TARGET_ACCEPT
 from ._diagnostics import FEWEST_DRAWS, judge
-from ._kernel import Compile, Sampler
+from ._kernel import ChainStatistics, Compile, Sampler
 from ._nuts import NUTS
 from ._posterior import MCMCPosterior
-from ._processes import ChainProcesses
 from ._run import KIND, Run, RunPlan, settings_of
 from ._start import Descent, FreshInit
-from ._statistics import ChainStatistics
+
+T = TypeVar("T")
 
 Start = Init | Posterior | Descent | Literal["prior"]
 
@@ -141,7 +143,7 @@ def fit_mcmc(
         run = Run(plan, potential, stream, settings)
         file = None if resume is None else processes.file(resume)
         name = checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
-        with keeping(processes.checkpoint(checkpoint), KIND, file, name=name) as keeper:
+        with keeping(renamed(checkpoint, processes.file), KIND, file, name=name) as keeper:
             if file is not None:
                 run.resume(file)
             else:
@@ -217,7 +219,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Inputs and targets as tensors, by which a checkpoint identifies the data."""
+    """Inputs and targets as tensors, from which a checkpoint recognises the data."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(
@@ -240,6 +242,41 @@ def _constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[st
     """Values of the sites, ``{site: shape (K, S, *event)}``, at points of shape (K, S, P)."""
     values = potential.constrain(z.flatten(0, 1))
     return {name: value.unflatten(0, z.shape[:2]).to(dtype).contiguous() for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class ChainProcesses(Processes):
+    """This process and the others that share the chains."""
+
+    def share(self, num_chains: int) -> int:
+        """Number of chains of this process."""
+        if num_chains < self.count:
+            raise ValueError(
+                f"`num_chains` must be at least the number of processes, {self.count}, got {num_chains}; ask for more "
+                "chains or start fewer processes."
+            )
+        return num_chains // self.count + (self.rank < num_chains % self.count)
+
+    def own_seed(self, seed: int | None) -> int:
+        """Seed of this process; each process has another seed. If `seed` is None, the first process draws it."""
+        return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
+
+    def file(self, path: str | Path) -> Path:
+        return Path(path) if self.count == 1 else Path(f"{path}.{self.rank}-of-{self.count}")
+
+    def require_same_arguments(self, values: Mapping[str, Any]) -> None:
+        for other in self.gathered(dict(values)):
+            for name, value in values.items():
+                if other[name] != value:
+                    raise ValueError(
+                        f"`{name}` must be the same in all processes: each process draws some of the chains, and every "
+                        "chain uses all data. Pass the same arguments everywhere."
+                    )
+
+    def of_first(self, make: Callable[[], T]) -> T:
+        """Call a function in the first process only; all processes get its result."""
+        value: T = self.from_first(make() if self.is_first else None)
+        return value
 
 
 def _together(

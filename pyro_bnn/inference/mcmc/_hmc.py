@@ -1,15 +1,13 @@
 """Hamiltonian Monte Carlo with trajectories of random length."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
 from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, NotInCError, Sampler, ValueAndGrad, leapfrog
-from ._replayed import TorchKernel
+from ._traced import TorchKernel
 
 NOT_IN_C = "only NUTS and MCLMC are written in C"
 
@@ -42,6 +40,8 @@ class HMC(Sampler):
 class HMCKernel(TorchKernel):
     """HMC in torch."""
 
+    fields = ("z", "gradient", "potential")
+
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, max_steps: int, *, not_in_c: str) -> None:
         super().__init__(value_and_grad, z, not_in_c)
         self._z, self._max_steps = z, max_steps
@@ -72,13 +72,6 @@ class HMCKernel(TorchKernel):
             diverging=gain < -DIVERGENCE,
             num_steps=torch.full_like(accepts, num_steps, dtype=torch.long),
         )
-
-    def state(self) -> dict[str, Any]:
-        return {"z": self._z, "gradient": self._gradient, "potential": self._potential}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        names = ("z", "gradient", "potential")
-        self._z, self._gradient, self._potential = (state[name].to(self._z, copy=True) for name in names)
 
     def _energy(self, potential: Tensor, r: Tensor) -> Tensor:
         return potential + 0.5 * torch.linalg.vecdot(r, r * self.inverse_mass)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..._core.summary import Shown, Summary
 from ._adaptation import Adaptation, AnyAdaptation
 
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -24,16 +25,14 @@ of a step, divided by P."""
 
 @dataclass(frozen=True)
 class Draws:
-    """Draws of the chains that have just finished one.
+    """Draws of the chains that have just finished one, shape (K,) unless stated otherwise.
+
+    For the other fields see :class:`ChainStatistics`; they are None if the sampler does not report them.
 
     Args:
-        finished: Which chains have finished a draw, shape (K,). The rows of other chains have no meaning.
+        finished: Which chains have finished a draw. The rows of other chains have no meaning.
         z: Positions, shape (K, P).
-        log_density: Minus the potential, in nats, shape (K,).
-        energy: Hamiltonian, in nats, shape (K,); None for a sampler that has none.
-        accept: Mean acceptance probability along the trajectory, shape (K,); None for a sampler that accepts all.
-        diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite, shape (K,).
-        num_steps: Number of steps, shape (K,).
+        diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
         energy_errors: Energy error of each step in nats, shape (K, T), for samplers that adapt to it; NaN for a step
             that was not taken.
     """
@@ -54,16 +53,40 @@ class Draws:
         return None if errors is None else errors.square().nanmean(-1).nan_to_num(0.0) / self.z.shape[1]
 
 
+@dataclass(frozen=True, repr=False)
+class ChainStatistics(Shown):
+    """What the sampler reported for each draw, shape (K, S) unless stated otherwise; None if not reported.
+
+    Args:
+        log_density: Log joint density in unconstrained space, in nats.
+        energy: Hamiltonian of the draw, in nats.
+        accept: Mean acceptance probability along the trajectory.
+        diverging: Whether the trajectory was divergent, which shows that its steps were too long.
+        num_steps: Number of steps.
+        step_size: Step size after warm-up, shape (K,).
+        inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
+        seconds: Wall time of warm-up and sampling together.
+        energy_error: Mean squared energy error of a step in nats, divided by P, for samplers that adapt to it.
+    """
+
+    log_density: Tensor | None = None
+    energy: Tensor | None = None
+    accept: Tensor | None = None
+    diverging: Tensor | None = None
+    num_steps: Tensor | None = None
+    step_size: Tensor | None = None
+    inverse_mass: Tensor | None = None
+    seconds: float | None = None
+    energy_error: Tensor | None = None
+
+    def _summary(self) -> Summary:
+        known = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        rows = [(name, str(tuple(value.shape)), float(value.double().mean())) for name, value in known.items()]
+        return Summary("ChainStatistics", rows=rows, header=("statistic", "shape", "mean"))
+
+
 class Kernel(ABC):
     """A sampler applied to one potential, for K chains. Each chain is one row of every tensor.
-
-    Attributes:
-        value_and_grad: The potential.
-        step_size: Step size of each chain, shape (K,). Warm-up writes it.
-        inverse_mass: Diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z. Warm-up
-            writes it.
-        is_needed: Which chains still need draws. A kernel may skip the others.
-        path: How draws are computed, and why not in a faster way; see :attr:`~pyro_bnn.MCMCPosterior.path`.
 
     Args:
         value_and_grad: The potential.
@@ -73,9 +96,13 @@ class Kernel(ABC):
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor) -> None:
         self.value_and_grad = value_and_grad
         self.step_size = z.new_ones(len(z))
+        """Step size of each chain, shape (K,). Warm-up writes it."""
         self.inverse_mass = torch.ones_like(z)
+        """Diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z. Warm-up writes it."""
         self.is_needed = [True] * len(z)
+        """Which chains still need draws. A kernel may skip the others."""
         self.path = ""
+        """How draws are computed, and why not in a faster way; see :attr:`~pyro_bnn.MCMCPosterior.path`."""
 
     @abstractmethod
     def draw(self) -> Draws:
@@ -86,10 +113,9 @@ class Kernel(ABC):
         return None
 
     def state(self) -> dict[str, Any]:
-        """State of the chains between two draws, as numbers, tensors, and lists and dictionaries of them.
+        """State of the chains between two draws, as numbers, tensors, and lists and dictionaries of these.
 
-        This state, step size, inverse mass and the state of torch's generators determine the next draws. A kernel
-        without this method can draw, but its runs cannot be written to a file.
+        This state, the step sizes, the inverse masses and the state of torch's generators determine the next draws.
         """
         raise self._stateless()
 
@@ -116,7 +142,7 @@ class Kernel(ABC):
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """Initial step size of a chain at z, shape (P,): doubled or halved from 1 until acceptance crosses 1/2.
+        """Initial step size of a chain at z, shape (P,): 1, doubled or halved until the acceptance rate crosses 1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
@@ -146,11 +172,7 @@ NOT_ASKED = "`compile` is False"
 
 
 class NotInCError(ValueError):
-    """``compile=True`` was passed, but draws cannot be computed in C.
-
-    Args:
-        reason: Why not, as the last part of a sentence.
-    """
+    """``compile=True`` was passed, but draws cannot be computed in C; `reason` is a clause that says why not."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -183,22 +205,15 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """What one chain learns during warm-up; by default a mass matrix, and a step size for `target_accept`.
+        """What one chain learns during warm-up: by default a mass matrix, and a step size for `target_accept`.
 
-        Args:
-            num_warmup: Number of warm-up draws.
-            target_accept: Acceptance rate to reach.
-            start: First point of the chain, shape (P,).
+        `start` is the first point of the chain, shape (P,).
         """
         return Adaptation(num_warmup, target_accept, start)
 
     @abstractmethod
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
-        """The kernel for one potential.
+        """The kernel for one potential and the first points z, shape (K, P).
 
-        Args:
-            value_and_grad: The potential.
-            z: First points, shape (K, P).
-            compile: Whether to draw in C. If that is impossible, True raises a `ValueError`, and ``"auto"`` draws in
-                torch.
+        If it cannot draw in C, ``compile=True`` raises a `NotInCError`, and ``"auto"`` draws in torch.
         """

@@ -1,16 +1,48 @@
-"""Microcanonical Langevin Monte Carlo."""
+r"""Microcanonical Langevin Monte Carlo: chains that move at unit speed and are never rejected.
 
+A point has a position z of P numbers and a direction u of length 1. With the potential U, the dynamics
+
+.. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1)
+
+leave the density exp(-U) of z unchanged. So does the noise that is added to the direction after each step.
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ..._core import checks as _checks
-from ._kernel import Compile, Kernel, Sampler, ValueAndGrad
-from ._mclmc_adaptation import MCLMCAdaptation
-from ._microcanonical import MCLMCKernel
-from ._native import native_or_reason
-from ._native_kernel import NativeMCLMCKernel
+from ._adaptation import AnyAdaptation, FindStep
+from ._kernel import DIVERGENCE, Compile, Draws, Kernel, Sampler, ValueAndGrad
+from ._native import Native, NativeChain, NativeKernel, native_or_reason
+from ._traced import TorchKernel
+
+OUTER = 0.1931833275037836
+"""Fraction of a step in the first and in the last turn of the direction; it minimises the error of the integrator."""
+
+MEMORY = 99 / 101
+"""Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
+
+TRUST = 9.0
+"""The weight of a step is a Gaussian function of log xi (see `MCLMCAdaptation`) with this standard deviation."""
+
+SHRINKAGE = 0.8
+"""After a step that was not taken, all later step sizes are at most this fraction of its size."""
+
+FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
+"""Shares of warm-up after which the second and the third phase begin. At the end of the second phase, the length is set
+from the variances of its draws; at the end of the third, from the autocorrelations of its draws."""
+
+FORGETTING = 0.4
+"""Length as a fraction of the distance that a chain moves in its mean autocorrelation time."""
+
+FEWEST_DRAWS = 20
+"""Heuristic: a phase with fewer draws does not change the length."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +78,7 @@ class MCLMC(Sampler):
         _checks.positive("energy_error", self.energy_error)
         _checks.positive("first_energy_error", self.first_energy_error)
 
-    def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> MCLMCAdaptation:
+    def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
         return MCLMCAdaptation(num_warmup, self.steps_per_draw, (self.first_energy_error, self.energy_error), start)
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
@@ -56,3 +88,211 @@ class MCLMC(Sampler):
         if sampler is not None:
             return NativeMCLMCKernel(sampler, z, self.steps_per_draw, num_threads=torch.get_num_threads())
         return MCLMCKernel(value_and_grad, z, self.steps_per_draw, not_in_c=not_in_c)
+
+
+class MCLMCAdaptation(AnyAdaptation):
+    r"""What one chain learns during warm-up.
+
+    The variance of the energy error grows with the sixth power of the step size h. With the error E of a step and
+    :math:`\xi = E^2 / (P \tau)` for a target :math:`\tau`, the step size is :math:`\langle \xi / h^6 \rangle^{-1/6}`,
+    an average over the last hundred steps with the weights :math:`\exp(-(\log \xi / 9)^2 / 2)`.
+
+    `targets` are those at the beginning and at the end of warm-up; `start` is the first point, shape (P,).
+
+    References:
+        Robnik et al. (2023), https://arxiv.org/abs/2212.08549, section 4.
+    """
+
+    def __init__(self, num_warmup: int, steps_per_draw: int, targets: tuple[float, float], start: Tensor) -> None:
+        self._num_warmup, self._steps_per_draw, self._targets = num_warmup, steps_per_draw, targets
+        self._ends = tuple(round(share * num_warmup) for share in (FIRST_PHASE, SECOND_PHASE))
+        self._recent: list[Tensor] = []  # draws of the second and third phase
+        self._sum, self._weight, self._largest = 0.0, 0.0, math.inf
+        self.inverse_mass = torch.ones_like(start)
+        self.length = math.sqrt(len(start))
+        self.step_size = self.length / 4
+
+    def restart(self, z: Tensor, find_step: FindStep) -> None:
+        """Nothing is learned before the first draw."""
+
+    def apply(self, kernel: Any, chain: int) -> None:
+        kernel.step_size[chain] = self.step_size
+        kernel.length[chain] = self.length
+
+    def update(self, index: int, draws: Draws, chain: int, find_step: FindStep) -> None:
+        z, num_weights = draws.z[chain], draws.z.shape[1]
+        first, last = self._targets
+        target = num_weights * (first + (last - first) * index / max(self._num_warmup - 1, 1))
+        step = self.step_size
+        assert draws.energy_errors is not None
+        for error in draws.energy_errors[chain].tolist():
+            if math.isnan(error):
+                self._largest = min(self._largest, SHRINKAGE * step)
+                continue
+            xi = error**2 / target + 1e-8
+            weight = math.exp(-0.5 * (math.log(xi) / TRUST) ** 2)
+            self._sum = MEMORY * self._sum + weight * xi / step**6
+            self._weight = MEMORY * self._weight + weight
+        if self._weight:
+            self.step_size = min((self._sum / self._weight) ** (-1 / 6), self._largest)
+        else:
+            self.step_size = self._largest
+        self._learn_length(index + 1, z)
+
+    def _learn_length(self, num_drawn: int, z: Tensor) -> None:
+        first, second = self._ends
+        if num_drawn > first:
+            self._recent.append(z.clone())
+        if num_drawn == second and len(self._recent) >= FEWEST_DRAWS:
+            self.length = math.sqrt(float(torch.stack(self._recent).var(0).sum()))
+        if num_drawn == self._num_warmup and len(self._recent) - (second - first) >= FEWEST_DRAWS:
+            steps = self._steps_per_draw * autocorrelation_time(torch.stack(self._recent[second - first :]))
+            self.length = FORGETTING * self.step_size * steps
+        if num_drawn == self._num_warmup:
+            self._recent.clear()
+        self.length = max(self.length, FORGETTING * self.step_size)  # the variance of equal draws is 0
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "step_size": self.step_size,
+            "length": self.length,
+            "sum": self._sum,
+            "weight": self._weight,
+            "largest": self._largest,
+            "recent": list(self._recent),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.step_size, self.length = (_checks.positive(name, state[name]) for name in ("step_size", "length"))
+        self._sum, self._weight = (_checks.number(name, state[name]) for name in ("sum", "weight"))
+        self._largest = state["largest"]
+        self._recent = [draw.to(self.inverse_mass, copy=True) for draw in state["recent"]]
+
+
+def autocorrelation_time(draws: Tensor) -> float:
+    """Integrated autocorrelation time of successive draws, shape (S, P), averaged over the P numbers; at least 1.
+
+    Pairs of neighbouring autocorrelations are summed until the sum of a pair is negative.
+
+    References:
+        Geyer (1992), Practical Markov Chain Monte Carlo, section 3.3.
+    """
+    size = len(draws)
+    centred = draws.double() - draws.double().mean(0)
+    transform = torch.fft.rfft(centred, n=2 * size, dim=0)
+    covariance = torch.fft.irfft(transform.abs() ** 2, n=2 * size, dim=0)[:size]
+    varies = covariance[0] > 0
+    if not bool(varies.any()):
+        return 1.0
+    correlation = (covariance[:, varies] / covariance[0, varies])[: size // 2 * 2]
+    pairs = correlation.unflatten(0, (-1, 2)).sum(1)
+    kept = (pairs > 0).cumprod(0)
+    return float((2 * (pairs * kept).sum(0) - 1).clamp_min(1).mean())
+
+
+class MCLMCKernel(TorchKernel):
+    """MCLMC in torch. Warm-up writes `length`, shape (K,): the distance over which each chain forgets its direction."""
+
+    fields = ("z", "direction", "gradient", "potential")
+
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, steps_per_draw: int, *, not_in_c: str) -> None:
+        super().__init__(value_and_grad, z, not_in_c)
+        self.length = torch.ones_like(self.step_size)
+        self._steps_per_draw = steps_per_draw
+        self._z, self._direction = z, torch.zeros_like(z)
+        self._potential, self._gradient = self.value_and_grad(z)
+
+    def draw(self) -> Draws:
+        if not bool(self._direction.any()):  # before the first draw
+            self._direction = normalize(torch.randn_like(self._z))
+        errors = torch.stack([self._step() for _ in range(self._steps_per_draw)], -1)
+        return _draws(torch.ones_like(self.step_size, dtype=torch.bool), self._z, self._potential, errors)
+
+    def _step(self) -> Tensor:
+        """Take one step of every chain; returns the energy errors, shape (K,), NaN for a step that was not taken."""
+        z, step, num_weights = self._z, self.step_size[:, None], self._z.shape[1]
+        direction, change = turned(self._direction, self._gradient, OUTER * step)
+        z = torch.addcmul(z, direction, 0.5 * step)
+        direction, middle = turned(direction, self.value_and_grad(z)[1], (1 - 2 * OUTER) * step)
+        z = torch.addcmul(z, direction, 0.5 * step)
+        potential, gradient = self.value_and_grad(z)
+        direction, last = turned(direction, gradient, OUTER * step)
+        error = change + middle + last + potential - self._potential
+        is_taken = (error.square() <= DIVERGENCE * num_weights) & gradient.isfinite().all(-1)
+        row = is_taken[:, None]
+        self._z, self._gradient = torch.where(row, z, self._z), torch.where(row, gradient, self._gradient)
+        self._potential = torch.where(is_taken, potential, self._potential)
+        direction = torch.where(row, direction, self._direction)
+        noise = refreshment(self.step_size, self.length, num_weights)[:, None] * torch.randn_like(z)
+        self._direction = normalize(direction + noise)
+        return torch.where(is_taken, error, torch.nan)
+
+
+def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Directions u, shape (K, P), after a time t of shape (K, 1) at constant gradients, and changes of kinetic energy.
+
+    With gradients g, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`, :math:`\zeta = e^{-\delta}` and
+    :math:`a = u \cdot e`, the direction becomes :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled
+    to length 1, and the kinetic energy grows by
+    :math:`(P - 1) (\delta - \log 2 + \log(1 + a + (1 - a) \zeta^2))`.
+    """
+    norm = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+    descent = -gradient / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+    free = gradient.shape[1] - 1
+    delta = time * norm / free
+    zeta, along = (-delta).exp(), (direction * descent).sum(-1, keepdim=True)
+    new = descent * (1 - zeta) * (1 + zeta + along * (1 - zeta)) + 2 * zeta * direction
+    change = free * (delta - math.log(2) + (1 + along + (1 - along) * zeta**2).log())
+    return normalize(new), change.squeeze(-1)
+
+
+def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
+    """Standard deviation of the noise on each component of a direction, which is forgotten over a distance `length`."""
+    return (torch.expm1(2 * step / length) / num_weights).sqrt()
+
+
+def _draws(finished: Tensor, z: Tensor, potential: Tensor, errors: Tensor) -> Draws:
+    """The report of chains; `errors` are the energy errors of all steps of a draw, shape (K, T)."""
+    num_steps = torch.full_like(finished, errors.shape[1], dtype=torch.long)
+    diverging = errors.isnan().any(-1)
+    return Draws(finished, z, -potential, None, None, diverging, num_steps, energy_errors=errors)
+
+
+class _MCLMCChain(NativeChain):
+    """One chain of MCLMC: its point is a position, a direction, a gradient, a potential, and T energy errors."""
+
+    def draw(self, setting: tuple[float, float]) -> Tensor:
+        """The point of the next draw; the setting is a step size and the standard deviation of the noise."""
+        point, num_weights = self.point.clone(), self.sampler.num_weights
+        direction = point[num_weights : 2 * num_weights]
+        if not bool(direction.any()):  # before the first draw
+            direction.copy_(normalize(self.normal(num_weights), dim=0))
+        errors = point[3 * num_weights + 1 :]
+        normal = self.normal(len(errors), num_weights)
+        pointers = normal.data_ptr(), errors.data_ptr(), self.scratch.data_ptr(), self.sampler.data
+        self.sampler.langevin_steps(point.data_ptr(), len(errors), *setting, *pointers)
+        return point
+
+
+class NativeMCLMCKernel(NativeKernel):
+    """MCLMC in C; for `length` see :class:`MCLMCKernel`."""
+
+    def __init__(self, sampler: Native, z: Tensor, steps_per_draw: int, *, num_threads: int = 1) -> None:
+        potential, gradient = sampler.value_and_grad(z)
+        rest = z.new_zeros(len(z), steps_per_draw)
+        points = torch.cat([z, torch.zeros_like(z), gradient, potential[:, None], rest], -1)
+        super().__init__(sampler, z, [_MCLMCChain(sampler, point) for point in points], num_threads=num_threads)
+        self._steps_per_draw = steps_per_draw
+        self.length = torch.ones_like(self.step_size)
+
+    def at(self, z: Tensor) -> "NativeMCLMCKernel":
+        return NativeMCLMCKernel(self.sampler, z, self._steps_per_draw, num_threads=self.num_threads)
+
+    def setting(self, chain: int) -> tuple[float, float]:
+        step, num_weights = self.step_size[chain], self.inverse_mass.shape[1]
+        return float(step), float(refreshment(step, self.length[chain], num_weights))
+
+    def report(self, finished: Tensor, points: Tensor) -> Draws:
+        num_weights = self.inverse_mass.shape[1]
+        rest = points[:, 3 * num_weights :]
+        return _draws(finished, points[:, :num_weights], rest[:, 0], rest[:, 1:])

@@ -1,4 +1,4 @@
-/* Microcanonical Langevin steps of one chain: `_microcanonical.py` has the algorithm and these functions in torch. */
+/* Microcanonical Langevin steps of one chain: `_mclmc.py` has the algorithm and these functions in torch. */
 
 typedef struct {
     Vector z, direction, gradient;

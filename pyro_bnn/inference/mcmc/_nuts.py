@@ -4,6 +4,7 @@ One evaluation of the potential serves all chains. No chain waits for another: e
 own tree. `_tree.py` has the algorithm.
 """
 
+import ctypes
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
-from ._native import native_or_reason
-from ._native_kernel import RANDOM_BLOCK, NativeNUTSKernel
-from ._replayed import TorchKernel
+from ._native import Native, NativeChain, NativeKernel, native_or_reason
+from ._traced import TorchKernel
 from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, finish, grow
+
+RANDOM_BLOCK = 256
+"""Heuristic: number of steps for which uniform numbers are drawn at once."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +110,55 @@ class NUTSKernel(TorchKernel):
             diverging=self._subtree.diverging,
             num_steps=tree.num_steps,
         )
+
+
+class _NUTSChain(NativeChain):
+    """One chain of NUTS: its point is a position, a gradient, and what :meth:`NativeNUTSKernel.report` reads."""
+
+    def __init__(self, sampler: Native, point: Tensor) -> None:
+        super().__init__(sampler, point)
+        self.numbers, self.position = point.new_empty(0, 3), ctypes.c_long(0)
+        self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
+
+    def draw(self, setting: tuple[float, Tensor]) -> Tensor:
+        """The point of the next draw; the setting is a step size and an inverse mass."""
+        (step_size, inverse_mass), point = setting, self.point.clone()
+        normal, is_new, is_done = self.normal(len(inverse_mass)), True, False
+        while not is_done:
+            if self.position.value == len(self.numbers):
+                uniform = point.new_empty(RANDOM_BLOCK, 3).uniform_(generator=self.generator)
+                self.numbers, self.position.value = uniform.log(), 0
+            is_done = self.sampler.advance(
+                *(self._state.data_ptr(), is_new, point.data_ptr(), step_size, inverse_mass.data_ptr()),
+                *(normal.data_ptr(), self.numbers.data_ptr(), len(self.numbers), ctypes.addressof(self.position)),
+                *(self.scratch.data_ptr(), self.sampler.data),
+            )
+            is_new = False
+        return point
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "numbers": self.numbers, "position": self.position.value}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self.numbers, self.position.value = state["numbers"].clone(), state["position"]
+
+
+class NativeNUTSKernel(NativeKernel):
+    """NUTS in C."""
+
+    def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
+        potential, gradient = sampler.value_and_grad(z)
+        points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), 4)], -1)
+        super().__init__(sampler, z, [_NUTSChain(sampler, point) for point in points], num_threads=num_threads)
+
+    def at(self, z: Tensor) -> "NativeNUTSKernel":
+        return NativeNUTSKernel(self.sampler, z, num_threads=self.num_threads)
+
+    def setting(self, chain: int) -> tuple[float, Tensor]:
+        return float(self.step_size[chain]), self.inverse_mass[chain].clone()
+
+    def report(self, finished: Tensor, points: Tensor) -> Draws:
+        num_weights = self.inverse_mass.shape[1]
+        potential, energy, accept, diverging, num_steps = points[:, 2 * num_weights :].unbind(-1)
+        return Draws(finished, points[:, :num_weights], -potential, energy, accept, diverging > 0, num_steps.long())

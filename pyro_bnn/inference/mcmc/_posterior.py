@@ -1,7 +1,7 @@
 """Chains of draws as a posterior."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,13 +10,28 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs
-from ..._core.records import plain, record
+from ..._core.records import check_finite, check_tensor, plain, record
 from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
-from ..posterior import Destination, Draw, Posterior, Status, check_samples, spaced
+from ..posterior import Destination, Draw, Posterior, Status, spaced
 from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
-from ._statistics import ChainsRecord, ChainStatistics, check_statistics
+from ._kernel import ChainStatistics
+
+FLOATS = torch.float32, torch.float64
+OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
+"""Dtypes of the statistics that are not floating-point numbers."""
+
+
+@dataclass(frozen=True)
+class ChainsRecord:
+    """What a file stores of an `MCMCPosterior`."""
+
+    samples: dict[str, Tensor]
+    statistics: ChainStatistics
+    status: Status
+    sampler: str
+    path: str
 
 
 class MCMCPosterior(Posterior):
@@ -42,7 +57,7 @@ class MCMCPosterior(Posterior):
         _checks.kind("statistics", statistics, ChainStatistics, "a ChainStatistics")
         _checks.kind("status", status, Status, "a Status")
         self.chains, self.statistics, self.status, self.sampler = chains, statistics, status, sampler
-        self.path = path
+        self.path, self.seconds = path, statistics.seconds
 
     @classmethod
     def from_pyro(
@@ -102,10 +117,6 @@ class MCMCPosterior(Posterior):
     def num_stored(self) -> int:
         return self._lead.numel()
 
-    @property
-    def seconds(self) -> float | None:
-        return self.statistics.seconds
-
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Evenly spaced draws from the chains, one after the other; see :meth:`Posterior.draws`.
 
@@ -157,7 +168,7 @@ class MCMCPosterior(Posterior):
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "MCMCPosterior":
         saved, sites = record(ChainsRecord, values, "posterior"), destination.sites
-        lead = check_samples(saved.samples, sites, destination.dtype)
+        lead = destination.check_samples(saved.samples)
         size = None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
         check_statistics(saved.statistics, lead, size)
         samples = {name: value.to(destination.device) for name, value in saved.samples.items()}
@@ -202,3 +213,23 @@ def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
             diverging[chain, divergences[f"chain {chain}"]] = True
     # Left out: Pyro's "acceptance rate" of NUTS is the fraction of draws that moved, and its step size is the last one.
     return ChainStatistics(diverging=diverging, seconds=seconds)
+
+
+def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
+    """Raise if a statistic of chains has a wrong dtype, shape or value.
+
+    `lead` is (K, S). `num_dimensions` is the number of unconstrained numbers in a draw; None if it is unknown.
+    """
+    mass = statistics.inverse_mass
+    size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
+    shapes = {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}
+    for name, value in vars(statistics).items():
+        if not isinstance(value, Tensor):
+            continue
+        kinds = OTHERS.get(name, FLOATS)
+        if value.dtype not in kinds:
+            raise ValueError(f"`{name}` of the chains must be {' or '.join(map(str, kinds))}, got {value.dtype}.")
+        check_tensor(f"`{name}` of the chains", value, shapes.get(name, lead), value.dtype)
+        check_finite(f"`{name}` of the chains", value)
+        if name in ("step_size", "inverse_mass") and not bool((value > 0).all()):
+            raise ValueError(f"`{name}` of the chains must be above 0, got {float(value.min()):.4g}.")

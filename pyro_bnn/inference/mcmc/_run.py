@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Keeper
 from ..._core.files import raw_bytes, read_state, understood
 from ..._core.inputs import Shared
+from ..._core.progress import progress_bar
 from ..._core.scope import Stream
 from ..joint import Potential
 from ._adaptation import AnyAdaptation
@@ -150,7 +150,7 @@ class Run:
         keeper.write(self.state)  # so that an error in writing is raised before hours of drawing
         kernel, chains = self._kernel, self._chains
         total, done = sum(c.num_warmup + c.num_samples for c in chains), sum(c.num_drawn for c in chains)
-        with tqdm(total=total, initial=done, disable=not progress, unit="draw") as bar:
+        with progress_bar("draw", total, shown=progress, initial=done) as bar:
             while not all(chain.is_done for chain in chains):
                 kernel.is_needed[:] = [not chain.is_done for chain in chains]
                 with self._stream:

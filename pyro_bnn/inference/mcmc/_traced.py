@@ -1,15 +1,27 @@
-"""Records functions as graphs of tensor operations, with constant tensors as further arguments."""
+"""Records functions as graphs of tensor operations, with constant tensors as further arguments.
+
+In torch, potentials run as such a record, without Python and autograd. For small tensors, these two take more time than
+the operations. Recording needs no compiler. A leapfrog step of NUTS with 61, 481 and 1021 weights (100 rows, one
+thread) takes 175, 237 and 254 microseconds instead of 425, 593 and 558 for one chain, and 268, 418 and 512 instead of
+605, 780 and 949 for four chains.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.functional import ordinary_attention
+from ._kernel import Kernel, ValueAndGrad
+
+MOST_OPERATIONS = 2000
+"""Heuristic: a potential with more operations is not recorded. Recording takes about a millisecond for each."""
 
 
 class UnsupportedError(Exception):
@@ -105,3 +117,68 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
     """Whether a node depends on constants alone. A node without inputs does not count: it may draw random numbers."""
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
+
+
+class TorchKernel(Kernel):
+    """A kernel in torch, with a recorded potential if possible; `not_in_c` is the reason why it does not draw in C."""
+
+    fields: tuple[str, ...] = ()
+    """Names of its state: ``"z"`` stands for the attribute ``_z``."""
+
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, not_in_c: str) -> None:
+        try:
+            value_and_grad, path = replayed(value_and_grad, z), f"replayed: {not_in_c}"
+        except UnsupportedError as error:
+            path = f"eager: {not_in_c}, and {error}"
+        super().__init__(value_and_grad, z)
+        self.path = path
+
+    def state(self) -> dict[str, Any]:
+        return {name: getattr(self, f"_{name}") for name in self.fields}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for name in self.fields:
+            self.require_own(state, name)
+            setattr(self, f"_{name}", state[name].to(self.inverse_mass, copy=True))
+
+
+def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
+    """The potential recorded for points of z's shape.
+
+    Raises:
+        UnsupportedError: If it cannot be recorded.
+    """
+    if z.device.type != "cpu":  # on other devices Python takes little of the time
+        raise UnsupportedError(f"records are replayed on a CPU, and the device is {z.device}")
+    with unsupported_if_it_fails(), _Counter() as counter:
+        value_and_grad(z)
+    if counter.count > MOST_OPERATIONS:
+        raise UnsupportedError(f"the density has {counter.count} operations, over {MOST_OPERATIONS}")
+    graph, constants = traced(value_and_grad, [z])
+    names = [f"argument_{number}" for number in range(1 + len(constants))]
+    try:  # as in `torch.jit.trace`, whose results torch never frees; these functions are not public
+        record, _ = torch._C._create_graph_by_tracing(
+            lambda *tensors: tuple(graph(*tensors)), (z, *constants), lambda _: "", True, False, None, names
+        )
+        run = torch._C._create_function_from_graph("recorded", record)
+    except (AttributeError, TypeError, RuntimeError) as error:
+        raise UnsupportedError(f"torch {torch.__version__} cannot record operations") from error
+
+    def quick(z: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            potential, gradient = run(z.contiguous(), *constants)  # views were recorded for contiguous memory
+        return potential, gradient
+
+    tolerance = torch.finfo(z.dtype).eps ** 0.5
+    for found, expected in zip(quick(z + 0.1), value_and_grad(z + 0.1), strict=True):
+        if not torch.allclose(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
+            raise UnsupportedError("a record of the density gives other numbers than the density")
+    return quick
+
+
+class _Counter(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))

@@ -1,13 +1,26 @@
 """The model and guides into which a posterior is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import constraints
 
+from ..._core import checks as _checks
+from ..._core.records import check_finite, check_tensor, require_no_more
+from ..._core.reflection import unwrap_support
 from ...modelling.model import BayesianModel
 from ..joint import Site, find_sites
+
+BOUNDS = (
+    constraints.greater_than,
+    constraints.greater_than_eq,
+    constraints.less_than,
+    constraints.interval,
+    constraints.half_open_interval,
+)
+"""Supports that are checked. Others, such as a simplex, are not: values rounded to another dtype can lie outside."""
 
 
 @dataclass
@@ -56,3 +69,28 @@ class Destination:
         if len(self.pending) == len(self.guides):
             raise ValueError(f"it holds more guides than `guide`, which has {len(self.guides)}; pass one for each.")
         return self.guides[len(self.pending)]
+
+    def check_samples(self, samples: Mapping[str, Tensor]) -> torch.Size:
+        """The leading axes (K, S) of draws, ``{site: shape (K, S, *event)}``, after checks that they fit the model."""
+        if not samples:
+            raise ValueError("the chains in the file must have at least one latent variable, got none.")
+        first, sites = next(iter(samples.values())), self.sites
+        lead, dtype = first.shape[:2], self.dtype or first.dtype
+        if len(lead) < 2 or not lead.numel():
+            raise ValueError(f"the chains must have shape (K, S, ...) with K, S >= 1, got {_checks.shape(first)}.")
+        if not dtype.is_floating_point:
+            raise ValueError(f"the chains must be floating point, got {dtype}.")
+        for name, value in samples.items():
+            check_tensor(f"`{name}` of the chains", value, (*lead, *value.shape[2:]), dtype)
+            check_finite(f"`{name}` of the chains", value)
+        if sites is None:
+            return lead
+        require_no_more("the model", samples, [site.name for site in sites])
+        for site in sites:
+            if site.name not in samples:
+                raise ValueError(f"the chains lack the latent variable `{site.name}`; pass the model of the chains.")
+            value, support = samples[site.name], unwrap_support(site.prior.support)
+            check_tensor(f"`{site.name}` of the chains", value, (*lead, *site.start.shape), dtype)
+            if isinstance(support, BOUNDS) and not bool(support.check(value.to(site.start)).all()):
+                raise ValueError(f"`{site.name}` of the chains must lie in {support}, got {float(value.min()):.4g}.")
+        return lead

@@ -12,11 +12,10 @@ from torch import nn
 from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ..._core.scope import outer_stacklevel
+from ..joint import Draw
 from ._destination import Destination
-from ._draws import Draw
-from ._posterior import Posterior
+from ._posterior import Posterior, Status
 from ._saving import Saved, restored, saved
-from ._status import Status
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,8 @@ class EnsemblePosterior(Posterior):
         for member in self.members:
             _checks.kind("members", member, Posterior, "posteriors; wrap a guide in `GuidePosterior`")
         self.status = _combined([member.status for member in self.members])
+        seconds = [member.seconds for member in self.members if member.seconds is not None]
+        self.seconds = sum(seconds) if len(seconds) == len(self.members) else None
 
     @property
     def method(self) -> str:
@@ -77,12 +78,6 @@ class EnsemblePosterior(Posterior):
         """M times the smallest number of draws that a member stores; None without stored draws."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
         return len(self.members) * min(stored) if stored else None
-
-    @property
-    def seconds(self) -> float | None:
-        """Sum of the wall times of all members; None if one is unknown."""
-        seconds = [member.seconds for member in self.members if member.seconds is not None]
-        return sum(seconds) if len(seconds) == len(self.members) else None
 
     @property
     def is_linearised(self) -> bool:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -16,12 +17,36 @@ from ...modelling.model import SITE_PREFIX, BayesianModel
 from ...modelling.priors import PosteriorPrior, Prior
 from ..history import History
 from ..inference_data import check_data, inference_data
+from ..joint import Draw
 from ._destination import Destination
-from ._draws import Draw
-from ._status import Status
 
 MOST_DRAWS = 1000
 """Default number of draws for ArviZ and for moments; a mean then has an error of 3 % of the standard deviation."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How inference ended.
+
+    Args:
+        ok: Whether inference shows no sign of trouble.
+        message: Text that says what happened and, if there is no `remedy`, what to try.
+        detail: The last part of the message, about how the result was computed. A caller that writes its own message
+            appends this part.
+        remedy: Advice on what to try, in terms of the arguments of the called function. A caller with other arguments,
+            such as a scikit-learn estimator, replaces it.
+    """
+
+    ok: bool
+    message: str
+    detail: str = field(default="", compare=False, repr=False)
+    remedy: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".rstrip()
 
 
 class Moments(NamedTuple):
@@ -29,6 +54,21 @@ class Moments(NamedTuple):
 
     mean: Draw
     scale: Draw
+
+
+def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
+    """Evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each at most once.
+
+    `remedy` ends the error message if more draws are requested than stored.
+    """
+    num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
+    if num_samples > stored:
+        raise ValueError(
+            f"`num_samples` is {num_samples} but only {stored} draws are stored; request at most {stored}, or {remedy}."
+        )
+    for index in range(num_samples):
+        row = (2 * index + 1) * stored // (2 * num_samples)
+        yield {name: value[row] for name, value in samples.items()}
 
 
 class Posterior(Shown, ABC):
@@ -43,6 +83,9 @@ class Posterior(Shown, ABC):
 
     history: History | None = None
     """Record of the fit, epoch by epoch; None for a method without epochs."""
+
+    seconds: float | None = None
+    """Wall time of the inference; None if unknown."""
 
     log_evidence: float | None = None
     """Estimate of the log evidence, in nats; None for a method without one."""
@@ -76,11 +119,6 @@ class Posterior(Shown, ABC):
     @property
     def num_stored(self) -> int | None:
         """Number of stored draws; None for a posterior that can make any number of draws."""
-        return None
-
-    @property
-    def seconds(self) -> float | None:
-        """Wall time of the inference; None if unknown."""
         return None
 
     @property

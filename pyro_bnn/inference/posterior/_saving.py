@@ -1,13 +1,31 @@
 """Converts posteriors and calibrations to plain data and back."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ._calibration import Calibration
 from ._destination import Destination
 from ._posterior import Posterior
 
 T = TypeVar("T")
+
+
+class Calibration(ABC):
+    """A correction of a posterior's predictions, learned from rows that took no part in the fit.
+
+    :func:`~pyro_bnn.save_posterior` keeps it in the posterior's file. Your own class can be kept there, too, if it
+    inherits from this one.
+    """
+
+    @abstractmethod
+    def to_record(self) -> dict[str, Any]:
+        """Plain data for a file, as in :meth:`Posterior.to_record`."""
+
+    @classmethod
+    @abstractmethod
+    def from_record(cls, values: Mapping[str, Any]) -> "Calibration":
+        """The correction in a file, from the result of :meth:`to_record`; see :meth:`Posterior.from_record`."""
 
 
 @dataclass(frozen=True)

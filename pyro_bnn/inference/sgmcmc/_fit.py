@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.checkpointing import Checkpoint, check_fit, check_target, checked_callbacks
+from ..._core.checkpointing import Checkpoint, check_fit, check_target, checked_callbacks, renamed
 from ..._core.inputs import Inputs
 from ..._core.scope import Stream, silent_fits
 from ...modelling.model import BayesianModel
@@ -20,8 +20,7 @@ from ..joint import Layout, Site, warn_of_learnable
 from ..mcmc import ChainStatistics, MCMCPosterior, judge
 from ..posterior import Draw, Posterior
 from ..svi import Callback, Data, Execution, count_batches, fit_svi
-from ._plans import ConstantSteps, StepSizes
-from ._samplers import ChainOptimizer, StochasticGradientSampler
+from ._samplers import ChainOptimizer, ConstantSteps, StepSizes, StochasticGradientSampler
 from ._store import Record, Store, kept_steps, require_other_file
 
 
@@ -112,7 +111,13 @@ def fit_sgmcmc(
     _checks.in_memory("num_chains", num_chains, sum(model.initial_value(name).nbytes for name in model.site_names))
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
-    num_steps = num_epochs * _num_batches(model, data, batch_size, execution)
+    num_batches = count_batches(data, batch_size, num_data=model.num_data, execution=execution)
+    if num_batches is None:
+        raise ValueError(
+            "`data` must have a length, since the step sizes are planned for the whole chain, got a "
+            f"{type(data).__name__}; pass tensors, a DataLoader, or a list of batches."
+        )
+    num_steps = num_epochs * num_batches
     kept = kept_steps(steps, num_steps, num_samples)
     stream = Stream(seed, model.device)
     with stream:
@@ -120,12 +125,12 @@ def fit_sgmcmc(
         seeds = torch.randint(2**62, (num_chains,)).tolist()
     layout = Layout({site.name: site.unconstrained_start.shape for site in points[0].sites})
     shape = (num_chains, num_samples, layout.num_elements)
-    files = [Files.of(chain, num_chains, checkpoint, resume) for chain in range(num_chains)]
+    files = [_files(chain, num_chains, checkpoint, resume) for chain in range(num_chains)]
     draws = _store(store, shape, model.like, files, execution)
     make = partial(ChainOptimizer, sampler=sampler, steps=steps, num_steps=num_steps, processes=execution.processes)
     seconds = 0.0
     with _only_latent(model), draws.removed_on_failure():
-        for chain, point in enumerate(points):
+        for chain, (point, (own_checkpoint, own_resume)) in enumerate(zip(points, files, strict=True)):
             record = Record(point, draws, chain, layout, kept)
             with silent_fits():  # a chain need not converge to a point
                 fitted = fit_svi(
@@ -138,8 +143,8 @@ def fit_sgmcmc(
                     callbacks=[record, *callbacks],
                     progress=progress,
                     execution=execution,
-                    checkpoint=files[chain].checkpoint,
-                    resume=files[chain].resume,
+                    checkpoint=own_checkpoint,
+                    resume=own_resume,
                     seed=seeds[chain],
                 )
             seconds += fitted.seconds or 0.0
@@ -149,16 +154,6 @@ def fit_sgmcmc(
     name, x = type(sampler).__name__, cast(Inputs, data[0]) if isinstance(data, tuple) else None
     status = judge(samples, statistics, name, model, x)
     return MCMCPosterior(samples, statistics, status, sampler=name)
-
-
-def _num_batches(model: BayesianModel, data: Data, batch_size: int | None, execution: Execution | None) -> int:
-    count = count_batches(data, batch_size, num_data=model.num_data, execution=execution)
-    if count is None:
-        raise ValueError(
-            "`data` must have a length, since the step sizes are planned for the whole chain, got a "
-            f"{type(data).__name__}; pass tensors, a DataLoader, or a list of batches."
-        )
-    return count
 
 
 def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int) -> list[DeltaGuide]:
@@ -200,37 +195,36 @@ def _only_latent(model: BayesianModel) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-class Files(NamedTuple):
-    """The checkpoint that a chain writes, and the one from which it continues; None if there is none."""
+def _files(
+    chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
+) -> tuple[Checkpoint | None, Path | None]:
+    """The checkpoint that a chain writes, and the one from which it continues; numbered if there are several chains.
 
-    checkpoint: Checkpoint | None
-    resume: Path | None
+    A later chain without a file to resume begins anew.
+    """
 
-    @classmethod
-    def of(
-        cls, chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
-    ) -> "Files":
-        """A chain's files, numbered if there are several chains. A later chain without a file to resume begins anew."""
+    def own(path: str | Path) -> Path:
+        return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")
 
-        def own(path: str | Path) -> Path:
-            return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")
-
-        if checkpoint is not None:
-            checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-            checkpoint = replace(checkpoint, path=own(checkpoint.path))
-        found = None if resume is None else own(resume)
-        return cls(checkpoint, None if found is not None and chain > 0 and not found.exists() else found)
+    found = None if resume is None else own(resume)
+    begins_anew = found is not None and chain > 0 and not found.exists()
+    return renamed(checkpoint, own), None if begins_anew else found
 
 
 def _store(
-    path: str | Path | None, shape: tuple[int, int, int], like: Tensor, files: list[Files], execution: Execution
+    path: str | Path | None,
+    shape: tuple[int, int, int],
+    like: Tensor,
+    files: list[tuple[Checkpoint | None, Path | None]],
+    execution: Execution,
 ) -> Store:
     """Storage for the draws, after checks of all files of the run; no file is written."""
     if path is not None and execution.processes.are_many:
         raise ValueError("`store` must be None with several processes; each process keeps the draws in memory.")
-    for own in files:
-        if own.checkpoint is not None and execution.processes.is_first:
-            check_target(Path(own.checkpoint.path), own.resume, own.checkpoint.path)
-        require_other_file(path, "checkpoint", None if own.checkpoint is None else Path(own.checkpoint.path))
-        require_other_file(path, "resume", own.resume)
-    return Store(path, shape, like, is_resumed=files[0].resume is not None)
+    for checkpoint, resume in files:
+        if checkpoint is not None:
+            if execution.processes.is_first:
+                check_target(Path(checkpoint.path), resume, checkpoint.path)
+            require_other_file(path, "checkpoint", Path(checkpoint.path))
+        require_other_file(path, "resume", resume)
+    return Store(path, shape, like, is_resumed=files[0][1] is not None)

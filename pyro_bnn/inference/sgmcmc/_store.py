@@ -20,7 +20,7 @@ from ..._core.records import record
 from ..guides import DeltaGuide
 from ..history import History
 from ..joint import Layout
-from ._plans import StepSizes
+from ._samplers import StepSizes
 
 KIND, NAME = "draws", "draws"
 """Kind of the file in its header, and the name of its only tensor."""
@@ -118,7 +118,7 @@ class Store:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """A context that, on an error, removes a file that it created. Checkpoints still have the draws."""
+        """A context that, on an error, removes the file if this run created it. Checkpoints still have the draws."""
         try:
             yield
         except BaseException:
@@ -169,7 +169,7 @@ def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
 
 
 class Record:
-    """The draws of one chain. It is a callback with a state, so that checkpoints have the draws."""
+    """The draws of one chain. A record is a callback with a state, so that checkpoints contain the draws."""
 
     def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
         self._point, self._store, self._chain, self._layout = point, store, chain, layout
@@ -198,7 +198,7 @@ class Record:
         state = record(ChainState, state_dict, "draws of a chain")
         if state.num_samples != len(self._kept):
             raise ValueError(
-                f"`num_samples` must be that of the run that is resumed, {state.num_samples}, got {len(self._kept)}."
+                f"`num_samples` must be {state.num_samples}, as in the run that is resumed, got {len(self._kept)}."
             )
         self._store.join(state.run)
         if not state.draws:

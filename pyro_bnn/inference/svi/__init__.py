@@ -5,6 +5,7 @@ from ._batches import Data as Data
 from ._batches import count_batches as count_batches
 from ._batches import whole_data as whole_data
 from ._execution import Execution as Execution
+from ._fit import LONGER as LONGER
 from ._fit import PosteriorWarning as PosteriorWarning
 from ._fit import fit_svi as fit_svi
 from ._gradient_noise import GradientNoise as GradientNoise
@@ -24,3 +25,5 @@ from ._step import NonFiniteError as NonFiniteError
 from ._step import StepTerms as StepTerms
 from ._svi_step import SVIStep as SVIStep
 from ._svi_step import svi_step as svi_step
+from ._trend import Trend as Trend
+from ._trend import trend_of as trend_of

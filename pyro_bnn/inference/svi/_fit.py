@@ -1,5 +1,6 @@
 """Stochastic variational inference for any model and guide, with any ELBO of Pyro and any optimizer of torch."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -9,11 +10,11 @@ import torch
 from pyro.infer import ELBO
 from torch import nn
 from torch.optim import Optimizer
-from tqdm import tqdm
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks, keeping
 from ..._core.processes import Processes
+from ..._core.progress import progress_bar
 from ..._core.scope import Stream, warn_of_fit
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
@@ -29,12 +30,23 @@ from ._loop import Callback, Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
 from ._requirements import as_module, check_model
 from ._svi_step import svi_step
+from ._trend import trend_of
 
 FEWEST_STEPS = 100
 """Heuristic: after fewer steps a guide is still near its start, so it is not diagnosed."""
 
 NOTABLE_FALL = 0.05
 """Heuristic: a fall of the objective by more than this fraction is not Monte Carlo noise."""
+
+LAST, FEWEST_LAST = 0.25, 20
+"""Heuristic: the end of a fit is this share of its steps, and at least this number."""
+
+NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01
+"""Heuristic: the objective still rises if its rise at the end is more than this many standard errors, and more than
+this fraction of its value."""
+
+LONGER = "Raise `num_epochs`, or the learning rate."
+"""Remedy for a fit whose objective still rises, in terms of :func:`fit_svi`'s arguments."""
 
 
 class PosteriorWarning(UserWarning):
@@ -85,7 +97,8 @@ def fit_svi(
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
             :class:`TensorBoard`, is entered when the fit begins and left when it ends.
-        progress: Whether to show a progress bar with the ELBO and its two terms.
+        progress: Whether to show a progress bar with the ELBO in nats; where there is no terminal or notebook, a line
+            every ten seconds.
         execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
         checkpoint: File for the state of the fit, written every ten minutes, and at the end of each epoch unless this
             takes more than 2 % of the time. A :class:`Checkpoint` sets other intervals. Ctrl-C and SIGTERM then write a
@@ -151,17 +164,21 @@ def fit_svi(
         def state() -> dict[str, Any]:
             return {"fit": fingerprint, "loop": loop.state()}
 
-        with tqdm(
-            total=num_epochs, initial=loop.epoch, disable=not (progress and processes.is_first), unit="epoch"
-        ) as bar:
+        is_shown = progress and processes.is_first
+        with progress_bar("epoch", num_epochs, shown=is_shown, initial=loop.epoch) as bar:
+
+            def after_step() -> None:
+                bar.update(0)
+                keeper.step(state)
 
             def after_epoch(record: EpochRecord) -> None:
-                _show(bar, record, loop.num_data)
+                bar.set_description_str(f" ELBO {record.elbo:.1f}", refresh=False)
+                bar.update()
                 if features is not None:
                     features.check()
                 keeper.end_epoch(state, is_last=loop.is_done)
 
-            loop.run(lambda: keeper.step(state), after_epoch)
+            loop.run(after_step, after_epoch)
     words = "" if features is None else features.in_words
     status = _status(loop.history, num_epochs, loop.is_stopped, words)
     if len(loop.history.elbo) >= FEWEST_STEPS and isinstance(model, BayesianModel) and has_marginals(guide):
@@ -172,14 +189,6 @@ def fit_svi(
             message = " ".join([status.message, *(verdict[0].upper() + verdict[1:] for verdict in verdicts)])
             status = Status(False, message, remedy=" ".join(filter(None, [status.remedy, *remedies])))
     return GuidePosterior(guide, status, loop.history)
-
-
-def _show(bar: tqdm, record: EpochRecord, num_data: int | None) -> None:
-    unit = num_data or 1
-    terms = {"ELBO": record.elbo, "NLL": -record.expected_log_likelihood, "KL": record.kl}
-    shown = {f"{name}/N" if num_data else name: f"{value / unit:.4g}" for name, value in terms.items()}
-    bar.set_postfix(shown, refresh=False)
-    bar.update()
 
 
 def _status(history: History, num_epochs: int, stopped: bool, features: str) -> Status:
@@ -193,7 +202,28 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
                 f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats{features}.",
                 remedy="Lower the learning rate, or clip gradients (`clipped`).",
             )
-    return Status(True, f"{done}; ELBO {last.elbo:.6g} nats{features}.", features)
+    rise = "" if stopped else _rise(history)
+    return Status(
+        not rise, f"{done}{rise}; ELBO {last.elbo:.6g} nats{features}.", features, remedy=LONGER if rise else ""
+    )
+
+
+def _rise(history: History) -> str:
+    """A clause that says by how much the objective still rises at the end; empty if it does not.
+
+    It is empty, too, after too few steps, if the KL weight changes, and under a schedule that lowers the learning rate:
+    then the objective rises since the noise of the steps falls, and the schedule sets the end.
+    """
+    num_steps = max(math.ceil(LAST * len(history.elbo)), FEWEST_LAST)
+    end = slice(-num_steps, None)
+    epochs = history.epochs[-math.ceil(num_steps * len(history.epochs) / len(history.elbo)) :]
+    is_steady = len({*history.kl_weight[end]}) == 1 and len({record.learning_rate for record in epochs}) == 1
+    if len(history.elbo) < 2 * num_steps or not is_steady:
+        return ""
+    trend = trend_of([-loss for loss in history.loss[end]])
+    if trend.rise <= max(NUM_ERRORS * trend.noise, NOTABLE_RISE * abs(history.loss[-1])):
+        return ""
+    return f", but the objective still rises, by {trend.rise:.3g} nats over the last {num_steps} steps"
 
 
 def _batches(

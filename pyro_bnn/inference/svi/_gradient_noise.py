@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.copies import copied
 from ..._core.scope import seeded
+from ..._core.summary import Shown, Summary, counted
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
 from ..guides import GuidePosterior
 from ._svi_step import svi_step
+
+COLUMNS = ("gradient of (nats)", "numbers", "signal", "noise", "ratio")
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class ParameterNoise:
         return self.signal / self.noise
 
 
-@dataclass(frozen=True)
-class GradientNoise:
+@dataclass(frozen=True, repr=False)
+class GradientNoise(Shown):
     """Result of :func:`gradient_noise`; printing it shows a table.
 
     Args:
@@ -53,9 +56,13 @@ class GradientNoise:
     parameters: tuple[ParameterNoise, ...]
     num_samples: int
 
+    def _summary(self) -> Summary:
+        rows = [(row.name, row.num_numbers, row.signal, row.noise, row.signal_to_noise) for row in self.parameters]
+        return Summary(f"GradientNoise: {counted(self.num_samples, 'gradient')}", (), rows, COLUMNS)
+
     def __str__(self) -> str:
         width = max(18, *(len(row.name) for row in self.parameters))
-        lines = [f"{'gradient of (nats)':{width}s} {'numbers':>11s} {'signal':>11s} {'noise':>11s} {'ratio':>10s}"]
+        lines = [f"{COLUMNS[0]:{width}s} {' '.join(f'{name:>11s}' for name in COLUMNS[1:4])} {COLUMNS[4]:>10s}"]
         for row in self.parameters:
             numbers = f"{row.num_numbers:11,d} {row.signal:11.4g} {row.noise:11.4g} {row.signal_to_noise:10.3g}"
             lines.append(f"{row.name:{width}s} {numbers}")

@@ -10,7 +10,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-from ..._core.reflection import require_unbatched, tensors_of
+from ..._core.reflection import are_equal, require_unbatched
 from ..._core.scope import EXCLUSIVE, seeded
 from ..priors import PRIOR_PREFIX, WeightPrior
 from ._declared import DeclaredPrior
@@ -91,7 +91,7 @@ class NetworkPriors:
             require_unbatched(key, distribution)
             if key not in self.children:
                 self.children[key] = name
-            elif not _are_equal(distribution, self.of_parent(key)):
+            elif not are_equal(distribution, self.of_parent(key)):
                 self._refuse_sharing(key, name, self.children[key])
         for key, value in learned.items():
             if key in self.first_values and not torch.equal(value, self.first_values[key]):
@@ -135,12 +135,6 @@ class NetworkPriors:
             with EXCLUSIVE:  # a prior may use the network's weights, which another thread may have replaced by a draw
                 found = self._cache[key] = (parameter.new_empty(0), make())
         return found[1]
-
-
-def _are_equal(a: TorchDistributionMixin, b: TorchDistributionMixin) -> bool:
-    """Whether two distributions are of one type, with the same numbers."""
-    first, second = list(tensors_of(a)), list(tensors_of(b))
-    return type(a) is type(b) and len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.records import plain, record
+from ..._core.summary import Shown, Summary, counted
 from ...inference.posterior import Calibration
 from ...scores.uncertainty import RegressionPrediction
 from ._rows import deviations
@@ -33,7 +34,7 @@ class AdaptiveRecord:
             raise ValueError("`scores` must be numbers of at least 0, got others.")
 
 
-class AdaptiveIntervals(Calibration):
+class AdaptiveIntervals(Shown, Calibration):
     r"""Intervals for a time series that contain the wanted share of targets in the long run, even under drift.
 
     After each row the level changes, depending on whether the row's interval contained its target:
@@ -61,6 +62,10 @@ class AdaptiveIntervals(Calibration):
 
     def __init__(self, *, level: float = 0.9, rate: float = 0.01, num_scores: int | None = 500) -> None:
         self._own = AdaptiveRecord(level, rate, num_scores, 1 - level, [])
+
+    def _summary(self) -> Summary:
+        scores = counted(len(self._own.scores), "score")
+        return Summary(f"AdaptiveIntervals: level {self._own.level:g}, now {self.level_now:.3g}; {scores}")
 
     @property
     def level_now(self) -> float:

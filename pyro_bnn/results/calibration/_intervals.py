@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.records import plain, record
+from ..._core.summary import Shown, Summary, counted
 from ...inference.posterior import Calibration
 from ...scores.uncertainty import RegressionPrediction
 from ._rows import check_scores, conformal_quantile, deviations, require_numbers
@@ -31,7 +32,7 @@ class IntervalRecord:
         check_scores(self.scores)
 
 
-class ConformalIntervals(Calibration):
+class ConformalIntervals(Shown, Calibration):
     r"""Intervals that contain a new target with at least a given probability (split conformal prediction).
 
     With calibration rows :math:`(x_i, y_i)`, and a score :math:`s(x, y)` that is large if a target does not fit its
@@ -88,6 +89,9 @@ class ConformalIntervals(Calibration):
         self._own: IntervalRecord | tuple[RegressionPrediction, Tensor] = (prediction, y)
         if score != "quantile":
             self._own = IntervalRecord(score, is_count, (y - prediction.mean).abs() / _unit(prediction, score))
+
+    def _summary(self) -> Summary:
+        return Summary(f"ConformalIntervals: score {self.score}, {counted(self.num_rows, 'calibration row')}")
 
     @property
     def score(self) -> str:

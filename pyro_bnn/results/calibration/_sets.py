@@ -10,6 +10,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ..._core.scope import seeded
+from ..._core.summary import Shown, Summary, counted
 from ...inference.posterior import Calibration
 from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
@@ -62,7 +63,7 @@ class SetRecord:
             )
 
 
-class ConformalSets(Calibration):
+class ConformalSets(Shown, Calibration):
     r"""Sets of classes that contain the label of a new row with at least a given probability.
 
     With classes in the order of their predicted probabilities, :math:`p_{(1)} \ge p_{(2)} \ge \dots`, the score of the
@@ -103,6 +104,10 @@ class ConformalSets(Calibration):
         labels, rule = prediction_labels(prediction, y), SetScore(penalty, num_free, seed)
         scores = rule.of(prediction.probs).gather(1, labels[:, None])[:, 0]
         self._own = SetRecord(rule, prediction.probs.shape[1], scores)
+
+    def _summary(self) -> Summary:
+        classes = counted(self._own.num_classes, "class")
+        return Summary(f"ConformalSets: {classes}, {counted(self.num_rows, 'calibration row')}")
 
     @property
     def num_rows(self) -> int:

@@ -2,10 +2,11 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..._core.inputs import Inputs
+from ..._core.summary import Number, Shown, Summary, counted
 from ...scores.uncertainty import Prediction
 
 
@@ -55,12 +56,12 @@ class Scores:
     seconds: float | None = None
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """Result of :func:`compare`: tables, and the predictions behind them.
 
     `print` shows all methods, and the pairs that include the first method; :meth:`rows`, :meth:`to_csv` and
-    :meth:`to_json` have all pairs.
+    :meth:`to_json` have all pairs. The prompt and notebooks show the pairs that include the first method.
 
     Args:
         methods: Scores of the methods, one row per region and method.
@@ -71,8 +72,18 @@ class Comparison:
 
     methods: list[Scores]
     pairs: list[Scores]
-    predictions: dict[str, Prediction] = field(repr=False)
-    x: Inputs = field(repr=False)
+    predictions: dict[str, Prediction]
+    x: Inputs
+
+    def _summary(self) -> Summary:
+        first, names = self.pairs[0].reference, list(self.pairs[0].scores)
+        rows = [
+            (row.region, row.method, *(Number(row.scores[name]) for name in names))
+            for row in self.pairs
+            if row.reference == first
+        ]
+        title = f"Comparison: {counted(len(self.predictions), 'method')}, compared with {first}"
+        return Summary(title, rows=rows, header=("region", "method", *names))
 
     def __str__(self) -> str:
         blocks = []

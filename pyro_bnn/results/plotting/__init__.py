@@ -1,8 +1,8 @@
 """Pictures of fits, predictions and uncertainty.
 
 Every function draws on the axes that it is given, or on new ones, and returns them; :func:`save` writes the picture.
-New axes belong to a figure outside of pyplot, so no figure stays in memory after use. To open a window, pass axes made
-with pyplot.
+If your program has imported ``matplotlib.pyplot``, new axes belong to a figure of pyplot: ``plt.show()`` shows it, and
+``plt.close("all")`` frees it. Otherwise, and in other threads than the main one, no figure stays in memory after use.
 
 All pictures have the same :func:`style`, with letters of 7 or 8 points and colours that colour-blind people can
 distinguish. ``width="column"`` and ``width="page"`` make them as wide as one column (3.4 inches) or the text (7 inches)

@@ -1,6 +1,7 @@
 """The style of all pictures (fonts, lines, colours and widths), new axes, and writing pictures."""
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,7 @@ SETTINGS: dict[Any, Any] = {
     "lines.markersize": 4,
     "lines.dashed_pattern": (4, 1.5),
     "errorbar.capsize": 2,
+    "figure.max_open_warning": 0,  # a report has many pictures
     "hatch.linewidth": 0.5,
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
@@ -136,13 +138,19 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
     if len(sides) != 2:
         raise ValueError(f"`size` must be width and height in inches, got {len(sides)} numbers.")
     width = inches(sides[0]) if isinstance(sides[0], str) else _checks.positive("size", sides[0])
-    figure = Figure(figsize=(width, _checks.positive("size", sides[1])), layout="constrained")
-    return figure.subplots(rows, columns, squeeze=False)
+    return _new_figure(width, _checks.positive("size", sides[1])).subplots(rows, columns, squeeze=False)
 
 
 def figure_of_width(width: Width, height: float) -> Figure:
     """An empty figure with a named width, and a height in inches."""
-    return Figure(figsize=(inches(width), height), layout="constrained")
+    return _new_figure(inches(width), height)
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    """An empty figure. If the caller has imported pyplot, the figure belongs to it, so that ``plt.show()`` shows it."""
+    is_main = threading.current_thread() is threading.main_thread()  # windows need the main thread
+    pyplot = sys.modules.get("matplotlib.pyplot") if is_main else None
+    return (pyplot.figure if pyplot else Figure)(figsize=(width, height), layout="constrained")
 
 
 def inches(width: str) -> float:

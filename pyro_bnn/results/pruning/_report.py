@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.summary import Shown, Summary, counted
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
 from ..prediction import new_seed, predict, predict_point
@@ -48,8 +49,8 @@ class PruningRow:
     mean_nll_standard_error: float
 
 
-@dataclass(frozen=True)
-class PruningReport:
+@dataclass(frozen=True, repr=False)
+class PruningReport(Shown):
     """Result of :func:`snr_report`.
 
     Args:
@@ -63,6 +64,13 @@ class PruningReport:
     num_weights: int
     num_data: int
     num_samples: int
+
+    def _summary(self) -> Summary:
+        score = "rmse" if self.rows[0].accuracy is None else "accuracy"
+        names = ("fraction", "num_weights", f"mean_{score}", "mean_nll", score, "nll")
+        rows = [[getattr(row, name) for name in names] for row in self.rows]
+        title = f"PruningReport: {counted(self.num_weights, 'weight')}, {counted(self.num_data, 'data point')}"
+        return Summary(title, rows=rows, header=names)
 
     def __str__(self) -> str:
         is_classes = self.rows[0].accuracy is not None

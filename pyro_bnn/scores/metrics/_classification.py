@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..._core import checks as _checks
+from ..._core.summary import Shown, Summary, counted
 from ._inputs import Numbers, as_tensor, class_inputs
 
 
@@ -39,8 +40,8 @@ def brier_score(probs: Numbers, y: Numbers) -> float:
     return float((probs - one_hot(y, probs.shape[-1])).square().sum(-1).mean())
 
 
-@dataclass(frozen=True)
-class CalibrationBins:
+@dataclass(frozen=True, repr=False)
+class CalibrationBins(Shown):
     """Mean confidence and accuracy of predictions, by bin of confidence.
 
     Args:
@@ -54,6 +55,12 @@ class CalibrationBins:
     counts: Tensor
     confidence: Tensor
     accuracy: Tensor
+
+    def _summary(self) -> Summary:
+        columns = (self.edges[:-1], self.edges[1:], self.counts.int(), self.confidence, self.accuracy)
+        rows = [*zip(*(column.tolist() for column in columns), strict=True)]
+        title = f"CalibrationBins: {counted(len(rows), 'bin')} of {counted(int(self.counts.sum()), 'input')}"
+        return Summary(title, rows=rows, header=("above", "to", "inputs", "confidence", "accuracy"))
 
     def accuracy_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         r"""Lower and upper ends of Wilson intervals of the accuracies, NaN in empty bins, each of shape (B,).

@@ -1,0 +1,53 @@
+"""Progress of fits: a bar on a terminal and in a notebook; elsewhere, as in a log file, a line every ten seconds."""
+
+import sys
+
+from tqdm import tqdm
+
+EVERY = 10.0
+"""Seconds between two lines, if the progress is not shown on a terminal."""
+
+
+class Lines(tqdm):
+    """Progress that is written in lines, for pipes and files."""
+
+    monitor_interval = 0  # no thread, since every update looks at the clock
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Write a line; nothing at the end, where tqdm passes an empty text."""
+        if msg is None:
+            print(str(self).rstrip(), file=self.fp, flush=True)
+
+
+def progress_bar(unit: str, total: int | None = None, *, shown: bool, initial: int = 0) -> tqdm:
+    """The progress of a loop, as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``; a context, to close it.
+
+    ``update(n)`` counts, and ``update(0)`` only shows the time. ``set_description_str`` sets the text after the bar,
+    which begins with a space.
+
+    Args:
+        unit: Name of what is counted, such as "epoch".
+        total: Number of all; None if it is unknown.
+        shown: Whether to show anything.
+        initial: Number of those done before.
+    """
+    if not shown:
+        return tqdm(disable=True)
+    from tqdm import asyncio, auto  # imported late: in a notebook it loads widgets, and may warn that they are missing
+
+    is_notebook = auto.tqdm is not asyncio.tqdm_asyncio
+    is_terminal = sys.stderr.isatty()
+    kind = auto.tqdm if is_notebook or is_terminal else Lines
+    bar = "" if kind is Lines or total is None else " {bar}" if is_notebook else " {bar:10}"
+    count = "{unit} {n_fmt}" if total is None else "{unit} {n_fmt}/{total_fmt}"
+    time = "{elapsed}" if total is None else "{elapsed}, {remaining} left"
+    in_lines = {"mininterval": EVERY, "delay": EVERY, "leave": False} if kind is Lines else {}
+    return kind(
+        total=total,
+        initial=initial,
+        unit=unit,
+        bar_format=f"{count}{bar}{{desc}} {time}",
+        miniters=0,
+        smoothing=0,  # the mean speed, since updates by 0 do not count
+        **in_lines,
+    )

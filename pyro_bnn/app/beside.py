@@ -1,0 +1,53 @@
+"""Compares the posterior of a run with chains of NUTS, for its own network and data."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ..inference.mcmc import fit_nuts
+from ..results.comparison import Comparison, compare
+from .config import RunConfig
+from .datasets import Dataset
+from .runs import is_chains, load_run
+
+MAX_TREE_DEPTH = 8
+"""Heuristic: a draw takes at most 255 steps, since posteriors of networks seldom have U-turns before that."""
+
+MOST_POINTS = 1000
+"""Heuristic: largest number of test rows to predict, since all draws of all predictions are kept."""
+
+
+def compare_with_chains(
+    run: Path,
+    config: RunConfig,
+    rows: Dataset,
+    *,
+    num_samples: int,
+    seed: int = 0,
+    report: Callable[[str], None] = print,
+) -> Comparison:
+    """Draw four chains from the exact posterior of a run, and compare predictions of test rows.
+
+    Learned numbers, such as the scale of the noise, stay as the run found them. Without test rows, training rows are
+    predicted.
+    """
+    model, posterior = load_run(run, rows)
+    model.requires_grad_(False)
+    chains = fit_nuts(
+        model,
+        (rows.x_train, rows.y_train),
+        max_tree_depth=MAX_TREE_DEPTH,
+        num_samples=num_samples,
+        num_warmup=num_samples,
+        compile="auto",
+        progress=True,
+        seed=seed,
+    )
+    entries = {"nuts": chains, "mclmc" if is_chains(posterior) else config.guide: posterior}
+    for name, entry in entries.items():
+        report(f"{name}: {entry.status}")
+    kind, x, y = ("test rows", rows.x_test, rows.y_test) if len(rows.x_test) else ("rows", rows.x_train, rows.y_train)
+    x, y = x[:MOST_POINTS], y[:MOST_POINTS]
+    regions = {kind: torch.ones(len(x), dtype=torch.bool)}
+    return compare(model, entries, x, y=y, regions=regions, num_samples=4 * num_samples, seed=seed)

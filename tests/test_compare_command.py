@@ -1,0 +1,45 @@
+"""`pyro-bnn compare`: methods, or a run, beside chains of NUTS."""
+
+# ruff: noqa: F811  # tests take the imported fixture as a parameter
+
+import json
+
+from .own_data import houses, write_table
+from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
+
+
+def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path):
+    out = tmp_path / "compared"
+    code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 50)
+    assert (code, err) == (0, "")
+    for word in ("nuts", "laplace", "full-rank", "mean-field, LRT", "mixture", "mc-dropout", "ensemble", "gap:", "±"):
+        assert word in printed
+    assert (out / "comparison.png").read_bytes().startswith(PNG)
+    pairs = json.loads((out / "comparison.json").read_text())["pairs"]
+    assert {pair["region"] for pair in pairs} == {"data", "gap", "outside"}
+    assert len(pairs) == 3 * 28
+    code, _, err = pyro_bnn("compare", "--out", out)
+    assert code == 2
+    assert "--force" in err
+
+
+def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
+    table = write_table(tmp_path / "houses.csv", houses())
+    run, out = tmp_path / "run", tmp_path / "compared"
+    options = ("--target", "price", "--likelihood", "gaussian:0.5", "--hidden", 4, "--method", "svi", "--epochs", 50)
+    assert pyro_bnn("train", table, *options, "--out", run)[0] == 0
+    code, printed, err = pyro_bnn("compare", run, "--out", out, "--num-samples", 40)
+    assert (code, err) == (0, "")
+    assert printed.startswith("Drawing four chains by NUTS, for 48 rows")
+    assert "test rows, compared with nuts:" in printed
+    content = json.loads((out / "comparison.json").read_text())
+    assert [row["method"] for row in content["methods"]] == ["nuts", "mean-field"]
+    assert {"rms mean difference", "epistemic sd ratio"} <= content["pairs"][0]["scores"].keys()
+    for arguments, message in [
+        ((run, "--out", run, "--force"), "is the run itself"),
+        ((run, "--out", out, "--num-steps", 3), "--num-steps is for the sine"),
+        (("--out", out, "--download"), "--data and --download are for runs"),
+        ((tmp_path / "no", "--out", tmp_path / "new"), "holds no training run"),
+    ]:
+        code, _, err = pyro_bnn("compare", *arguments)
+        assert (code, message in err) == (2, True)

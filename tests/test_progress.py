@@ -1,0 +1,117 @@
+"""Progress of fits on a terminal, in a notebook and in a file."""
+
+import functools
+import io
+import re
+import sys
+
+import pytest
+import torch
+import tqdm.auto
+from tqdm import tqdm as plain
+
+import pyro_bnn as pb
+from pyro_bnn._core import progress
+from pyro_bnn._core.progress import progress_bar
+
+from .cases import small_model
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def shown_on(monkeypatch):
+    """A function that replaces standard error by a new stream of a class, and returns the stream."""
+
+    def replace(kind):
+        monkeypatch.setattr(sys, "stderr", kind())
+        return sys.stderr
+
+    return replace
+
+
+LINE = re.compile(r"epoch (\d)/3 [ 0-9#▏▎▍▌▋▊▉█]{10}( ELBO -?\d+\.\d)? 00:0\d, (00:\d\d|\?) left *")
+
+
+def test_a_terminal_shows_epoch_elbo_and_time_from_the_beginning(shown_on):
+    written = shown_on(Terminal)
+    model, x, y = small_model(num_data=6)
+    adam = functools.partial(torch.optim.Adam, lr=1e-2)
+    pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=3, progress=True, seed=0)
+    shown = [LINE.fullmatch(line) for line in written.getvalue().strip().split("\r") if line.strip()]
+    assert all(shown), written.getvalue()
+    assert shown[0].group(1) == "0"
+    assert shown[-1].group(1) == "3"
+    assert shown[-1].group(2)
+    assert all(len(line.group()) <= 60 for line in shown)
+
+
+def test_a_file_gets_a_line_every_ten_seconds(shown_on, monkeypatch):
+    written, clock = shown_on(io.StringIO), Clock()
+    monkeypatch.setattr(progress.Lines, "_time", clock, raising=False)
+    with progress_bar("draw", 40, shown=True) as bar:
+        bar._time = clock
+        bar.start_t = bar.last_print_t = 0.0
+        for _ in range(40):
+            clock.now += 1.0
+            bar.update()
+    assert [line.split()[1] for line in written.getvalue().splitlines()] == ["10/40", "20/40", "30/40", "40/40"]
+    assert "\r" not in written.getvalue()
+
+
+def test_long_epochs_show_lines_too(shown_on):
+    written = shown_on(io.StringIO)
+    with progress_bar("epoch", 2, shown=True) as bar:
+        bar.start_t = bar.last_print_t = bar.start_t - 2 * progress.EVERY
+        bar.update(0)
+    assert written.getvalue().startswith("epoch 0/2")
+
+
+@pytest.mark.parametrize("kind", [Terminal, io.StringIO])
+def test_nothing_is_shown_unless_asked(shown_on, kind):
+    written = shown_on(kind)
+    with progress_bar("epoch", 2, shown=False) as bar:
+        bar.update()
+    assert not written.getvalue()
+
+
+def test_a_short_fit_writes_nothing_to_a_file(shown_on):
+    written = shown_on(io.StringIO)
+    with progress_bar("epoch", 2, shown=True) as bar:
+        bar.update(2)
+    assert not written.getvalue()
+
+
+def test_a_notebook_gets_a_bar_of_widgets(monkeypatch):
+    """In a notebook, `tqdm.auto` has the class that draws widgets."""
+
+    class Widget(plain):
+        pass
+
+    monkeypatch.setattr(tqdm.auto, "tqdm", Widget)
+    with progress_bar("epoch", 2, shown=True) as shown:
+        assert isinstance(shown, Widget)
+        assert shown.bar_format.count("{bar}") == 1  # which tqdm replaces by the widget
+    monkeypatch.undo()
+    with progress_bar("epoch", 2, shown=True) as shown:
+        assert isinstance(shown, progress.Lines)
+
+
+def test_evaluations_without_a_known_number_are_counted(shown_on):
+    shown_on(io.StringIO)
+    bar = progress_bar("evaluation", shown=True)
+    bar.update(3)
+    assert str(bar).startswith("evaluation 3 00:00")
+    bar.close()
