@@ -192,6 +192,29 @@ def small_model(*, prior=None, likelihood="categorical", num_data=20, net=None, 
     return model, x, targets(6)
 
 
+class Tied(nn.Module):
+    """Two layers that share a matrix, for four inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x).tanh())[:, :3]
+
+
+class Recurrent(nn.Module):
+    """Reads each row as a sequence of numbers."""
+
+    def __init__(self, num_outputs=3):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, num_outputs)
+
+    def forward(self, x):
+        return self.head(self.cell(x.unsqueeze(-1))[0][:, -1])
+
+
 def log_joint(model, *args):
     """The trace of a model, and its log-density."""
     trace = poutine.trace(model).get_trace(*args)

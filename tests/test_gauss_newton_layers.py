@@ -8,6 +8,8 @@ from torch.nn import functional as F
 import pyro_bnn as pb
 from pyro_bnn.inference.gauss_newton._matrices import acts_by_layers
 
+from .cases import Recurrent
+
 NUM_DATA = 20
 
 
@@ -47,15 +49,6 @@ class Residual(nn.Module):
         return h
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, 6)
-
-    def forward(self, x):
-        return self.head(self.cell(x[..., None])[0][:, -1])
-
-
 def in_place():
     return nn.Sequential(nn.Linear(6, 4), nn.ReLU(inplace=True), nn.Linear(4, 6), nn.Tanh())
 
@@ -72,7 +65,7 @@ NETS = {
     "own forward": lambda: nn.Sequential(Scaled(6, 4), nn.Tanh(), nn.Linear(4, 6)),
     "tied by hand": TiedAutoencoder,
     "sum in place": Residual,
-    "recurrent": Recurrent,
+    "recurrent": lambda: Recurrent(6),
     "weight norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 4)), nn.Linear(4, 6)),
 }
 

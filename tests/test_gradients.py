@@ -9,6 +9,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import check_gradients
 
+from .cases import Tied
 from .test_networks import NETS
 
 
@@ -117,16 +118,6 @@ def test_no_network_of_the_other_tests_is_accused(name, training, seed):
     check_gradients(model, x, y)
     with torch.no_grad():  # as within a fit
         check_gradients(model, x, y)
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-
-    def forward(self, x):
-        return self.second(torch.tanh(self.first(x)))[:, :3]
 
 
 def deep(width, activation):

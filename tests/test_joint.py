@@ -10,7 +10,7 @@ from torch import nn
 from pyro_bnn._core.scope import eval_mode
 from pyro_bnn.inference.joint import NetworkPotential, TracePotential
 
-from .cases import LIKELIHOODS, PRIORS, small_model
+from .cases import LIKELIHOODS, PRIORS, Recurrent, Tied, small_model
 from .chains import hierarchy
 from .tolerances import assert_identical
 
@@ -45,25 +45,6 @@ def _pyros(model, x, y, potential, z):
 def test_the_potential_is_that_of_pyro(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood, num_data=6)
     assert_same_potential(model.double(), x, y)
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, 3)
-
-    def forward(self, x):
-        return self.head(self.cell(x.unsqueeze(-1))[0][:, -1])
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-
-    def forward(self, x):
-        return self.second(self.first(x).tanh())[:, :3]
 
 
 class Doubled(nn.Sequential):
