@@ -1,4 +1,4 @@
-"""Checks of arguments. Their messages say what was expected, what was passed, and what to do."""
+"""Checks of arguments. The error messages say what was expected, what was passed, and what to do."""
 
 import math
 import numbers

@@ -30,7 +30,8 @@ def load(
     """The data of a run.
 
     `root` is the folder with the image sets, or the user's file if it is no longer at its path in `config`. `facts`
-    come from the run's folder. They are None for a new run, whose means, scales and categories are computed here.
+    come from the run's folder. For a new run `facts` is None, and means, scales and categories are computed from its
+    rows.
     """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]

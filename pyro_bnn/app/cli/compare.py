@@ -1,7 +1,8 @@
 """`pyro-bnn compare`.
 
-Its JSON: `folder`, `pictures` (file names), `statuses` (of the fits, by method), and `rows`, one for each number, with
-`reference` ("" for the score of a single method), `method`, `region`, `score`, `value` and `standard_error`.
+The JSON of `compare`: `folder`, `pictures` (file names), `statuses` (of the fits, by method), and `rows`, one for each
+number, with `reference` ("" for the score of a single method), `method`, `region`, `score`, `value` and
+`standard_error`.
 """
 
 from pathlib import Path
@@ -60,7 +61,7 @@ def compare(
     if run is not None and num_steps is not None:
         raise ValueError("--num-steps is for the sine; leave it out with a run.")
     if run is None and (data is not None or download):
-        raise ValueError("--data and --download are for runs; leave them out without one.")
+        raise ValueError("--data and --download need a run; name its folder, or leave out both options.")
     with loading():
         from ..._core.scope import silent_fits
         from .. import runs, sources

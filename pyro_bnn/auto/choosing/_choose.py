@@ -79,9 +79,9 @@ def fit_best(
 
     The names of `candidates` describe the models in words. `seconds` are wall time on torch's threads, so the lengths
     and the draws depend on the machine; with None they depend only on the numbers of rows and weights. Each chain has
-    at most `max_draws` draws, and as many draws of warm-up. If `saves_search` is true, a single model without a limit
-    in seconds is fitted as if a comparison had chosen it. An :class:`UnsuitableError` is raised if chains cannot fit a
-    model, C code does not support it, or the time is too short.
+    at most `max_draws` draws, and as many draws of warm-up. If `saves_search` is true, a single model gets the time
+    that would remain after a comparison of models. An :class:`UnsuitableError` is raised if chains cannot fit a model,
+    C code does not support it, or the time is too short.
     """
     begin = time.perf_counter()
     num_rows = len(data[0])

@@ -60,7 +60,8 @@ def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
 def of_rival(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
     """Whether a network predicts better than the best simple method, by mean log-densities in nats per row.
 
-    `points` gives the errors of both in words, and `is_nearer` says whether those of the network are clearly smaller.
+    `points` gives the errors of the network and of the method in words, and `is_nearer` says whether the network's
+    errors are clearly smaller.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
