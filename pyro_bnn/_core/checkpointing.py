@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | Path], Path]) -> Checkpoint | None:
-    """A checkpoint in another file, or None."""
+    """The checkpoint with another path, which `rename` returns; None without a checkpoint."""
     if checkpoint is None:
         return None
     given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
@@ -51,7 +51,7 @@ def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | 
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended a computation after a step. Its state is in a file; the message says how to resume."""
+    """A signal ended a computation after a step. The state is in a file, and the message says how to resume."""
 
 
 class Keeper:
@@ -194,7 +194,7 @@ CallbackT = TypeVar("CallbackT", bound=Callable[..., object])
 def check_fit(
     *, progress: object = False, checkpoint: object = None, resume: object = None, seed: object = None
 ) -> None:
-    """Raise unless these arguments have the right types."""
+    """Raise unless the arguments that all fits have in common are valid."""
     _checks.flag("progress", progress)  # type: ignore[arg-type]
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         Checkpoint(checkpoint)  # type: ignore[arg-type]

@@ -94,7 +94,10 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make recurrent layers look up their weights at each call; :func:`swapped` does not change their own list."""
+    """Make recurrent layers look up their weights at each call.
+
+    By default torch keeps a list of these weights, which :func:`swapped` does not change.
+    """
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)

@@ -25,7 +25,7 @@ PNG = ".png"
 
 @dataclass
 class Folder:
-    """A folder that this process writes to. Each file appears whole, and the manifest lists it."""
+    """A folder that this process writes to. A file appears only when it is complete, and the manifest lists it."""
 
     path: Path  # where the files are written
     place: Place  # its final path

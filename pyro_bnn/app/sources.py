@@ -100,7 +100,8 @@ def without_held_out(
 ) -> tuple[list[int], list[int]]:
     """The training rows to fit, and those that calibrate, as the settings say; both in ascending order.
 
-    With the cells of the column of --split-by, the latest training rows calibrate; without, rows at random.
+    If `cells`, the column of --split-by, are given, the latest training rows calibrate; otherwise rows chosen at random
+    do.
     """
     if not config.calibrate:
         return [*training], []

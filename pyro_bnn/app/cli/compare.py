@@ -49,7 +49,7 @@ def compare(
 ) -> None:
     """Compare approximate posteriors with NUTS.
 
-    With a run: draws chains from the exact posterior of its network, given its training data, and compares the
+    With a run: draws chains from the exact posterior of the run's network, given the training data, and compares the
     predictions of the test rows. NUTS uses all rows in every step, so it suits some thousand rows and weights; the
     progress bar shows the time that is left.
 

@@ -39,7 +39,7 @@ FEW_ROWS, NUM_FOLDS = 1000, 3
 """With fewer than `FEW_ROWS` rows, each of `NUM_FOLDS` folds of the rows is held out once; heuristic."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""With more rows: share of the rows that are held out, most rows to hold out, and most rows to fit."""
+"""With `FEW_ROWS` rows or more: share of the rows to hold out, most rows to hold out, and most rows to fit."""
 
 MOST_DIVERGING = 0.01
 """The status is not ok if a larger share of the draws has a divergent step; heuristic."""

@@ -39,7 +39,7 @@ from ...nets import Standardize
 from ._stopping import NEGLIGIBLE, EarlyStopping, Plateau, is_flat, window_of
 
 LEARNING_RATE = 0.02
-"""Adam's initial learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""
+"""Adam's initial learning rate; heuristic. A step moves a weight by about the learning rate; weights are of order 1."""
 
 INITIAL_SCALE = 0.02
 """Initial standard deviation of all weights: much smaller than the weights, so that noise does not hide the signal."""

@@ -298,7 +298,7 @@ class PresentModel:
     def require_targets(self, names: Iterable[str]) -> None:
         """Raise if `data` probably lacks the targets: the posterior has fewer variables (`names`) than the model.
 
-        Without its targets, an observed site is drawn like a latent variable.
+        Without targets in `data`, an observed site is drawn like a latent variable.
         """
         drawn, sites = set(names), {} if self.own is None else self.own.sites
         more = [name for name in sites if name not in drawn]
