@@ -180,8 +180,8 @@ class RandomParameter:
 class FlatState(ABC):
     r"""Draws values for a step, and computes the guide's gradients from the network's.
 
-    A step calls :meth:`begin`. For each draw it then calls :meth:`draw`, :meth:`observe` before the network's backward
-    pass, and :meth:`pull_back`. At the end it calls :meth:`give_gradients`.
+    A step calls :meth:`begin`. For each draw, the step calls :meth:`draw`, :meth:`observe` before the network's
+    backward pass, and :meth:`pull_back`. At its end, the step calls :meth:`give_gradients`.
     """
 
     value: Tensor
