@@ -79,7 +79,7 @@ def fit_gauss_newton(
     is fixed at the maximum of the evidence times its prior. A given noise scale does not change.
 
     Args:
-        model: The model, with a Gaussian prior. Of the model, only a learned noise scale is changed.
+        model: The model, with a Gaussian prior. The fit changes only a learned noise scale of the model.
         data: A tuple (x, y) with all rows, or a loader of such pairs, which is read several times.
         structure: The part of G that is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses its
             diagonal. "kronecker" approximates the block of each parameter by a Kronecker product; it needs

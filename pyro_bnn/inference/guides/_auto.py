@@ -44,8 +44,8 @@ def auto_guide(
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
       random numbers, the same for every guide of the same shape, since zero would be a saddle point.
 
-    Fit them with `Trace_ELBO`: `TraceMeanField_ELBO` finds no closed form for them, and is wrong for constrained
-    variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
+    Fit Pyro's autoguides with `Trace_ELBO`: `TraceMeanField_ELBO` finds no closed form for them, and is wrong for
+    constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
         kind: The class, from `pyro.infer.autoguide`.

@@ -43,7 +43,7 @@ LEAST_PER_ROW = 0.05
 """Heuristic: a layer may carry no information if its total divergence is below this many nats per row of data.
 
 Many weights can explain the data together although each of them hardly moves. To explain a fraction R^2 of the
-variance, they need about R^2 / 2 nats per row if there are fewer rows than weights.
+variance, the weights need about R^2 / 2 nats per row if there are fewer rows than weights.
 """
 
 SHARPEST_ROW = 0.003

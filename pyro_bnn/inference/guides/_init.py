@@ -27,7 +27,7 @@ class Init(ABC):
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """Initial location and rho of a site, both of its unconstrained shape. The scale is softplus(rho).
 
-        The tensors may share memory with others, since guides copy them.
+        Both tensors may share memory with other tensors, since guides copy them.
         """
 
 

@@ -20,8 +20,8 @@ LARGE = 2**16
 class ParameterVector:
     """Moves the parameters in nested modules into one vector, until :meth:`close` gives each its own memory again.
 
-    A step over all weights then needs some fifteen operations on long vectors, and allocates no memory. On a CPU,
-    allocation often takes more time than the arithmetic. If `memory` is given, it holds the vector.
+    With one vector, a step over all weights needs some fifteen operations on long vectors, and allocates no memory. On
+    a CPU, allocation often takes more time than the arithmetic. If `memory` is given, it holds the vector.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
