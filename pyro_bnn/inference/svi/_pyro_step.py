@@ -21,10 +21,12 @@ from ._execution import Execution
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
-"""Replaces smaller KL weights, since the weighted KL is divided by the weight. It is too small to affect gradients."""
+"""Smallest KL weight of a step, so that the weighted KL can be divided by the weight. This weight is too small to
+affect gradients."""
 
 SMALLEST_DIVISOR = 1e-3
-"""Heuristic: smallest KL weight by which the loss is divided to get the KL. Smaller ones magnify rounding errors."""
+"""Heuristic: smallest KL weight by which the loss is divided to get the KL. Division by a smaller weight would magnify
+rounding errors."""
 
 
 class PyroStep(GradientStep):
