@@ -135,7 +135,8 @@ class StoredPosterior(Posterior):
         own = {} if destination.model is None else network_values(destination.model)
         if destination.model is None and saved.values:
             raise ValueError(
-                "draws with their own values of a network's parameters and buffers need its model; pass `model`."
+                "draws that have values of a network's parameters and buffers need the model of this network; pass "
+                "`model`."
             )
         unknown = [name for name in saved.values if name not in own]
         if unknown:

@@ -144,8 +144,8 @@ def read_header(path: Path) -> Header:
             return Header(about["run"], tuple(draws.get_shape()), draws.get_dtype())
     except (safetensors.SafetensorError, OSError, UnicodeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"`store` must be a file of draws of the run that is resumed, got {path}, which is damaged or another "
-            "file; choose another path."
+            f"`store` must be a file of draws of the run that is resumed, got {path}, which is damaged or is "
+            "no such file; choose another path."
         ) from error
 
 

@@ -112,7 +112,10 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Two contexts of the estimator. Only the first draws every weight, as needed if the KL is computed from draws."""
+    """Two contexts of the estimator: for a KL computed from draws, and for the KL that `elbo` computes.
+
+    With the second context and a `TraceMeanField_ELBO`, weights that need not be drawn stay at their means.
+    """
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)
