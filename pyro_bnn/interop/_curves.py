@@ -9,16 +9,16 @@ from .._core.processes import Processes
 from ..inference.history import History
 
 Point = tuple[int, dict[str, float]]
-"""The number of steps so far, and the values of some curves there, by name."""
+"""The number of steps so far, and the values of some curves after this step, by name."""
 
 
 class HistoryWriter(ABC):
     """Callback of :func:`~pyro_bnn.fit_svi` that hands new points of the fit's curves to another program.
 
-    After each epoch it writes the epoch's means: ``per_row/elbo``, ``per_row/nll`` (minus the expected log-likelihood)
-    and ``per_row/kl``, in nats per row of the data set (``total/...`` for a model without a number of rows),
-    ``schedule/learning_rate``, ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis counts
-    steps. With several processes only the first one writes. Checkpoints record the number of steps written.
+    After each epoch the callback writes the epoch's means: ``per_row/elbo``, ``per_row/nll`` (minus the expected
+    log-likelihood) and ``per_row/kl``, in nats per row of the data set (``total/...`` for a model without a number of
+    rows), ``schedule/learning_rate``, ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis
+    counts steps. With several processes only the first one writes. Checkpoints record the number of steps written.
 
     Args:
         every_step: Whether to write ELBO, NLL and KL of each step, too, as ``step_per_row/elbo`` and so on.

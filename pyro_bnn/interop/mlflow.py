@@ -19,8 +19,8 @@ class MLflow(HistoryWriter):
     The run is yours: start it before the fit, log your own parameters to it, and end it yourself. The names of the
     curves are those of :class:`TensorBoard`. With several processes only the first one writes, and needs a run.
 
-    Checkpoints record the number of steps written. MLflow keeps what an interrupted fit wrote after its checkpoint, so
-    these steps have two points after a resume in the same run.
+    Checkpoints record the number of steps written. MLflow keeps all points: if a fit is interrupted and resumed in the
+    same run, steps after the checkpoint have two points.
 
     Args:
         run_id: The run; None takes the active one.

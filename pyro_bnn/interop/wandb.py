@@ -19,8 +19,8 @@ class WandB(HistoryWriter):
     names of the curves are those of :class:`TensorBoard`; their horizontal axis is ``svi_step``. With several processes
     only the first one writes, and needs a run.
 
-    Checkpoints record the number of steps written. The run keeps what an interrupted fit wrote after its checkpoint, so
-    these steps have two points after a resume in the same run.
+    Checkpoints record the number of steps written. The run keeps all points: if a fit is interrupted and resumed in the
+    same run, steps after the checkpoint have two points.
 
     Args:
         run: The run; None takes the one that ``wandb.init`` started last.

@@ -21,9 +21,9 @@ class DrawsPosterior(EnsemblePosterior):
 
 
 class DrawsSampler(IndexSampler):
-    """Goes through the draws evenly: each draw is used equally often if their number divides that of the samples.
+    """Takes each draw equally often, if the number of draws divides the number of samples.
 
-    BoTorch's own sampler picks draws at random, others for each batch of points, and leaves out a part of them.
+    BoTorch's own sampler picks draws at random, anew for each batch of points, so some draws may not be used at all.
     """
 
     def _construct_base_samples(self, posterior: EnsemblePosterior) -> None:

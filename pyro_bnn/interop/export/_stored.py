@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: zeros are left out if at least this share of the weights is zero in all draws. Each other weight then
-has an index, too."""
+"""Heuristic: zeros are left out if at least this share of the weights is zero in all draws. Each stored weight then
+needs an index."""
 
 
 class StackedDraws(nn.Module):
