@@ -1,6 +1,7 @@
 """Bayesian neural networks on Pyro: any torch module as a Pyro model, its posterior, and its uncertainty.
 
-The public names are listed in `__init__.pyi`. Each is imported on first use; only then are torch and Pyro loaded.
+The public names are listed in `__init__.pyi`. A name is imported on its first use, and `import pyro_bnn` alone loads
+neither torch nor Pyro.
 """
 
 import threading

@@ -98,7 +98,7 @@ def test_a_manifest_of_a_later_version_asks_for_that(run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("pyro_bnn.app.manifest.VERSION", 2)
         manifest.write(run)
-    with pytest.raises(ValueError, match="was written by a later version of pyro-bnn; install that one"):
+    with pytest.raises(ValueError, match="was written by a later version of pyro-bnn; install that version"):
         runs.load_config(run)
 
 

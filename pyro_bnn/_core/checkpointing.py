@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | Path], Path]) -> Checkpoint | None:
-    """A checkpoint in another file, or None."""
+    """The checkpoint with another path, which `rename` returns; None without a checkpoint."""
     if checkpoint is None:
         return None
     given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
@@ -51,11 +51,11 @@ def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | 
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended a computation after a step. Its state is in a file; the message says how to resume."""
+    """A signal ended a computation after a step. The state is in a file, and the message says how to resume."""
 
 
 class Keeper:
-    """Writes the state of a computation at intervals. After a signal, it writes at once and ends the computation.
+    """Writes the state of a computation at intervals. After a signal, the state is written and the computation ends.
 
     All processes stop at the same step; only process 0 writes the file. Messages use `name`, if given, instead of the
     path.
@@ -75,7 +75,10 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after an epoch if writing is cheap, and always after the last; then no signal ends it."""
+        """Write the state after the last epoch, and after each other epoch if writing is cheap.
+
+        A signal during the last epoch does not end the computation.
+        """
         if self._checkpoint is None:
             return
         (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])
@@ -85,7 +88,7 @@ class Keeper:
             self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state after a step if it is due. After a signal, write it and raise `Interrupted`."""
+        """Write the state after a step if it is due. After a signal, write the state and raise `Interrupted`."""
         if self._checkpoint is None:
             return
         is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes
@@ -191,7 +194,7 @@ CallbackT = TypeVar("CallbackT", bound=Callable[..., object])
 def check_fit(
     *, progress: object = False, checkpoint: object = None, resume: object = None, seed: object = None
 ) -> None:
-    """Raise unless these arguments have the right types."""
+    """Raise unless the arguments that all fits have in common are valid."""
     _checks.flag("progress", progress)  # type: ignore[arg-type]
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         Checkpoint(checkpoint)  # type: ignore[arg-type]

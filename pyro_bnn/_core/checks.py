@@ -1,4 +1,4 @@
-"""Checks of arguments. Their messages say what was expected, what was passed, and what to do."""
+"""Checks of arguments. The error messages say what was expected, what was passed, and what to do."""
 
 import math
 import numbers
@@ -27,7 +27,7 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """A value as text for a message; a whole number that is too large for a float is shown as a limit."""
+    """A value as text for a message; a whole number too large for a float becomes "a number above 1.8e+308"."""
     found = as_float(value)
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"

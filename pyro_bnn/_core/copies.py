@@ -18,7 +18,7 @@ def copied(module: M) -> M:
 
     Layers with `torch.nn.utils.weight_norm` or `torch.nn.utils.prune` keep the weight that they computed, and some
     networks keep their attention or their output. torch does not copy such tensors, because they have a gradient
-    function. Here the copy gets their values.
+    function. This function copies the values of these tensors, without their gradient functions.
     """
     try:
         with EXCLUSIVE:  # a prediction in another thread may have put a draw into the module

@@ -4,9 +4,9 @@ import torch
 
 
 def reads_wait(device: torch.device) -> bool:
-    """Whether a program that reads a value of a tensor waits for the device; true of every device but the CPU.
+    """Whether a program that reads a value of a tensor waits for the device, which is so for all devices but the CPU.
 
-    The program puts operations into the queue of such a device and continues at once. To read a value, it waits until
-    the queue is empty. The device is then idle until new operations arrive.
+    On a GPU, for example, a program puts operations into a queue and continues at once. To read a value of a tensor,
+    the program waits until the queue is empty. The device is then idle until new operations arrive.
     """
     return device.type != "cpu"

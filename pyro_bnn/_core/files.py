@@ -1,7 +1,8 @@
 """Files that are written completely or not at all, have a checksum, and contain no code.
 
-A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. A file has its
-tensors as safetensors. Its header has everything else as JSON, and the SHA-256 of both.
+A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. A file stores the
+tensors in the safetensors format. The header of the file has all other values as JSON, and a SHA-256 checksum of the
+tensors and the JSON.
 """
 
 import glob
@@ -215,7 +216,7 @@ def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
 
 
 def _stored(value: Tensor, tensors: dict[str, Tensor]) -> str:
-    """Put a copy into `tensors`; returns its name there."""
+    """Put a copy of a tensor into `tensors`, and return its name there."""
     name = str(len(tensors))
     tensors[name] = value.detach().to("cpu", copy=True).contiguous()
     return name

@@ -58,7 +58,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Make an embedding layer with a random weight return a dense gradient, as the prior does; ignore other layers."""
+    """Make an embedding layer with a random weight return a dense gradient; do nothing to other layers."""
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return
@@ -79,8 +79,8 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
     """The value of a random parameter in the forward pass: the padding row of an embedding keeps its initial value.
 
-    torch computes no gradient for the padding row. If the forward pass used the drawn row, the likelihood would depend
-    on it without a gradient.
+    torch computes no gradient for the padding row. If the forward pass used a drawn value for this row, the likelihood
+    would depend on that value, but its gradient would be missing.
     """
     return _with_padding(*_owner(net, path), value)
 
@@ -94,7 +94,10 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make recurrent layers look up their weights at each call; :func:`swapped` does not change their own list."""
+    """Make recurrent layers look up their weights at each call.
+
+    By default torch keeps a list of these weights, which :func:`swapped` does not change.
+    """
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)
@@ -114,8 +117,8 @@ def has_hooks_of_others(layer: nn.Module) -> bool:
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """A context in which the given tensors replace the network's random parameters, which are otherwise buffers.
 
-    In the context they count as parameters, so `next(net.parameters())` finds them too. Tensors may also be given for
-    other parameters and buffers.
+    In the context the given tensors count as parameters, so `next(net.parameters())` finds them too. Tensors may also
+    be given for other parameters and buffers.
     """
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # threads may share the network
@@ -199,8 +202,8 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
     """A fast function that runs a network for many weight draws at once, with gradients.
 
     A chain of linear and elementwise layers is computed by batched matrix products, other networks by
-    `torch.func.vmap`. If outputs and gradients for the example differ from those of a loop over draws, the loop is used
-    instead. The example has at least two draws of all random weights.
+    `torch.func.vmap`. If the outputs and gradients for the draws in `example` differ from those of a loop over draws,
+    the loop is used instead. `example` must have at least two draws of each random weight.
     """
     paths = set(example)
 
@@ -272,7 +275,7 @@ def _is_link(name: str, layer: nn.Module, random: set[str]) -> bool:
 
 
 def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Whether two functions that run a network give the same outputs and gradients on the example."""
+    """Whether two functions that run a network give the same outputs and gradients for the draws in `example`."""
     results = []
     for run in (first, second):
         with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # of a loop in vmap

@@ -14,22 +14,22 @@ class Lines(tqdm):
     monitor_interval = 0  # no thread, since every update looks at the clock
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Write a line; nothing at the end, where tqdm passes an empty text."""
+        """Write a line, unless tqdm passes an empty text, as it does at the end."""
         if msg is None:
             print(str(self).rstrip(), file=self.fp, flush=True)
 
 
 def progress_bar(unit: str, total: int | None = None, *, shown: bool, initial: int = 0) -> tqdm:
-    """The progress of a loop, as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``; a context, to close it.
+    """The progress of a loop, as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``; use it as a context, or close it.
 
     ``update(n)`` counts, and ``update(0)`` only shows the time. ``set_description_str`` sets the text after the bar,
     which begins with a space.
 
     Args:
         unit: Name of what is counted, such as "epoch".
-        total: Number of all; None if it is unknown.
+        total: Number of steps of the loop, counted in `unit`; None if it is unknown.
         shown: Whether to show anything.
-        initial: Number of those done before.
+        initial: Number of steps that were done before, as in a resumed fit.
     """
     if not shown:
         return tqdm(disable=True)

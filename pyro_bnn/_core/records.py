@@ -132,7 +132,7 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
     """Raise if a number is not finite, or a running variance of batch normalisation is negative.
 
-    Buffers named in `constants`, such as an attention mask, may have the infinities that they have in `own`.
+    Buffers named in `constants`, such as an attention mask, may be infinite in the elements that are infinite in `own`.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

@@ -79,7 +79,7 @@ class Summary:
 class Shown:
     """Shows objects as a :class:`Summary` at the prompt and in notebooks.
 
-    This never raises an error, since debuggers show objects that are only partly constructed.
+    Showing an object never raises an error, since debuggers show objects that are only partly constructed.
     """
 
     def _summary(self) -> Summary:

@@ -1,4 +1,4 @@
 """The command-line program: settings, training runs, reports and demonstrations.
 
-It uses the library and contains no mathematics. Nothing in the library imports it.
+The program uses the library and contains no mathematics. No module of the library imports the program.
 """

@@ -12,7 +12,7 @@ from .datasets import Dataset
 from .runs import is_chains, load_run
 
 MAX_TREE_DEPTH = 8
-"""Heuristic: a draw takes at most 255 steps, since posteriors of networks seldom have U-turns before that."""
+"""Heuristic: a draw takes at most 255 steps; on posteriors of networks, U-turns seldom come earlier."""
 
 MOST_POINTS = 1000
 """Heuristic: largest number of test rows to predict, since all draws of all predictions are kept."""

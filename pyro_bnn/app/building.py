@@ -76,7 +76,7 @@ def _guide(config: RunConfig, model: BayesianModel) -> nn.Module:
 
 
 def _likelihood(spec: str, target: Target) -> Likelihood:
-    """The likelihood. A known noise scale is typed in the target's units, and here divided by the target's scale."""
+    """The likelihood. A known noise scale is given in units of the target and must be divided by the target's scale."""
     name, _, number = spec.partition(":")
     if name != "gaussian" or not number:
         return make_likelihood(spec)

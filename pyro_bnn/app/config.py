@@ -208,7 +208,7 @@ class RunConfig:
         FIT,
         "Inference. auto: held-out rows choose the network, prior and kind of noise that you do not give, and chains "
         "in C explore several modes of the best network; svi is used if there are too many rows or no C compiler. "
-        "mclmc: such chains for the given settings. svi: variational inference.",
+        "mclmc: chains in C for the given settings. svi: variational inference.",
         default="svi",
         shown="svi; for tables and arrays auto, unless you give a setting of this panel other than --seed",
         kinds=ROWS,

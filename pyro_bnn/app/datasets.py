@@ -138,8 +138,9 @@ def load_with_unknown(
 ) -> tuple[Dataset, Tensor, str]:
     """A run's images; the images unknown to it, shape (M, H, W) with M >= 0; and a description of the unknown ones.
 
-    The unknown images are the test images of the data set `ood`. If `ood` is None, they are the test images of the
-    run's held-out classes; without such classes, the test images of the data set in `SIBLINGS`.
+    The unknown images are the test images of the data set `ood`. If `ood` is None, the unknown images are the test
+    images of the run's held-out classes; for a run without held-out classes, they are the test images of the data set
+    in `SIBLINGS`.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
@@ -160,7 +161,7 @@ def load_with_unknown(
 
 
 MOST_KNOWN = 0.01
-"""Heuristic: largest share of images that may also be training images. In all data sets here, the share is 0."""
+"""Heuristic: largest share of images that may also be training images. The published data sets share none."""
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:

@@ -37,8 +37,9 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     """Draw networks for 92 noisy points of a sine by NUTS, and plot the predictive bands in and beyond their range.
 
     Returns:
-        Standard deviations: the mean epistemic one inside and outside the data's range, the mean aleatoric one inside,
-        and that of the true noise; and the fraction of the true curve in the 95 % bands of the mean.
+        The mean epistemic standard deviation inside and outside the data's range; the mean aleatoric standard deviation
+        inside; the standard deviation of the true noise; and the fraction of the true curve in the 95 % bands of the
+        mean.
     """
     x, y = regression_problem(seed=seed)
     with seeded(seed):

@@ -2,7 +2,8 @@
 
 The folder ``NAME`` is written as ``.NAME.part`` in the same parent, under the lock ``.NAME.lock``. At the end, files of
 other programs move from an earlier ``NAME`` to the new folder. The program's files in the earlier folder are removed,
-and ``.NAME.part`` is renamed to ``NAME``. If the process is killed during these steps, the next command finishes them.
+and ``.NAME.part`` is renamed to ``NAME``. If the process is killed while it replaces a folder, the next command
+finishes the replacement.
 """
 
 import errno
@@ -24,7 +25,7 @@ PNG = ".png"
 
 @dataclass
 class Folder:
-    """A folder that this process writes to. Each file appears whole, and the manifest lists it."""
+    """A folder that this process writes to. A file appears only when it is complete, and the manifest lists it."""
 
     path: Path  # where the files are written
     place: Place  # its final path
@@ -165,7 +166,7 @@ def updating(
 
 
 def find_run(run: str | Path) -> Path:
-    """The path of a finished run, unchanged. The last steps of a killed process are finished first."""
+    """The path `run`, if a finished run is there; else an error. Finishes the renaming that a killed process began."""
     place = Place.of(run)
     part = _manifest_of(place.part)
     if part is not None and part.is_finished:
@@ -210,7 +211,7 @@ def _working(folder: Folder) -> Iterator[Folder]:
 
 
 def _settle(place: Place) -> None:
-    """Finish the last steps of a killed process. The caller holds the lock."""
+    """Rename a finished folder that a killed process left under its temporary name. The caller holds the lock."""
     manifest = _manifest_of(place.part)
     if manifest is not None and manifest.is_finished and (manifest.replaces or not place.real.exists()):
         _publish(place, manifest)

@@ -21,7 +21,7 @@ PART = ".part-"
 FORMAT, VERSION = "pyro_bnn folder", 1
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-"""Names of files that the program writes. They lie in the folder, are not hidden and are short enough for a disk."""
+"""Names of files that the program writes. A name has at most 100 characters, no folder and no dot in front."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _damaged(path) from error
         if is_later:
-            raise ValueError(f"{folder} was written by a later version of pyro-bnn; install that one.")
+            raise ValueError(f"{folder} was written by a later version of pyro-bnn; install that version.")
         are_names = all(name != MANIFEST and FILE_NAME.fullmatch(name) for name in manifest.files)
         if not (is_whole and are_names and type(version) is int and version == VERSION):
             raise _damaged(path)

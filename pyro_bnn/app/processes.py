@@ -16,7 +16,7 @@ from .places import Place
 
 
 class Follower(Folder):
-    """The folder in all processes but the first one; these write nothing to it."""
+    """The folder as all processes but the first see it: they write nothing to it."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
@@ -32,8 +32,9 @@ class Follower(Folder):
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
     """A context in which this process belongs to the launcher's process group, if there is one.
 
-    The launcher keeps one address store for all its restarts. Each restart gets its own part of the store; otherwise a
-    process would look for the others at their earlier addresses (PyTorch issue 135712).
+    The launcher keeps one address store for all its restarts. Each restart gets its own part of the store. With one
+    part for all restarts, a process would look for other processes at their addresses before the restart (PyTorch issue
+    135712).
 
     Yields the processes, and the device of this process; for ``cuda`` each process gets its own GPU.
     """

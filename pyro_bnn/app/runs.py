@@ -61,7 +61,8 @@ def fit(
     The method "auto" chooses the settings of the network that are not named in `given`; the written configuration
     includes its choice.
 
-    During a variational fit the folder holds a checkpoint. If there is one at the start, training continues from it.
+    During a variational fit the folder holds a checkpoint. If the folder has a checkpoint at the start, training
+    continues from it.
     """
     if config.method == "svi":
         return _fit_svi(config, data, folder, device=device)
@@ -92,9 +93,9 @@ def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterio
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
     """Conformal sets of classes or intervals of numbers, from the rows that were held out; None without such rows.
 
-    The number and the seed of the weight draws are the defaults of ``pyro-bnn predict``. The scores of classes are
-    randomised. Otherwise the least probable class of a row always has the score 1, and all sets have all classes if a
-    few labels are such classes.
+    The number and the seed of the weight draws are the defaults of ``pyro-bnn predict``. The conformal scores of
+    classes are randomised. Without randomisation, the least probable class of a row always has the score 1, and a few
+    rows with this label make every set contain all classes.
     """
     if data.held_out is None:
         return None

@@ -30,7 +30,8 @@ def load(
     """The data of a run.
 
     `root` is the folder with the image sets, or the user's file if it is no longer at its path in `config`. `facts`
-    come from the run's folder. They are None for a new run, whose means, scales and categories are computed here.
+    come from the run's folder. For a new run `facts` is None, and means, scales and categories are computed from its
+    rows.
     """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
@@ -99,7 +100,8 @@ def without_held_out(
 ) -> tuple[list[int], list[int]]:
     """The training rows to fit, and those that calibrate, as the settings say; both in ascending order.
 
-    With the cells of the column of --split-by, the latest training rows calibrate; without, rows at random.
+    If `cells`, the column of --split-by, are given, the latest training rows calibrate; otherwise rows chosen at random
+    do.
     """
     if not config.calibrate:
         return [*training], []

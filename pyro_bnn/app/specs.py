@@ -25,7 +25,7 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet")
 """Endings of files that are read as tables."""
 
 PIXEL_SCALE_FLOOR = 0.003
-"""About one grey level. It is added to each pixel's standard deviation, to avoid division by nearly 0."""
+"""Number added to each pixel's standard deviation, to avoid division by nearly 0: about one grey level."""
 
 OPTIMIZERS = ("adam", "sgd", "natural")
 """Names of optimizers; natural may have numbers after a colon."""
@@ -183,7 +183,8 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
     """A function that makes the optimizer that a specification names, for `fit_svi`.
 
     `fit_svi` minimises the loss of the whole data set: the loss of one batch times the number of batches. For SGD the
-    learning rate is divided by that number. The steps of the other optimizers do not depend on the scale of the loss.
+    learning rate is divided by the number of batches. The steps of Adam and of natural gradients do not depend on the
+    scale of the loss.
     """
     import torch  # imported late: importing takes long
 

@@ -1,4 +1,4 @@
-"""Settings of new runs, from a recipe or chosen for the user's data. Settings that the user gives override them."""
+"""Settings of new runs, from a recipe or chosen for the user's data. Settings that the user gives have priority."""
 
 import math
 from collections.abc import Mapping

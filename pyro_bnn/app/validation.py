@@ -20,7 +20,7 @@ IN_PLAIN_WORDS = {
     "greater than": "above",
     "less than": "below",
 }
-"""Pydantic's phrases and their replacements here."""
+"""Phrases in Pydantic's messages, and the phrases that replace them."""
 
 
 def parsed(text: str | bytes) -> Any:

@@ -44,7 +44,7 @@ class MissingDataError(FileNotFoundError):
 
 
 def data_folder(root: object) -> Path:
-    """`root`. If it is None, the folder in the environment variable ``PYRO_BNN_DATA``, by default ``data``."""
+    """`root`; if `root` is None, the folder in the environment variable ``PYRO_BNN_DATA``, by default ``data``."""
     return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
 
 
@@ -123,8 +123,8 @@ class Images(Shown):
 def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:
     """MNIST, FashionMNIST or CIFAR-10, or scikit-learn's 8 x 8 digits.
 
-    CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) reads them only if
-    their checksums match the published ones.
+    CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) opens a pickle only if
+    the checksums of all files match the published ones.
 
     Args:
         name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits`` (which needs no files; a fixed quarter is the test

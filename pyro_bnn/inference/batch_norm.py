@@ -149,15 +149,15 @@ class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with its own statistics of batch normalisation.
 
     For each draw the network runs over x once, with batch normalisation in train mode, and :func:`~pyro_bnn.predict`
-    uses the means over the batches. So each call of `predict` also takes the time of a prediction at x; with a
-    :class:`~pyro_bnn.StoredPosterior` the statistics are computed only once. The model is not changed, and predictions
-    must use this model.
+    uses the means over the batches. Each call of `predict` therefore takes additional time, as for a prediction at x. A
+    :class:`~pyro_bnn.StoredPosterior` keeps the statistics, which are then computed only once. The model is not
+    changed, and predictions must use this model.
 
     Args:
         model: The model.
         posterior: The draws, from any method.
-        x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit. A file of this posterior
-            contains them; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
+        x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit. A file of a
+            :class:`RefreshedPosterior` contains x; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
         batch_size: Number of rows in a batch; choose about the batch size of the fit.
 
     Raises:
@@ -229,8 +229,9 @@ class PinnedRecord:
 class PinnedPosterior(CarryingPosterior):
     r"""Draws of a posterior together with a copy of the network's learned parameters and buffers.
 
-    Later changes of the model do not affect the copy. This lets each member of an :class:`~pyro_bnn.EnsemblePosterior`
-    have its own values, for networks with batch normalisation or with parameters that are not random.
+    Later changes of the model do not affect the copy. With a `PinnedPosterior` for each member, the members of an
+    :class:`~pyro_bnn.EnsemblePosterior` can differ in the statistics of batch normalisation and in parameters that are
+    not random.
 
     Args:
         model: The model of the posterior.

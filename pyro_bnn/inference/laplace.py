@@ -148,10 +148,10 @@ def fit_laplace(
 
     .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
 
-    H is the full, exact Hessian with P x P numbers. If it is not positive definite, as at a saddle or a kink of the
+    H is the full, exact Hessian with P x P numbers. If H is not positive definite, as at a saddle or a kink of the
     network, negative eigenvalues of the likelihood's Hessian are set to 0, so that only the prior's curvature is left
-    in these directions. The status then says so. The mode and the Gaussian are those in unconstrained space,
-    in which a constrained variable is transformed: a noise scale is replaced by its logarithm.
+    in these directions. The status reports such a change of H. The mode and the Gaussian are those in unconstrained
+    space, in which a constrained variable is transformed: a noise scale is replaced by its logarithm.
 
     Args:
         model: The model; its learnable parameters do not change.
@@ -235,8 +235,8 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqd
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
     """The precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive.
 
-    The precision is the Hessian. If it is not positive definite, negative eigenvalues of the likelihood's part are set
-    to 0.
+    The precision is the Hessian. If the Hessian is not positive definite, negative eigenvalues of the likelihood's part
+    are set to 0.
     """
 
     def log_likelihood(z: Tensor) -> Tensor:

@@ -139,17 +139,18 @@ class LogVariance(ScaleMap):
 
 
 FIRST_SHARE = 0.9
-"""Heuristic: largest initial scale as a share of the cap. There the slope is a hundredth of that of softplus."""
+"""Heuristic: largest initial scale as a share of the cap. At this share the slope is a hundredth of that of
+softplus."""
 
 
 @dataclass(frozen=True)
 class Capped(ScaleMap):
     r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`, which never exceeds the cap m.
 
-    Far below the cap this is :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds / d\rho` is above 0 everywhere, so
-    a scale at the cap can decrease again, unlike a clamped scale. Initial scales above nine tenths of the cap are
-    reduced to this value. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`, not to the
-    marginal standard deviations.
+    Far below the cap this map is :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds / d\rho` is above 0
+    everywhere, so a scale at the cap can decrease again, unlike a clamped scale. Initial scales above nine tenths of
+    the cap are reduced to this value. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales
+    :math:`\sigma`, not to the marginal standard deviations.
 
     Args:
         max_scale: The cap m, above 0.
@@ -205,8 +206,8 @@ class Capped(ScaleMap):
 class Precision(ScaleMap):
     r"""The scale :math:`\sigma = S^{-1/2}`: the parameter S is the precision, one divided by the variance.
 
-    Use it with :func:`~pyro_bnn.optim.natural_gradient`, whose steps keep the precision above 0. Steps of an optimizer
-    such as Adam can make it negative, and are far too small for precisions, which are in the thousands.
+    Use this map with :func:`~pyro_bnn.optim.natural_gradient`, whose steps keep the precision above 0. Steps of an
+    optimizer such as Adam can make the precision negative, and are far too small for precisions in the thousands.
 
     Example:
         >>> Precision()(torch.tensor([1.0, 10_000.0]))

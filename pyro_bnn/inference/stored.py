@@ -30,8 +30,9 @@ class StoredRecord:
 class StoredPosterior(Posterior):
     """A fixed set of draws; each draw may have its own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes such a set from any posterior. All predictions then use the same draws. This saves time if draws
-    are expensive, as from a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws contains no training data.
+    :meth:`of` makes such a set from any posterior. All predictions then use the same draws. A fixed set saves time if
+    draws are expensive, as from a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws contains no training
+    data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
@@ -83,10 +84,12 @@ class StoredPosterior(Posterior):
         Args:
             posterior: The posterior, or any Pyro guide.
             num_samples: Number of draws S. Memory and files take S numbers for each weight.
-            seed: Seed that makes the draws repeatable, without a change of torch's generator; None draws from it.
+            seed: Seed that makes the draws repeatable and leaves torch's generator unchanged; None uses torch's
+                generator.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised; this needs a median, which stored draws lack.
+            ValueError: If predictions with the posterior are linearised, since linearisation needs a median, which
+                stored draws lack.
         """
         source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
         if source.is_linearised:
@@ -132,7 +135,8 @@ class StoredPosterior(Posterior):
         own = {} if destination.model is None else network_values(destination.model)
         if destination.model is None and saved.values:
             raise ValueError(
-                "draws with their own values of a network's parameters and buffers need its model; pass `model`."
+                "draws that have values of a network's parameters and buffers need the model of this network; pass "
+                "`model`."
             )
         unknown = [name for name in saved.values if name not in own]
         if unknown:
@@ -148,5 +152,5 @@ class StoredPosterior(Posterior):
 
 
 def _is_same(value: Tensor) -> bool:
-    """Whether all rows are equal; usually the last row differs from the first, so no other row is read."""
+    """Whether all rows are equal. If the last row differs from the first, no other row is read."""
     return torch.equal(value[0], value[-1]) and bool((value == value[:1]).all())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 Point = tuple[int, dict[str, float]]
-"""The number of steps so far, and the values of some curves there, by name."""
+"""The number of steps so far, and the values of some curves after this step, by name."""
 
 SVI_STEP = "svi_step"
 """The horizontal axis of the curves in Weights & Biases; the run's own step also counts what you log yourself."""
@@ -173,8 +173,8 @@ class WandB(HistoryWriter):
     names of the curves are those of :class:`TensorBoard`; their horizontal axis is ``svi_step``. With several processes
     only the first one writes, and needs a run.
 
-    Checkpoints record the number of steps written. The run keeps what an interrupted fit wrote after its checkpoint, so
-    these steps have two points after a resume in the same run.
+    Checkpoints record the number of steps written. The run keeps all points: if a fit is interrupted and resumed in the
+    same run, steps after the checkpoint have two points.
 
     Args:
         run: The run; None takes the one that ``wandb.init`` started last.
@@ -219,8 +219,8 @@ class MLflow(HistoryWriter):
     The run is yours: start it before the fit, log your own parameters to it, and end it yourself. The names of the
     curves are those of :class:`TensorBoard`. With several processes only the first one writes, and needs a run.
 
-    Checkpoints record the number of steps written. MLflow keeps what an interrupted fit wrote after its checkpoint, so
-    these steps have two points after a resume in the same run.
+    Checkpoints record the number of steps written. MLflow keeps all points: if a fit is interrupted and resumed in the
+    same run, steps after the checkpoint have two points.
 
     Args:
         run_id: The run; None takes the active one.

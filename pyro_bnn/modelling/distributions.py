@@ -80,7 +80,7 @@ class ScaleMixtureNormal(_Mixture):
     .. math:: \log p(w) = \log \pi_a N(w; 0, \sigma_a^2) + \mathrm{softplus}(z), \qquad
               z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}).
 
-    Unlike a sum of densities, this does not underflow in the tails and loses no digits by cancellation.
+    Unlike a sum of densities, this formula does not underflow in the tails and loses no digits by cancellation.
 
     Args:
         mixing: Weight of the first component, strictly between 0 and 1.
@@ -129,7 +129,7 @@ class ScaleMixtureNormal(_Mixture):
 
     @property
     def mean(self) -> Tensor:
-        """Zeros of the batch shape."""
+        """Zeros, since both components have mean 0."""
         return torch.zeros_like(self.scale1)
 
     @property
@@ -174,8 +174,8 @@ class NormalMixture(_Mixture):
 
     .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
 
-    Unlike `MixtureSameFamily`, this class has quantiles and the two parts of the variance. All its arguments are
-    tensors, so several mixtures can be stacked into one.
+    Unlike `MixtureSameFamily`, this class has quantiles and the two parts of the variance. All arguments are tensors,
+    so several mixtures can be stacked into one.
 
     Args:
         logits: Unnormalised log-weights of the M components, shape (..., M).

@@ -20,10 +20,10 @@ def lenet5(
 ) -> nn.Sequential:
     """LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
 
-    It has two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each followed by a
-    ReLU and max pooling over 2 x 2; then linear layers with 120 and 84 hidden units. The article has sigmoid units,
-    average pooling over 2 x 2 with learned factors, a second convolution that is connected to only some channels, and
-    outputs by distances.
+    The network has two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each
+    followed by a ReLU and max pooling over 2 x 2. Then come linear layers with 120 and 84 hidden units. The article has
+    sigmoid units, average pooling over 2 x 2 with learned factors, a second convolution that is connected to only some
+    channels, and outputs by distances.
 
     The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``; the others are
     ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``, ``dropout1`` and ``dropout2`` after the
@@ -90,11 +90,12 @@ def resnet20(
 ) -> nn.Sequential:
     """The residual network of 20 layers for images of 32 x 32 pixels.
 
-    It has a convolution, three stages of three blocks with two convolutions each, the mean over all positions, and a
-    linear layer; batch normalisation, or another layer, follows every convolution. Each stage has twice the channels of
-    the stage before, at half the height and width. The shortcuts have no parameters: where the channels double, they
-    use every other position, and the new channels are zero (option A of the article). Convolutions are initialised as
-    in He et al. (2015), normal with variance 2 / fan-in, and have no biases. The input may have any height and width.
+    The network has a convolution, three stages of three blocks with two convolutions each, the mean over all positions,
+    and a linear layer. Batch normalisation, or the layer `norm`, follows every convolution. Each stage has twice the
+    channels of the stage before, at half the height and width. The shortcuts have no parameters: where the channels
+    double, they use every other position, and the new channels are zero (option A of the article). Convolutions are
+    initialised as in He et al. (2015), normal with variance 2 / fan-in, and have no biases. The input may have any
+    height and width.
 
     The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``. A
     block has the modules ``conv1``, ``norm1``, ``conv2`` and ``norm2``. So ``where=["**.conv*.weight",
@@ -104,7 +105,8 @@ def resnet20(
     Args:
         num_classes: Number of outputs, C.
         in_channels: Number of channels of the images, D: 3 in colour, 1 for grey images.
-        width: Number of channels of the first stage. With 16, as in the article, there are 269,722 parameters.
+        width: Number of channels of the first stage. With a width of 16, as in the article, there are 269,722
+            parameters.
         norm: Function from a number of channels to the layer after each convolution. Running statistics of batch
             normalisation come from other weight draws; ``functools.partial(nn.GroupNorm, 8)`` has no such statistics.
 
@@ -141,7 +143,7 @@ def resnet20(
 
 
 class _Block(nn.Module):
-    """Two convolutions and a shortcut; if the number of channels changes, it halves height and width."""
+    """Two convolutions and a shortcut; if the number of channels changes, the block halves height and width."""
 
     def __init__(self, num_in: int, num_out: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()

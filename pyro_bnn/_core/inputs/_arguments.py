@@ -13,7 +13,7 @@ from ._conversion import as_inputs, as_targets
 from ._tree import Inputs, Shared, joined, num_rows, shapes, take, to_device
 
 Batch = tuple[Any, ...]
-"""Arguments of the model. For a `BayesianModel` these are x, a tensor or nested tensors, and y, a tensor."""
+"""Arguments of the model. The arguments of a `BayesianModel` are x, a tensor or nested tensors, and y, a tensor."""
 
 
 @dataclass(frozen=True)

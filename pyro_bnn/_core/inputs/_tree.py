@@ -18,19 +18,19 @@ from .. import checks as _checks
 class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
-    It stands for one input among others that have rows, as in ``net(nodes, features, edges)`` with the inputs
-    ``(nodes, Shared(features), Shared(edges))``. The network gets the tensors themselves. They have no rows:
-    mini-batches, batches of predictions and shares of processes contain some rows of the other inputs, and all of the
-    shared ones. Where they are not supported, an error says so. Arguments of your own Pyro model may be shared, too.
+    For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``; at least one
+    input must have rows. The network gets the tensor inside a `Shared`. A mini-batch, a batch of predictions or the
+    data of one process has some rows of the other inputs, and each shared input as a whole. Functions that do not
+    support shared inputs raise an error. Arguments of your own Pyro model may be shared, too.
 
-    A loader gives them in each batch, as ``((nodes, Shared(features), Shared(edges)), y)``; they may differ between
-    batches, as for samples from a large graph.
+    A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. Shared
+    inputs may differ between batches, as for samples from a large graph.
 
     Args:
         value: A tensor of any shape, an array or a list; or a tuple or dictionary of these.
 
     Raises:
-        ValueError: If the value, or a part of it, is none of these, or is shared already.
+        ValueError: If the value, or a part of it, has another type or is already a `Shared`.
 
     Example:
         >>> features, edges = torch.zeros(34, 5), torch.zeros(2, 78, dtype=torch.long)
@@ -152,7 +152,7 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """How often each tensor was changed in place; tensors of inference mode, which do not count this, are left out."""
+    """How often each tensor was changed in place, without tensors of inference mode, which have no such counter."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
@@ -253,7 +253,7 @@ def logits_of(output: object) -> object:
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
-    """Raise if the network does not take these arguments; do nothing if the error came from inside of it."""
+    """Raise if the network does not take these arguments; do nothing if the error came from code inside the network."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

@@ -15,7 +15,7 @@ from ._state import State
 
 
 class Plan:
-    """The modules of a network whose calls may be remembered. Several memories share this object.
+    """The modules of a network whose calls may be remembered. Several objects of :class:`Memory` may share one plan.
 
     The `random` parameters are buffers. Parameters in `learned` change between calls, so they are treated as drawn.
     """
@@ -43,8 +43,9 @@ class Memory:
     """Results that a network computes from one input without its random parameters, kept for calls with other draws.
 
     The first call runs all modules and records their results. In later calls, modules whose results cannot have changed
-    return the kept results without running. If the other modules run the same operations, outputs and random numbers
-    are bit for bit the same. If they run for several draws at once, outputs agree up to rounding.
+    return the kept results without running. If the other modules run the same operations as without a memory, outputs
+    and random numbers are bit for bit the same. If the other modules run for several draws at once, outputs agree up to
+    rounding.
 
     All calls must have the same input, unless :meth:`refill` sets the kept values of another input.
     """
@@ -106,7 +107,7 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls, between which only values of tensors can change; the calls check nothing else."""
+        """Begin a block of calls, between which only values of tensors may change; no other change is noticed."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True

@@ -27,7 +27,7 @@ class _OpaqueError(Exception):
 
 
 class Absent(Tensor):
-    """Placeholder for a tensor that only remembered calls use. It has no values; any operation on it raises."""
+    """Placeholder for a tensor that only remembered calls use. Operations on the placeholder raise an error."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -43,7 +43,7 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. Its value is kept only if a call that is not remembered uses it."""
+    """A tensor that a recorded call returned. The tensor is kept only if a call that must run again uses it."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference = weakref.ref(tensor)
@@ -93,9 +93,9 @@ class _Frame:
 class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records calls of modules whose results are the same in every run.
 
-    Such a call uses no tensor that was computed from drawn weights, draws no random numbers, and changes no tensor or
-    attribute that existed before it. Modules without such calls are refused: their results are treated as computed from
-    drawn weights.
+    A recorded call uses no tensor that was computed from drawn weights, draws no random numbers, and changes no tensor
+    or attribute that existed before the call. If a module has other calls only, its results are treated as computed
+    from drawn weights.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -237,7 +237,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operation is batch normalisation that changes running statistics, which its schema leaves out."""
+    """Whether an operation is batch normalisation that changes running statistics, a change that no schema mentions."""
     if "batch_norm" not in func._schema.name:
         return False
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs

@@ -14,7 +14,8 @@ from .. import checks as _checks
 class ProcessLock:
     """A reentrant lock for the whole process.
 
-    A forked process starts with a new lock. Otherwise it would wait forever if another thread had the lock at the fork.
+    A forked process starts with a new lock. With the old lock, the forked process would wait forever if another thread
+    held the lock during the fork.
     """
 
     def __init__(self) -> None:
@@ -39,9 +40,10 @@ EXCLUSIVE = ProcessLock()
 class Stream:
     """A separate stream of random numbers for a long computation, drawn from torch's generators.
 
-    These generators belong to the whole process. In a ``with`` block, they continue where the stream's last block
-    ended, and other threads wait; afterwards they are restored. So the numbers do not depend on what other threads
-    compute between the blocks. Without a seed, the stream draws one from torch's generator.
+    torch's generators belong to the whole process. A ``with`` block of the stream sets them to the state at the end of
+    the stream's last block, makes other threads wait, and restores the generators at its end. So the numbers of a
+    stream do not depend on what other threads compute between its blocks. Without a seed, the stream draws one from
+    torch's generator.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
@@ -134,7 +136,8 @@ def undone(device: torch.device) -> Iterator[Callable[[], None]]:
 def eval_mode(module: nn.Module) -> Iterator[None]:
     """A context in which every submodule is in eval mode; afterwards their modes are restored.
 
-    Other threads that share the module wait, so that they do not run it in the wrong mode or restore it too early.
+    Other threads that share the module wait, so that they neither run the module in the wrong mode nor end its eval
+    mode too early.
     """
     with EXCLUSIVE:
         training = [vars(submodule) for submodule in module.modules() if submodule.training]

@@ -47,7 +47,10 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(nullcontext[None]):
-    """Replaces the context of a `PyroModule`. It is never active, so no access to an attribute is a Pyro statement."""
+    """Replaces the context of a `PyroModule`.
+
+    The replacement is never active, so that no access to an attribute of the module becomes a Pyro statement.
+    """
 
     active, used = 0, True
 
@@ -93,7 +96,7 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """A `pyro.param` statement for a module's parameter. Pyro can trace it, but its store does not get the parameter.
+    """A `pyro.param` statement for a module's parameter, which Pyro can trace but does not put into its store.
 
     A frozen parameter gets no statement: Pyro's optimizers would treat its gradient as 0, and weight decay would change
     it.

@@ -16,8 +16,8 @@ def filtered_warnings(
 ) -> Iterator[None]:
     """A context in which warnings of a category whose text begins with a pattern are ignored, or raised.
 
-    Other threads wait, since two overlapping contexts would leave one filter in place forever. So use this for short
-    computations only, and :func:`silent_fits` for a whole fit.
+    Other threads wait, since two overlapping contexts would leave one filter in place forever. Use this context for
+    short computations only, and :func:`silent_fits` for a whole fit.
     """
     with EXCLUSIVE, warnings.catch_warnings():
         warnings.filterwarnings(action, message, category)
@@ -29,7 +29,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """A context in which this thread's fits do not warn about how they ended, since the caller reports it."""
+    """A context in which fits of this thread do not warn about how they ended; the caller reports their status."""
     token = _is_silent.set(True)
     try:
         yield

@@ -1,6 +1,6 @@
 """The command `pyro-bnn`: a module for each subcommand, shared options in `options`, the program in `program`.
 
-These modules load the library only when work begins, so that help appears at once.
+The modules load the library only when work begins, so that help appears at once.
 """
 
 from .stopping import quickly_stoppable, stoppable

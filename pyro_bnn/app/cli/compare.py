@@ -1,7 +1,8 @@
 """`pyro-bnn compare`.
 
-Its JSON: `folder`, `pictures` (file names), `statuses` (of the fits, by method), and `rows`, one for each number, with
-`reference` ("" for the score of a single method), `method`, `region`, `score`, `value` and `standard_error`.
+The JSON of `compare`: `folder`, `pictures` (file names), `statuses` (of the fits, by method), and `rows`, one for each
+number, with `reference` ("" for the score of a single method), `method`, `region`, `score`, `value` and
+`standard_error`.
 """
 
 from pathlib import Path
@@ -48,7 +49,7 @@ def compare(
 ) -> None:
     """Compare approximate posteriors with NUTS.
 
-    With a run: draws chains from the exact posterior of its network, given its training data, and compares the
+    With a run: draws chains from the exact posterior of the run's network, given the training data, and compares the
     predictions of the test rows. NUTS uses all rows in every step, so it suits some thousand rows and weights; the
     progress bar shows the time that is left.
 
@@ -60,7 +61,7 @@ def compare(
     if run is not None and num_steps is not None:
         raise ValueError("--num-steps is for the sine; leave it out with a run.")
     if run is None and (data is not None or download):
-        raise ValueError("--data and --download are for runs; leave them out without one.")
+        raise ValueError("--data and --download need a run; name its folder, or leave out both options.")
     with loading():
         from ..._core.scope import silent_fits
         from .. import runs, sources

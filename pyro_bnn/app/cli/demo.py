@@ -1,6 +1,6 @@
 """`pyro-bnn demo`.
 
-Its JSON: `folder`, `pictures` (file names), `seconds`, `digits` (as in the JSON of `evaluate`: `rows`, `ood`,
+The JSON of `demo`: `folder`, `pictures` (file names), `seconds`, `digits` (as in the JSON of `evaluate`: `rows`, `ood`,
 `num_test`, `num_unknown`), and `regression` (standard deviations: `epistemic_scale_inside`, `epistemic_scale_outside`,
 `aleatoric_scale_inside`, `noise_scale_true`; `truth_in_band`, the fraction of the true curve within 95 % bands).
 """

@@ -1,8 +1,8 @@
 """`pyro-bnn evaluate`.
 
-Its JSON is that of metrics.json with `folder` and `pictures` (file names). For image sets: `rows`, a list with `name`,
-`accuracy`, `nll` (nats), `ece` and `brier` of each prediction; `ood`, with `auroc`, `aupr` and `fpr95` of each
-score of unknown images, by name; `num_test` and `num_unknown`, numbers of images. For tables and arrays: `target`,
+The JSON of `evaluate` is that of metrics.json with `folder` and `pictures` (file names). For image sets: `rows`, a list
+with `name`, `accuracy`, `nll` (nats), `ece` and `brier` of each prediction; `ood`, with `auroc`, `aupr` and `fpr95` of
+each score of unknown images, by name; `num_test` and `num_unknown`, numbers of images. For tables and arrays: `target`,
 `num_test`, `is_class`, `rows` with `name` and `scores`, and `calibration` (null without --calibrate): `level`,
 `num_calibration`, and `rows` with `name`, `inside`, `width` and `thirds` (shares).
 """

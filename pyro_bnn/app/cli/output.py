@@ -27,7 +27,7 @@ class Output:
         return sys.stderr if self._as_json else sys.stdout
 
     def say(self, text: str = "", *, style: str = "") -> None:
-        """Write lines of text. On a terminal that has colours, they get one of rich's styles."""
+        """Write lines of text. On a terminal with colours, the text gets one of rich's styles."""
         if not has_colours(self._stream):
             typer.echo(text, file=self._stream)
             return
@@ -71,8 +71,9 @@ PREDICTED = r"(mean|sd|aleatoric|epistemic|lower_|upper_|entropy|p\()"
 def for_terminal(csv: str) -> str:
     """Predictions, written as CSV, as an aligned and rounded table.
 
-    Probabilities have three digits after the point, other numbers as many as let the standard deviation have three. Of
-    many rows the first and last ones are shown. Columns that the terminal has no room for are below the others.
+    Probabilities have three digits after the point. The digits of other numbers are chosen such that the standard
+    deviation has about three significant digits. Of many rows the first and last ones are shown. If the terminal is too
+    narrow for all columns, the remaining columns are printed below.
     """
     import pandas as pd  # imported late: importing takes long
 

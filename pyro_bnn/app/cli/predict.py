@@ -64,9 +64,9 @@ def predict(
     For numbers: mean, standard deviation (sd) and its parts aleatoric_sd (noise) and epistemic_sd (uncertainty about
     the weights), and intervals, in the units of the target. For classes: the most probable class, the probability of
     each class, and the entropy and its two parts, in nats. If the run was trained with --calibrate, the intervals are
-    conformal, and for each class a column tells whether it is in the conformal set (1 or 0). Rows keep their order; the
-    first column is the row number. If the rows include the target, scores are printed too. A terminal shows a rounded
-    table; a file or pipe gets all digits.
+    conformal, and for each class a column tells whether the class is in the conformal set (1 or 0). Rows keep their
+    order; the first column is the row number. If the rows include the target, scores are printed too. A terminal shows
+    a rounded table; a file or pipe gets all digits.
     """
     if as_json and out == "-":
         raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")

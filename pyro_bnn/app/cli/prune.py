@@ -1,8 +1,8 @@
 """`pyro-bnn prune`.
 
-Its JSON: `folder`, `pictures` (file names); `report` (the costs) and `gains` (the savings in bytes and seconds) by
-share of removed weights, as in pruning.json; and `pruned`: null, or with --keep the `folder` of the copy and its
-`status`.
+The JSON of `prune`: `folder`, `pictures` (file names); `report` (the costs) and `gains` (the savings in bytes and
+seconds) by share of removed weights, as in pruning.json; and `pruned`: null, or with --keep the `folder` of the copy
+and its `status`.
 """
 
 from contextlib import nullcontext

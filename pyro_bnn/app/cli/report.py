@@ -1,7 +1,7 @@
 """`pyro-bnn report`.
 
-Its JSON: `folder`, `page` (the file), `headline`, and `verdicts`, a list with `level` (good, note or problem), `about`
-(predictions, uncertainty, fit or rival), `short`, `text` and `rule` of each.
+The JSON of `report`: `folder`, `page` (the file), `headline`, and `verdicts`, a list with `level` (good, note or
+problem), `about` (predictions, uncertainty, fit or rival), `short`, `text` and `rule` of each.
 """
 
 from pathlib import Path
@@ -32,8 +32,8 @@ def report(
 ) -> None:
     """Write a report on a training run: one HTML page that can be read offline.
 
-    Its first line says whether the run is usable. It contains verdicts with their thresholds, scores of the network and
-    of simple methods, calibration, unknown images, examples, training curves, weights and settings.
+    The first line of the page says whether the run is usable. The page contains verdicts with their thresholds, scores
+    of the network and of simple methods, calibration, unknown images, examples, training curves, weights and settings.
     """
     if out is not None:
         options.check_file(out, force=force)

@@ -27,7 +27,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """A context for slow imports, in which Ctrl-C ends the program at once; on a terminal, a word says what happens."""
+    """A context for slow imports, in which Ctrl-C ends the program at once; a terminal shows that it is loading."""
     is_shown = sys.stderr.isatty()
     if is_shown:
         sys.stderr.write(LOADING)

@@ -1,7 +1,7 @@
 """`pyro-bnn train`.
 
-Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_train`, `num_test` and
-`num_calibration` (rows), `notes` (sentences), `classes`, `last_epoch` (null for chains; else `epoch`; `elbo`,
+The JSON of `train`: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_train`, `num_test`
+and `num_calibration` (rows), `notes` (sentences), `classes`, `last_epoch` (null for chains; else `epoch`; `elbo`,
 `expected_log_likelihood` and `kl` of the whole data set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy`
 (null, or `train` and `test` by epoch), `pictures` (file names).
 """

@@ -1,8 +1,8 @@
 """`pyro-bnn weights`.
 
-Its JSON: `folder`, `pictures` (file names), and `sites`: a list with `site`, `num_weights`, `num_removed`, `mean_size`,
-`median_scale` and `decibel` (5 %, 50 % and 95 % quantiles of the signal-to-noise ratio) of each site. The last three
-are null for a site without weights left.
+The JSON of `weights`: `folder`, `pictures` (file names), and `sites`: a list with `site`, `num_weights`, `num_removed`,
+`mean_size`, `median_scale` and `decibel` (5 %, 50 % and 95 % quantiles of the signal-to-noise ratio) of each site.
+`mean_size`, `median_scale` and `decibel` are null if all weights of a site were removed.
 """
 
 from typing import Annotated

@@ -67,12 +67,13 @@ class OwnCodeError(ValueError):
 
 @contextmanager
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
-    """A context for running the user's code. It restores the current folder, and an error names the user's line.
+    """A context for running the user's code. An error names the user's line. The current folder is restored.
 
     Args:
         spec: Specification of the network; ``mlp`` means that no code of the user runs.
-        doing: End of the message: what the code was doing.
-        otherwise: Beginning of the message if no line of the user's code raised; if empty, such errors pass unchanged.
+        doing: End of an error message, which says what the code was doing.
+        otherwise: Beginning of the message for an error that was not raised by a line of the user's code. If empty,
+            such an error is raised unchanged.
     """
     here = Path.cwd()
     try:
@@ -91,7 +92,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error. The user's code may make this text, and may raise while doing so."""
+    """The text of an error. An exception class of the user may define this text by its own code, which may fail."""
     try:
         return str(error)
     except Exception as other:

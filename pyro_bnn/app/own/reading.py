@@ -18,7 +18,7 @@ MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts, where None is a missing value. Its index is the row number in the file, from 1."""
+    """A table of texts, where None is a missing value. The index of `frame` is the row number in the file, from 1."""
 
     shown: str  # name of the file, for messages
     frame: pd.DataFrame
@@ -156,7 +156,7 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
-    """The rows that have a value in every column, and a note on the other rows. These raise if `drop` is False."""
+    """The rows that have a value in every column, and a note on the others, which raise an error if `drop` is False."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])

@@ -21,8 +21,9 @@ PARTS = ("smallest", "middle", "largest")
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Lower and upper ends of intervals of the probability `level`, shape (2, N, O).
 
-    Without a calibration they are central intervals of the prediction, which must have its components. A calibration on
-    standardised targets also holds for a prediction in the target's units, since its scores have no unit.
+    Without a calibration, the intervals are the central ones of the prediction, which must have the components of its
+    mixture. A calibration on standardised targets is also valid for a prediction in the target's units, since conformal
+    scores have no unit.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalIntervals)
@@ -47,8 +48,9 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 class BeforeAndAfter:
     """Coverage of a network's own intervals or sets, and of the calibrated ones.
 
-    Each of the two rows has `name`, `inside` (the share of targets inside), `width` (mean width, in the target's units,
-    or mean number of classes) and `thirds` (the share inside, in the thirds of `PARTS`).
+    `rows` has a row before and a row after calibration, each with `name`, `inside` (the share of targets inside),
+    `width` (mean width, in the target's units, or mean number of classes) and `thirds` (the share inside, in the thirds
+    of `PARTS`).
     """
 
     level: float
@@ -59,17 +61,17 @@ class BeforeAndAfter:
 
     @property
     def noun(self) -> str:
-        """Word for what is compared."""
+        """What the table compares: "intervals" or "sets of classes"."""
         return "sets of classes" if self.is_class else "intervals"
 
     @property
     def spread(self) -> str:
-        """What the thirds are sorted by."""
+        """Name of the uncertainty that divides the rows into thirds: "sd" or "entropy"."""
         return "entropy" if self.is_class else "sd"
 
     @property
     def deviation(self) -> float:
-        """Approximate standard deviation of the calibrated share inside, by the choice of rows."""
+        """Approximate standard deviation of the share of targets inside after calibration, by the choice of rows."""
         return math.sqrt(self.level * (1 - self.level) * (1 / self.num_test + 1 / self.num_calibration))
 
     @property
@@ -78,7 +80,7 @@ class BeforeAndAfter:
         return ["inside", "mean size" if self.is_class else "mean width", *(f"{part} {self.spread}" for part in PARTS)]
 
     def cells(self, row: Mapping[str, Any]) -> list[str]:
-        """The cells of a row below the headings."""
+        """The cells of a row of the table, in the order of the headings."""
         return [f"{row['inside']:.1%}", f"{row['width']:.4g}", *(f"{share:.1%}" for share in row["thirds"])]
 
     def __str__(self) -> str:

@@ -13,12 +13,12 @@ MOST_ROWS = 500
 """Most test rows that are predicted; if there are more, a random part."""
 
 MOST_COLUMNS = 50
-"""With more columns, the measurement would take long and its table would be hard to read."""
+"""Most columns of a data set to measure; for more, the table would take long and be hard to read."""
 
 NUM_PERMUTATIONS = 5
 
 TINY = 1e-30
-"""Avoids a division by 0 where all rows have the same prediction."""
+"""Smallest divisor, which avoids a division by 0 if all rows have the same prediction."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,10 @@ def columns_of(run: Trained) -> dict[str, slice]:
 def drivers_of(run: Trained) -> list[Driver]:
     """How much predictions of the test rows depend on each column, the most important first.
 
-    All inputs of a column are permuted together, `NUM_PERMUTATIONS` times, and each time the same weights predict the
-    rows again (Breiman 2001, https://doi.org/10.1023/A:1010933404324, with the change of the prediction instead of that
-    of its error). Empty for images, and for more than `MOST_COLUMNS` columns.
+    All inputs of a column are permuted together, `NUM_PERMUTATIONS` times. After each permutation, the same weights
+    predict the rows again. Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures the change of the error;
+    this function measures the change of the prediction. The list is empty for images, and for more than `MOST_COLUMNS`
+    columns.
     """
     columns = columns_of(run)
     if not 0 < len(columns) <= MOST_COLUMNS or len(run.rows.x_test) < 2:

@@ -53,7 +53,7 @@ def observed_against_predicted(
 ) -> tuple[Any, int]:
     """Axes with observed numbers and intervals against predicted means, shapes (N,), and the number of rows drawn.
 
-    If there are more than `MOST_DRAWN` rows, it draws every k-th in the order of the predictions.
+    Of more than `MOST_DRAWN` rows, this many are drawn, evenly spaced in the order of the predicted means.
     """
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))

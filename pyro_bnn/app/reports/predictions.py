@@ -41,11 +41,11 @@ def write_predictions(
     """Write a line of names, and a line of CSV for each row; return mean scores over the rows with known targets.
 
     For numbers: ``mean``; ``sd`` of an observation and its parts ``aleatoric_sd`` (noise) and ``epistemic_sd``
-    (uncertainty about the weights), whose squares add up; and the ends of the intervals. All are in the target's units.
-    With several targets, each name ends with the number of the target, from 0. For classes: the most probable class,
-    the probability of each class, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in nats; with a
-    calibration also whether each class is in the set of each level (1 or 0). The intervals are calibrated if there is a
-    calibration. A copied column with one of these names gets the ending `` (input)``.
+    (uncertainty about the weights), whose squares add up; and the ends of the intervals. These numbers are in the
+    target's units. With several targets, each name ends with the number of the target, from 0. For classes: the most
+    probable class, the probability of each class, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in
+    nats; with a calibration also whether each class is in the set of each level (1 or 0). The intervals are calibrated
+    if there is a calibration. A copied column with one of these names gets the ending `` (input)``.
     """
     scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
     for start in range(0, len(sample.x), CHUNK):

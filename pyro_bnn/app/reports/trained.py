@@ -40,7 +40,8 @@ class Trained:
     def single(self) -> tuple[str, Prediction]:
         """The name and the prediction of a single network, for comparison with the ensemble.
 
-        The network has the mean weights. For chains it is one draw, since the mean of several modes predicts poorly.
+        The single network of a variational run has the mean weights. For chains the single network is one draw, since
+        the mean of several modes predicts poorly.
         """
         x, y = self.test
         if runs.is_chains(self.posterior):

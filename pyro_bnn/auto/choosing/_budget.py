@@ -1,6 +1,6 @@
 """The lengths of chains for a given time.
 
-Without a limit in seconds, they depend only on the numbers of rows and weights, so that fits are reproducible.
+Without a limit in seconds, the lengths depend only on the numbers of rows and weights, so that fits are reproducible.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ FEWEST_SECONDS, MOST_SECONDS = 20.0, 300.0
 SECONDS_PER_PRODUCT, SECONDS_PER_WEIGHT = 1.8e-10, 4e-8
 """CPU seconds of a gradient in C, in single precision, for each pair of a row and a weight, and for each weight.
 
-Networks of 420 to 3400 weights on 150 to 7000 rows took 0.4e-10 to 1.5e-10 for each pair on one machine. This value is
-larger, for slower machines."""
+Networks of 420 to 3400 weights on 150 to 7000 rows took 0.4e-10 to 1.5e-10 for each pair on one machine.
+`SECONDS_PER_PRODUCT` is larger, for slower machines."""
 
 SEARCH = 0.35
 """Share of the time for comparing candidates, if there are several; heuristic."""

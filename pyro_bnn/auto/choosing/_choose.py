@@ -39,7 +39,7 @@ FEW_ROWS, NUM_FOLDS = 1000, 3
 """With fewer than `FEW_ROWS` rows, each of `NUM_FOLDS` folds of the rows is held out once; heuristic."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""With more rows: share of the rows that are held out, most rows to hold out, and most rows to fit."""
+"""With `FEW_ROWS` rows or more: share of the rows to hold out, most rows to hold out, and most rows to fit."""
 
 MOST_DIVERGING = 0.01
 """The status is not ok if a larger share of the draws has a divergent step; heuristic."""
@@ -79,9 +79,9 @@ def fit_best(
 
     The names of `candidates` describe the models in words. `seconds` are wall time on torch's threads, so the lengths
     and the draws depend on the machine; with None they depend only on the numbers of rows and weights. Each chain has
-    at most `max_draws` draws, and as many draws of warm-up. If `saves_search` is true, a single model without a limit
-    in seconds is fitted as if a comparison had chosen it. An :class:`UnsuitableError` is raised if chains cannot fit a
-    model, C code does not support it, or the time is too short.
+    at most `max_draws` draws, and as many draws of warm-up. If `saves_search` is true, a single model gets the time
+    that would remain after a comparison of models. An :class:`UnsuitableError` is raised if chains cannot fit a model,
+    C code does not support it, or the time is too short.
     """
     begin = time.perf_counter()
     num_rows = len(data[0])

@@ -45,7 +45,7 @@ def open_designs(
     prior: PriorLike | None = None,
     likelihood: str | None = None,
 ) -> list[Design]:
-    """The choices, with the given parts in place of their own, without repeats. A part that is None changes nothing."""
+    """The designs in `choices` without repeats, after each given part (unless it is None) has replaced theirs."""
     made = None if prior is None else as_prior("prior", prior)
     parts = {"hidden": hidden, "activation": activation, "prior": made, "likelihood": likelihood}
     given = {name: value for name, value in parts.items() if value is not None}
@@ -78,4 +78,4 @@ OF_CLASSES = (
     Design((50,), nn.ReLU, NormalPrior(1.0), "categorical"),
     Design((16, 16), nn.SiLU, NormalPrior(1.0), "categorical"),
 )
-"""Designs for classes. The first one is a linear model, which is often the best for few rows."""
+"""Designs for classes. The first design is a linear model, which is often the best for few rows."""

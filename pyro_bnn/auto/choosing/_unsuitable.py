@@ -35,7 +35,7 @@ class UnsuitableError(ValueError):
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:
-    """Raise unless all learned parameters have a prior and the network computes the same in eval mode, as in chains."""
+    """Raise if a learned parameter has no prior, or if eval mode changes the network's output."""
     if model.device.type != "cpu":
         raise UnsuitableError(f"the model is on {model.device}, but chains need a CPU")
     if Processes.present().are_many:

@@ -107,19 +107,19 @@ def fit(
 ) -> GuidePosterior | MCMCPosterior:
     """Fit a model to data as well as the time allows, without tuning; ``posterior.status`` says what was done and why.
 
-    By default it trains eight networks, and a chain in C explores the mode of each (:class:`~pyro_bnn.MCLMC`), as in
-    ``BNNRegressor()``. If chains are impossible, it makes a variational fit, which is faster and has a guide and a
-    history, but is often further from the posterior. Chains are impossible if C code does not support the network (an
-    LSTM), or if there is no C compiler or too little time. They need a model on a CPU, with one input, that learns no
-    parameters without a prior (such as the noise scale of ``GaussianLikelihood()``) and computes the same in training
-    (no dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to `resume` is
-    given, except `progress`.
+    By default :func:`fit` trains eight networks, and a chain in C explores the mode of each (:class:`~pyro_bnn.MCLMC`),
+    as in ``BNNRegressor()``. If chains are impossible, :func:`fit` makes a variational fit, which is faster and has a
+    guide and a history, but is often further from the posterior. Chains are impossible if C code does not support the
+    network (an LSTM), or if there is no C compiler or too little time. Chains need a model on a CPU, with one input and
+    without parameters that are learned but have no prior (such as the noise scale of ``GaussianLikelihood()``). The
+    network must give the same output in train mode as in eval mode (no dropout). The fit is also variational if the
+    data are a loader, or if any argument from `guide` to `resume` is given, except `progress`.
 
-    The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends at a
-    plateau of the objective: a straight line through the last epochs (about 400 steps) rises by less than its standard
-    error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and 0.1 of
-    its initial value, since smaller steps get closer to the optimum. With `validation` rows the fit also ends if their
-    log-density has no new best value in ten checks in a row, and keeps the best posterior.
+    The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The
+    variational fit ends at a plateau of the objective: a straight line through the last epochs (about 400 steps) rises
+    by less than its standard error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered
+    instead, to 0.3 and 0.1 of its initial value, since smaller steps get closer to the optimum. With `validation` rows
+    the fit also ends if their log-density has no new best value in ten checks in a row, and keeps the best posterior.
 
     Args:
         model: The model.
@@ -127,14 +127,14 @@ def fit(
         method: ``"auto"`` chooses as described above, ``"svi"`` is the variational fit, and ``"mclmc"`` raises an error
             if chains are impossible.
         time_limit: Seconds that chains may take on torch's threads, without compilation; the draws then depend on the
-            machine. With None their length depends on the numbers of rows and weights: on two cores they take about
-            half a minute for a thousand rows, ten seconds for few, and two and a half minutes for many rows; wide
+            machine. With None the length of chains depends on the numbers of rows and weights: on two cores chains take
+            about half a minute for a thousand rows, ten seconds for few, and two and a half minutes for many rows; wide
             networks took twice as long.
         guide: The guide, which is fitted in place; None means a :class:`MeanFieldGuide` centred on the network's own
             weights.
-        optimizer: Function from parameters to a torch optimizer; None means Adam with a learning rate of 0.02. If it
-            returns an optimizer with a schedule, the learning rate follows this schedule. :func:`natural_gradient`
-            needs a guide with precisions.
+        optimizer: Function from parameters to a torch optimizer; None means Adam with a learning rate of 0.02. If the
+            optimizer has a schedule, the learning rate follows this schedule. :func:`natural_gradient` needs a guide
+            with precisions.
         max_epochs: Limit of the number of epochs; None allows about 20,000 steps, and at least 50 epochs.
         batch_size: Number of rows in each batch; None uses all rows together if there are at most 1000, and otherwise
             as few equal batches of at most 1000 rows as possible. A loader has its own batch size.
@@ -153,7 +153,8 @@ def fit(
 
     Returns:
         The draws of the chains, or the fitted guide as a posterior. The status is not ok if a variational fit reached
-        its limit of epochs before a plateau, or if steps of the chains diverged. The status then says what to try.
+        its limit of epochs before a plateau, or if steps of the chains diverged. A status that is not ok says what to
+        try.
 
     Raises:
         ValueError: If arguments cannot be combined, or if chains are impossible and ``method="mclmc"``.

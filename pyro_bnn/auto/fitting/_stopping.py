@@ -22,8 +22,8 @@ WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
 """Heuristic: a trend is fitted to the last epochs: at least this number of steps, and this number of epochs."""
 
 NUM_ERRORS = 1.0
-"""Heuristic: a rise of at most this many standard errors counts as noise. Without a trend, five of six checks end the
-fit; after the others the fit continues for a quarter of a window."""
+"""Heuristic: a rise of at most this many standard errors counts as noise. If the objective has no trend, a check ends
+the fit with a probability of five in six; the next check is a quarter of a window later."""
 
 NEGLIGIBLE = 0.1
 """Heuristic: a smaller rise of the whole data set's ELBO over a window, in nats, is ignored, even without noise."""
@@ -96,8 +96,8 @@ def window_of(num_batches: float) -> int:
 class EarlyStopping:
     """A callback that ends a fit when the predictions of validation rows stop improving.
 
-    Every `every` epochs it compares the mean log-density of the validation targets, in nats.
-    :meth:`restore_best` resets model and guide to the epoch with the largest value.
+    The mean log-density of the validation targets, in nats, is computed once in `every` epochs. :meth:`restore_best`
+    resets model and guide to the epoch with the largest value.
     """
 
     def __init__(

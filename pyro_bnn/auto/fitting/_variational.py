@@ -39,14 +39,14 @@ from ...nets import Standardize
 from ._stopping import NEGLIGIBLE, EarlyStopping, Plateau, is_flat, window_of
 
 LEARNING_RATE = 0.02
-"""Adam's initial learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""
+"""Adam's initial learning rate; heuristic. A step moves a weight by about the learning rate; weights are of order 1."""
 
 INITIAL_SCALE = 0.02
 """Initial standard deviation of all weights: much smaller than the weights, so that noise does not hide the signal."""
 
 LARGEST_BATCH = 1000
-"""Heuristic: more rows are split into equal batches of at most this many. Smaller batches would not be faster, and
-would add noise."""
+"""Heuristic: a larger data set is split into equal batches of at most this many rows. Smaller batches would not be
+faster, and would add noise."""
 
 MOST_STEPS, FEWEST_EPOCHS = 20_000, 50
 """Heuristic: default limits of steps and of epochs; the larger one counts. Small problems reach a plateau within a
@@ -137,8 +137,8 @@ def fit_variational(
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: Data) -> bool:
     """Whether every random layer is linear and its input is a table: one row of inputs for each row of data.
 
-    This holds for a sequence of layers of which only linear ones have parameters, if the data are a table or if a
-    `Flatten` comes before the first linear layer.
+    In the sequence of layers, only linear ones may have parameters, and either the data are a table or a `Flatten`
+    comes before the first linear layer.
     """
     if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
         return False  # precisions are for natural gradients, which need weight draws

@@ -41,10 +41,10 @@ def save_posterior(
 ) -> None:
     """Write a posterior to one file, with the parameters and buffers of its model.
 
-    The file is written completely or not at all, has a checksum, and contains no code. It records the model's latent
-    variables with their shapes and priors, the likelihood with its settings, the layers, `num_data` and the dtype. It
-    contains no training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed weight (see
-    :mod:`pyro_bnn.pruning`) takes one bit. Your own class of posteriors can be saved if it has
+    The file is written completely or not at all, has a checksum, and contains no code. The file records the model's
+    latent variables with their shapes and priors, the likelihood with its settings, the layers, `num_data` and the
+    dtype. The file contains no training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed
+    weight (see :mod:`pyro_bnn.pruning`) takes one bit. Your own class of posteriors can be saved if it has
     :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 
     Args:
@@ -54,11 +54,11 @@ def save_posterior(
             of its latent variables, and the parameters and buffers of a module. None records no model.
         data: For a Pyro model of your own, the arguments of a call with its targets, such as (x, y), since only a call
             shows its latent variables. The arguments are not saved.
-        with_frozen: Whether to write the frozen parameters of the network, too. False makes the file of a posterior of
-            adapters small. The file then has checksums of the frozen parameters, and can be loaded only into a model
-            with the same frozen parameters, a :class:`~pyro_bnn.BayesianModel`.
-        calibration: Correction of the posterior's predictions, of :mod:`pyro_bnn.calibration`, to keep in the file;
-            :func:`~pyro_bnn.calibration.load_calibration` reads it.
+        with_frozen: Whether to write the frozen parameters of the network, too. For a network with adapters, False
+            makes the file small: it has checksums in place of the frozen parameters. Such a file needs a
+            :class:`~pyro_bnn.BayesianModel`, and can be loaded only into a model with the same frozen parameters.
+        calibration: Correction of the posterior's predictions, from :mod:`pyro_bnn.calibration`, which is written to
+            the same file; read the correction by :func:`~pyro_bnn.calibration.load_calibration`.
 
     Raises:
         ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
@@ -94,7 +94,7 @@ def _saved_calibration(calibration: Calibration) -> object:
 def load_calibration(path: str | Path) -> Calibration:
     """Load the calibration in the file of a posterior; the file cannot run code.
 
-    Its tensors are on the CPU, and it works with predictions on any device.
+    The tensors of the calibration are on the CPU, but the calibration works with predictions on any device.
 
     Args:
         path: A file that :func:`~pyro_bnn.save_posterior` wrote with a `calibration`.
@@ -129,13 +129,13 @@ def load_posterior(
 
     Args:
         path: A file written by :func:`save_posterior`.
-        model: A model built like the saved one. It receives the saved parameters and buffers, and stays on its device.
-            Pass None for a posterior that was saved without a model. The latent variables of a Pyro model of your own
-            must have the saved names, shapes and supports.
+        model: A model built like the saved one. The model receives the saved parameters and buffers, and stays on its
+            device. Pass None for a posterior that was saved without a model. The latent variables of a Pyro model of
+            your own must have the saved names, shapes and supports.
         guide: Guide that receives the saved state; for an ensemble a list with one guide for each member that has a
             guide. By default guides are made from the file, which works for this package's guides and for Pyro's
-            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass any other guide,
-            and every guide of a Pyro model of your own.
+            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. Guides of other classes, and all
+            guides of a Pyro model of your own, must be passed.
         data: For a Pyro model of your own, the arguments of a call, as in :func:`save_posterior`; other rows will do.
 
     Returns:

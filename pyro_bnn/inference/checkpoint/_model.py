@@ -126,7 +126,7 @@ def _is_same(value: Tensor, first: Tensor) -> bool:
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """A distribution as text, such as ``Normal(loc=0, scale=0.7)``. Six digits are equal on all devices."""
+    """A distribution as text, such as ``Normal(loc=0, scale=0.7)``; six digits are the same on all devices."""
     numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):
@@ -144,7 +144,7 @@ def _described(distribution: Distribution, first: Tensor) -> str:
 def require_same_sites(
     file: Mapping[str, object], own: Mapping[str, object], facts: Sequence[str], *, remedy: str
 ) -> None:
-    """Raise if a file and a model have other latent variables, or variables that differ in one of the facts."""
+    """Raise if the latent variables of a file and of a model differ in their names or in one of the `facts`."""
     for name, site in own.items():
         if name not in file:
             raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
@@ -259,7 +259,7 @@ Model = BayesianModel | Callable[..., object] | None
 
 
 class PresentModel:
-    """A model, and its present record: `network` of a :class:`BayesianModel`, `own` of another Pyro model."""
+    """A model, and its present record: `network` for a :class:`BayesianModel`, `own` for any other Pyro model."""
 
     def __init__(self, model: Model, data: Sequence[object] | None) -> None:
         self.model: BayesianModel | None = None
@@ -284,9 +284,9 @@ class PresentModel:
         self._unset = [n for n, item in signature.parameters.items() if n not in given and item.default is None]
 
     def network_record(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
-        """The record of a BayesianModel for a file; None for another model, or for none.
+        """The record of a BayesianModel for a file; None if there is no model or a Pyro model of the user's own.
 
-        It lacks the initial values of pruned sites that the model does not use.
+        The record lacks the initial values of pruned sites, unless the model uses these values.
         """
         if self.own is not None and not with_frozen:
             raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
@@ -298,7 +298,7 @@ class PresentModel:
     def require_targets(self, names: Iterable[str]) -> None:
         """Raise if `data` probably lacks the targets: the posterior has fewer variables (`names`) than the model.
 
-        Without its targets, an observed site is drawn like a latent variable.
+        Without targets in `data`, an observed site is drawn like a latent variable.
         """
         drawn, sites = set(names), {} if self.own is None else self.own.sites
         more = [name for name in sites if name not in drawn]

@@ -30,17 +30,17 @@ draws, and an estimator cannot recognise the copies.
 class Estimator(ABC):
     """Computes the outputs of layers with random weights during a fit, so that each row of data has its own noise.
 
-    Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. Then the noise of
-    different rows is correlated, and averaging over a large batch does not reduce it. With an estimator, the
-    distribution of a single row's output stays the same. So the expected ELBO stays the same, but its gradient varies
-    less.
+    Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. With such common
+    draws, the noise of different rows is correlated, and averaging over a large batch does not reduce the noise. An
+    estimator does not change the distribution of a single row's output. An estimator therefore leaves the expected ELBO
+    as it is, but the gradient varies less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
-    estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. It replaces calls of
-    `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` with a random weight or bias. Any other use of a
-    random parameter raises an error. The first axis of the input of such a layer must be the rows of data. The rows
-    must not depend on each other: batch normalisation in training mode raises an error, but attention over the batch is
-    not recognised.
+    estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. An estimator replaces
+    calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` with a random weight or bias. If a network
+    uses a random parameter in any other way, an error is raised. The first axis of the input of a layer with random
+    parameters must be the rows of data. The rows must not depend on each other: batch normalisation in training mode
+    raises an error, but attention over the batch is not recognised.
 
     A subclass defines the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
@@ -76,8 +76,9 @@ class Estimator(ABC):
             guide: Its guide.
 
         Raises:
-            ValueError: If the estimator does not support model or guide. In the context: if it does not support a
-                layer, if draws are vectorised, or if the model runs with weights other than the guide's last draw.
+            ValueError: If the estimator does not support model or guide. Inside the context, also if the estimator does
+                not support a layer, if draws are vectorised, or if the model runs with weights other than the guide's
+                last draw.
 
         Example:
             >>> from pyro.infer import SVI, Trace_ELBO
@@ -99,7 +100,7 @@ class Estimator(ABC):
 
 
 class _Gaussian(dist.Normal):
-    """The guide's Gaussian for one parameter. It stores its last value: a draw, or the mean if it is not drawn."""
+    """The guide's Gaussian for one parameter. Stores the last value: a draw, or the mean if none is drawn."""
 
     def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
         super().__init__(base.loc, base.scale, validate_args=False)
@@ -126,7 +127,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. Weights that need not be drawn then stay at their means.
+    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. With `closed_form`, weights that need not be drawn stay at
+    their means.
     """
 
     def __init__(

@@ -22,9 +22,9 @@ class LocalReparameterization(Estimator):
 
     For linear layers each row has exactly the same distribution as for sampled weights. For convolutions the mean and
     variance of each output are exact, but the positions of a row get independent noise although they share weights.
-    This is the usual approximation. In a network that mixes positions, the ELBO then differs from that of sampled
-    weights. :class:`Flipout` is exact for convolutions. A linear layer whose input has more than two axes, and
-    therefore several positions in a row, raises an error.
+    Independent noise for positions is the usual approximation. In a network that mixes positions, the approximate ELBO
+    differs from the ELBO of sampled weights. :class:`Flipout` is exact for convolutions. A linear layer whose input has
+    more than two axes, and therefore several positions in a row, raises an error.
 
     References:
         Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.

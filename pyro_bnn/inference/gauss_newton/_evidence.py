@@ -41,7 +41,7 @@ class Evidence:
     curvature: Curvature
 
     def penalty(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """The differentiable term after the minus sign; for arguments see :meth:`Curvature.log_det`."""
+        """Half of the bracket in the formula of :class:`Evidence`; for arguments see :meth:`Curvature.log_det`."""
         all_priors = prior.expand(len(self.squares))
         return 0.5 * (all_priors @ self.squares + self.curvature.log_det(noise, prior) - all_priors.log().sum())
 

@@ -73,13 +73,13 @@ def fit_gauss_newton(
     the negative log-likelihood in the outputs, and :math:`\delta` the prior precisions. The generalised Gauss-Newton
     matrix G is the Hessian without the network's second derivatives; it is positive semi-definite. For a network that
     is linear in its random weights, such as a last layer, G equals the Hessian (except with heteroscedastic noise).
-    Then the result equals that of :func:`fit_laplace` at the same point.
+    If G equals the Hessian, the result is that of :func:`fit_laplace` at the same point.
 
     A learned noise scale, as in ``GaussianLikelihood()``, is set to the maximum of the evidence. A latent noise scale
     is fixed at the maximum of the evidence times its prior. A given noise scale does not change.
 
     Args:
-        model: The model, with a Gaussian prior. Only a learned noise scale is changed in it.
+        model: The model, with a Gaussian prior. The fit changes only a learned noise scale of the model.
         data: A tuple (x, y) with all rows, or a loader of such pairs, which is read several times.
         structure: The part of G that is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses its
             diagonal. "kronecker" approximates the block of each parameter by a Kronecker product; it needs
@@ -98,9 +98,10 @@ def fit_gauss_newton(
         seed: Seed of a loader's random order; torch's generators do not change.
 
     Returns:
-        A posterior with `location`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. Its
-        status lists the choices, and says whether the point is far from the mode. :func:`predict` linearises the
-        network in its weights around the point, since the network itself may predict much worse at drawn weights.
+        A posterior with `location`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. The
+        status lists what the fit has chosen, and says whether the point is far from the mode. :func:`predict`
+        linearises the network in its weights around the point, since the network itself may predict much worse at drawn
+        weights.
 
     Raises:
         ImportError: If laplace-torch is not installed and `structure` is "kronecker".

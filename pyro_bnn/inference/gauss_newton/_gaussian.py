@@ -58,7 +58,7 @@ class AlongAxes(Covariance):
 
     Without Kronecker factors each weight is an axis. With Kronecker factors, the first parameter, of m times n weights,
     has the axes :math:`u_i \otimes v_j`, where u are the columns of `left.0`, shape (m, m), and v those of `right.0`,
-    shape (n, n). The next parameter has `left.1` and `right.1`.
+    shape (n, n). The axes of the second parameter come from `left.1` and `right.1`.
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:

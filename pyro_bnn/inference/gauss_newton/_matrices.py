@@ -38,13 +38,14 @@ MOST_NUMBERS = 2**24
 """Heuristic: largest number of elements in Jacobians that are computed together; 67 MB in single precision."""
 
 KNOWN_LAYERS = (nn.Linear, nn.Conv2d)
-"""Layers with explicit formulas for gradients, unless a subclass has its own forward pass."""
+"""Layers whose gradients have explicit formulas. The formulas do not hold for a subclass with its own forward pass."""
 
 NUM_TRIED = 16
-"""Number of rows on which the gradients from these formulas are compared with those of the whole network."""
+"""Number of rows on which gradients from the layers' formulas are compared with those of the whole network."""
 
 TOLERANCE = 1e-3
-"""Largest difference of such gradients, relative to the largest gradient; rounding errors are much smaller."""
+"""Largest difference between gradients from the layers' formulas and those of the whole network, relative to the
+largest gradient; rounding errors are much smaller."""
 
 
 def summed_matrices(
@@ -89,7 +90,8 @@ DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
     PoissonLikelihood: torch.exp,
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""Diagonals of the curvatures that are diagonal, given the outputs, shape (N, C); Gaussian noise has scale 1."""
+"""For each likelihood with a diagonal curvature, the function from outputs, shape (N, C), to the diagonal; Gaussian
+noise has scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
 """Likelihoods with a formula for the curvature in the outputs."""
@@ -98,8 +100,8 @@ SERVED = (CategoricalLikelihood, *DIAGONALS)
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""L of shape (N, C, C) such that :math:`L L^\top` is the curvature of each row; Gaussian noise has scale 1.
 
-    The curvature is the expected Hessian of the negative log-likelihood, weighted as in a fit. It does not depend on
-    the targets y, except for their weights. It equals the Hessian, except for heteroscedastic noise.
+    The curvature is the expected Hessian of the negative log-likelihood, weighted as in a fit. The curvature depends on
+    the targets y only through their weights. Except for heteroscedastic noise, the curvature equals the Hessian.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -195,7 +197,7 @@ def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
     The diagonal is the sum over rows n and columns r of the squares of :math:`J_n^\top L_{n \cdot r}`, which are
     gradients of single rows. For linear layers with inputs (N, D) and for two-dimensional convolutions, one backward
-    pass per column computes them. Networks with other layers use :func:`_diagonal`.
+    pass per column computes all of these gradients. Networks with other layers use :func:`_diagonal`.
 
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
@@ -310,8 +312,9 @@ def kronecker_curvature(
         for x, y in batches:
             if has_shared(x):
                 raise ValueError(
-                    "Kronecker factors need layers whose rows are those of the data, but a shared input may have other "
-                    'rows, such as the nodes of a graph; make only the last layer random, or use structure="diagonal".'
+                    "Kronecker factors need layers that compute one row per row of the data, but a shared input may "
+                    "have other rows, such as the nodes of a graph; make only the last layer random, or use "
+                    'structure="diagonal".'
                 )
             if not total and not acts_by_layers(net, x):
                 raise ValueError(

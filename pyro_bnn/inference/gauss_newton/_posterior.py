@@ -69,7 +69,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Laplace's method, with the structure of the matrix."""
+        """Name of the method, with the structure of the matrix."""
         return f"Laplace, {self.structure} Gauss-Newton matrix"
 
     @property
@@ -82,7 +82,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """False only if the random weights are those of a linear last layer, in which the network is linear."""
+        """False only if the network is already linear in its random weights: those of a linear last layer."""
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:

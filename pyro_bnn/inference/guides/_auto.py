@@ -1,8 +1,8 @@
 """Pyro's autoguides, with all parameters from the start.
 
-A plain autoguide makes its parameters at its first call. Before that call no state dict can be loaded into it, and if
-the call has no targets, the observed site becomes a latent one. The guides of this module see only the latent
-variables. Their parameters start at the values of `init`, and never at values from Pyro's global store.
+A plain autoguide makes its parameters at its first call. Before the first call, no state dict can be loaded into such a
+guide; if the first call has no targets, the observed site becomes a latent one. The guides of this module see only the
+latent variables. Their parameters start at the values of `init`, and never at values from Pyro's global store.
 """
 
 from typing import TypeVar
@@ -35,7 +35,7 @@ def auto_guide(
 ) -> AnyGuide:
     r"""One of Pyro's Gaussian autoguides, with all its parameters from the start.
 
-    P latent numbers, in unconstrained space, have
+    The guides for P latent numbers, in unconstrained space, are
 
     - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters;
       :class:`~pyro_bnn.MeanFieldGuide` is the same distribution with a closed-form divergence;
@@ -44,8 +44,8 @@ def auto_guide(
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
       random numbers, the same for every guide of the same shape, since zero would be a saddle point.
 
-    Fit them with `Trace_ELBO`: `TraceMeanField_ELBO` finds no closed form for them, and is wrong for constrained
-    variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
+    Fit Pyro's autoguides with `Trace_ELBO`: `TraceMeanField_ELBO` finds no closed form for them, and is wrong for
+    constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
         kind: The class, from `pyro.infer.autoguide`.

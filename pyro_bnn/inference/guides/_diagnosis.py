@@ -43,7 +43,7 @@ LEAST_PER_ROW = 0.05
 """Heuristic: a layer may carry no information if its total divergence is below this many nats per row of data.
 
 Many weights can explain the data together although each of them hardly moves. To explain a fraction R^2 of the
-variance, they need about R^2 / 2 nats per row if there are fewer rows than weights.
+variance, the weights need about R^2 / 2 nats per row if there are fewer rows than weights.
 """
 
 SHARPEST_ROW = 0.003
@@ -94,20 +94,21 @@ class SiteDiagnosis:
 class Diagnosis(Shown):
     r"""Comparison of a posterior with its prior, site by site, which prints as a table.
 
-    It is the result of :meth:`GuidePosterior.diagnose`.
+    :meth:`GuidePosterior.diagnose` makes this comparison.
 
     A weight is *at the prior* if the divergence of its Gaussian :math:`N(\mu, \sigma^2)` from the prior is below 0.2
-    nats. For a Gaussian prior :math:`N(m, s^2)` that means
+    nats. For a Gaussian prior :math:`N(m, s^2)`, a weight is at the prior if
 
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
     For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean with the smallest
-    divergence from the prior. For a mixture this divergence can have several local minima in :math:`s`. A weight is
-    then at the prior if its divergence from the Gaussian of any minimum is below 0.2 nats.
+    divergence from the prior. For a mixture this divergence can have several local minima in :math:`s`. Under a mixture
+    prior, a weight is at the prior if its divergence from the Gaussian at any of these minima is below 0.2 nats.
 
     A weight has *collapsed* if its draws are practically equal: if :math:`\sigma` is below :math:`0.003\, s / \sqrt N`
     for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. To reach the
-    first limit, each row by itself would have to narrow the weight to 0.003 times the prior's scale.
+    limit :math:`0.003\, s / \sqrt N`, each row by itself would have to narrow the weight to 0.003 times the prior's
+    scale.
 
     Args:
         sites: One row per site of the network's weights. Other latent variables are left out.
@@ -246,8 +247,8 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Centre and scale of the Gaussians around the prior's mean that are locally nearest to the prior.
 
     A Gaussian is locally nearest if the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` has a minimum in
-    s. The divergence is computed on a grid of log scales with steps of 0.1. Half a step changes the divergence by
-    0.0025 nats.
+    s. The divergence is computed on a grid of log scales with steps of 0.1. Half a step of this grid away from a
+    minimum, the divergence is larger by about 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

@@ -23,7 +23,7 @@ from ._init import Init, init_or_default
 from ._state import FlatState, Noise, ParameterVector
 
 Choice = Callable[[Site, dist.Normal], dist.Normal]
-"""Function of a site and the guide's Gaussian that returns the distribution to sample instead."""
+"""Function of a site and the guide's Gaussian that returns the distribution to sample in place of this Gaussian."""
 
 
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
@@ -114,7 +114,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """Reason why a call of this guide differs from the `forward` of its family; None if it does not."""
+        """Reason why a call may differ from `forward` of the class that defines :meth:`flat`; None if it does not."""
         if has_hooks(self):
             return "the model or the guide has hooks"
         family = next(base for base in type(self).__mro__ if "flat" in vars(base))

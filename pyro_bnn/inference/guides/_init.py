@@ -27,7 +27,7 @@ class Init(ABC):
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """Initial location and rho of a site, both of its unconstrained shape. The scale is softplus(rho).
 
-        The tensors may share memory with others, since guides copy them.
+        Both tensors may share memory with other tensors, since guides copy them.
         """
 
 
@@ -97,12 +97,12 @@ class NetworkInit(Init):
 
     Args:
         scale: Initial standard deviation of every variable, above 0.
-        prior_fraction: Ratio, above 0, of the initial standard deviation to that of the prior. It replaces `scale` for
-            unconstrained variables whose prior has a finite standard deviation. None uses `scale`.
-        weight_fraction: Ratio, above 0, of the initial standard deviation to the magnitude of the weight. It replaces
-            `scale` for unconstrained variables. MOPED uses 0.05 to 0.2. None uses `scale`.
-        smallest: Smallest standard deviation that `weight_fraction` gives, above 0. The default is a heuristic: one
-            hundredth of the default `scale`.
+        prior_fraction: Ratio, above 0, of the initial standard deviation to that of the prior. `prior_fraction`
+            replaces `scale` for unconstrained variables whose prior has a finite standard deviation. None uses `scale`.
+        weight_fraction: Ratio, above 0, of the initial standard deviation to the magnitude of the weight.
+            `weight_fraction` replaces `scale` for unconstrained variables. MOPED uses 0.05 to 0.2. None uses `scale`.
+        smallest: Smallest standard deviation that `weight_fraction` gives, above 0. The default of `smallest` is a
+            heuristic: one hundredth of the default `scale`.
 
     Raises:
         ValueError: If a number is not above 0, or if both fractions are given.

@@ -37,7 +37,7 @@ class LowRankGuide(GaussianGuide):
 
     Args:
         model: The model to guide.
-        rank: Rank r of the second matrix, from 1 to P.
+        rank: Rank r of the low-rank matrix, from 1 to P.
         init: Initial locations and marginal scales; by default centred on the network's own weights.
         scale_map: Map from the free parameters to the scales :math:`\sigma`. The map also names the parameters.
 

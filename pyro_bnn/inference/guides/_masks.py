@@ -15,9 +15,9 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    The density of a removed element is defined as the prior's density at zero. In the divergence it cancels against the
-    prior's density, so the ELBO is that of a network without the element. The parameters of a removed element get no
-    gradient.
+    The density of a removed element is defined as the prior's density at zero. In the divergence, the density of a
+    removed element cancels against the prior's, so the ELBO is that of a network without the element. The parameters of
+    a removed element get no gradient.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -66,9 +66,9 @@ def masks_of(guide: nn.Module) -> dict[str, Tensor]:
 class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
-    A removed weight gets location 0, noise 0 and the scale of its prior. Its value is then 0, and its term in the ELBO
-    is a known constant, which is subtracted again. With the prior's scale this constant is small, so sums over all
-    weights lose few digits.
+    A removed weight gets location 0, noise 0 and the scale of its prior. So a removed weight is 0, and its term in the
+    ELBO is a known constant, which is subtracted. This term is small because a removed weight has the prior's scale, so
+    sums over all weights lose few digits.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:

@@ -39,14 +39,14 @@ class MeanFieldGuide(GaussianGuide):
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
-        *args: Example arguments for any other Pyro model. They must include the targets, since otherwise the observed
-            site counts as latent.
+        *args: Example arguments for any other Pyro model. The arguments must include the targets, since otherwise the
+            observed site counts as latent.
         init: Initial locations and scales; by default centred on the network's own weights.
         scale_map: Map from the free parameters to standard deviations. The map also names the parameters: ``rho.*`` for
             :class:`~pyro_bnn.scale_maps.Softplus`, the default. With :class:`~pyro_bnn.scale_maps.Capped` no scale
             exceeds a cap.
-        learn_locations: Whether the locations are learned. If not, they stay at the values of `init`, as parameters
-            with ``requires_grad=False``, and only the scales are learned.
+        learn_locations: Whether the locations are learned. Locations that are not learned stay at the values of `init`,
+            as parameters with ``requires_grad=False``, and only the scales are learned.
         **kwargs: Example keyword arguments for any other Pyro model.
 
     Raises:
@@ -170,7 +170,7 @@ class MeanFieldGuide(GaussianGuide):
     def kept(self, site: str) -> Tensor:
         """Boolean mask, of the site's shape, of the elements that are random.
 
-        The others were removed, as by :func:`pyro_bnn.pruning.prune`.
+        All other elements were removed, as by :func:`pyro_bnn.pruning.prune`.
         """
         _checks.one_of("site", site, [own.name for own in self.sites])
         mask = self.masks.get(site)

@@ -11,13 +11,15 @@ from ._masks import FlatMask
 from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, scratch_for
 
 LONGEST = 2**16
-"""Heuristic: length of a piece for each thread of a CPU. The parts of all vectors then fit in a core's cache."""
+"""Heuristic: number of elements that each thread of a CPU updates at a time. These parts of all vectors fit in a core's
+cache."""
 
 LARGE_ON_GPU = 2**22
 """Heuristic: smallest size of a site on which a GPU operation takes longer than its launch."""
 
 SMALLEST_WEIGHT = 1e-12
-"""Heuristic: smallest weight of the divergence. Precisions grow with its inverse, and single precision ends at 3e38."""
+"""Heuristic: smallest weight of the divergence. Precisions grow with the inverse of this weight, and single precision
+ends at 3e38."""
 
 SMALLEST_RISE = 1.001
 """Heuristic: precisions below this multiple of the prior's count as equal to the prior's, given rounding."""
@@ -37,9 +39,10 @@ class NaturalState(FlatState):
     part of S that comes from the data is divided by this factor.
 
     The update of S contains the square of a noisy term. So the variance of g raises S above its optimum, by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, whose g depends on all weights together, this
-    excess is many times the precision. So for latent variables of the likelihood, the second derivative of L replaces
-    :math:`g\,(w - m)\,S`. This takes no pass through the network, whose outputs do not depend on these variables.
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, whose g depends on all weights together, S would
+    be many times its optimum. So for latent variables of the likelihood, the second derivative of L replaces
+    :math:`g\,(w - m)\,S`. This second derivative takes no pass through the network, whose outputs do not depend on
+    variables of the likelihood.
 
     With S = N (h + P/N) this is the method of Shen et al. (2024), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row; None keeps S. Set `adds_up` if
@@ -79,7 +82,7 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient in the draw, and its product with the deviation if several are summed."""
+        """The gradient in the draw; for several draws or processes, also its product with the draw's deviation."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:

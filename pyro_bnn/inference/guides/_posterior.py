@@ -26,12 +26,13 @@ class GuidePosterior(Posterior):
     """Draws from a guide: one of this package, one of Pyro's, or a function.
 
     A guide that is a module uses its own parameters, even if Pyro's global store has others under the same names. So
-    after ``pyro.get_param_store().load(...)`` call such a guide once, to copy the parameters from the store.
+    after ``pyro.get_param_store().load(...)`` call a guide that is a module once, to copy the parameters from the
+    store.
 
     Args:
-        guide: Function of the model's arguments that samples every latent variable. A fit changes it in place.
-        status: How its fit ended; by default a note that no fit is known.
-        history: Record of its fit; empty by default.
+        guide: Function of the model's arguments that samples every latent variable. A fit changes the guide in place.
+        status: How the guide's fit ended; by default a note that no fit is known.
+        history: Record of the guide's fit; empty by default.
     """
 
     history: History
@@ -57,7 +58,7 @@ class GuidePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """SVI with the kind of guide; without a known fit, only the kind of guide."""
+        """Name of the method: SVI with the kind of guide; without a known fit, only the kind of guide."""
         guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
         return f"SVI with {guide}" if self.history.epochs else guide
 
@@ -119,12 +120,14 @@ class GuidePosterior(Posterior):
         ensemble, diagnose the members.
 
         Args:
-            model: The model. It may be left out after a fit of one of this package's guides, if the priors are fixed.
+            model: The model. The model may be left out after a fit of one of this package's guides, if the priors are
+                fixed.
             num_samples: Number of draws per weight where the divergence from the prior has no closed form. The sum over
                 a site is much more precise than the divergence of one weight.
 
         Returns:
-            A diagnosis that prints as a table. It has `sites`, and `warnings` that each name a remedy.
+            A diagnosis that prints as a table. The diagnosis has the attributes `sites` and `warnings`; each warning
+            names a remedy.
 
         Raises:
             ValueError: If the guide has no Gaussian marginals or no weights, or if the model is needed but missing.

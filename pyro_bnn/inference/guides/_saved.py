@@ -109,7 +109,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
-    """The state in a file, complete and checked, for a guide; `sites` are those of its model, if it is Bayesian."""
+    """The complete state of a guide from a record, after checks; `sites` are those of a `BayesianModel`, else None."""
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")
     if isinstance(guide, FlatGuide) and sites is not None:
@@ -140,7 +140,7 @@ def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: Gui
         raise ValueError(f"its scale map is {record.scale_map}, but `guide` has {guide.scale_map.name}; pass another.")
     if record.scale_map in SCALE_MAPS and record.map_of_scales() != guide.scale_map:
         found = record.map_of_scales()
-        raise ValueError(f"its scale map is {found}, but `guide` has {guide.scale_map}; pass a guide with the same.")
+        raise ValueError(f"its scale map is {found}, but `guide` has {guide.scale_map}; pass one with the file's map.")
     for site in guide.sites:
         name = f"{guide.scale_map.name}.{site.name}"
         scale = guide.scale_map(state[name])

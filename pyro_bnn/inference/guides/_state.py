@@ -20,8 +20,8 @@ LARGE = 2**16
 class ParameterVector:
     """Moves the parameters in nested modules into one vector, until :meth:`close` gives each its own memory again.
 
-    A step over all weights then needs some fifteen operations on long vectors, and allocates no memory. On a CPU,
-    allocation often takes more time than the arithmetic. If `memory` is given, it holds the vector.
+    With one vector, a step over all weights needs some fifteen operations on long vectors, and allocates no memory. On
+    a CPU, allocation often takes more time than the arithmetic. If `memory` is given, it holds the vector.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -180,8 +180,8 @@ class RandomParameter:
 class FlatState(ABC):
     r"""Draws values for a step, and computes the guide's gradients from the network's.
 
-    A step calls :meth:`begin`. For each draw it then calls :meth:`draw`, :meth:`observe` before the network's backward
-    pass, and :meth:`pull_back`. At the end it calls :meth:`give_gradients`.
+    A step calls :meth:`begin`. For each draw, the step calls :meth:`draw`, :meth:`observe` before the network's
+    backward pass, and :meth:`pull_back`. At its end, the step calls :meth:`give_gradients`.
     """
 
     value: Tensor

@@ -195,7 +195,7 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior, with gradients from autograd.
 
-    For a constrained variable this is the density of the unconstrained value. Without `jacobian` the Jacobian
+    The density of a constrained variable is that of its unconstrained value. Without `jacobian` the Jacobian
     determinant of the transform is omitted, as for a point estimate, which is the mode in constrained space.
     """
 

@@ -37,7 +37,8 @@ WRONG = 0.1
 """Relative disagreement above which a gradient is wrong; a kink that `SMOOTH` allows causes at most `SMOOTH` / 2."""
 
 SMOOTH = 0.05
-"""Relative disagreement of the two steps, or of both sides of the shorter step, above which there is a kink."""
+"""Relative difference between the slopes of the two steps, or of both sides of the shorter step, above which the
+function has a kink."""
 
 
 @dataclass(frozen=True)
@@ -124,20 +125,20 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     r"""Raise if autograd's gradient of the log-likelihood in the random weights is wrong.
 
     A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Every fit
-    with such a network would fail silently.
+    with a network that hides part of its gradient would fail silently.
 
     The derivative along a direction d of the weights is compared with a central difference,
 
     .. math:: \nabla \ell \cdot d \overset?= \frac{\ell(w + h d) - \ell(w - h d)}{2 h},
 
     in double precision, on a copy of the model, at a point near the sites' initial values. All evaluations use the same
-    random numbers. Two directions are tried for each site. One moves all weights whose gradient is exactly 0 according
-    to autograd, which reveals a hidden gradient. The other follows the signs of the gradient. First all sites are moved
-    together. Only if this shows a disagreement, each site is moved alone.
+    random numbers. Two directions are tried for each site. One direction moves all weights whose gradient is exactly 0
+    according to autograd, which reveals a hidden gradient. The other direction follows the signs of the gradient. First
+    all sites are moved together. Each site is moved alone only if this first check shows a disagreement.
 
     Doubtful cases pass, since a false alarm would be worse than a miss. If the slopes of two step sizes, or of the
-    two sides, disagree, the function has a kink and the check passes. It also passes if the network does not run in
-    double precision, gives different values for the same weights and seed, or is constant where autograd has a slope
+    two sides, disagree, the function has a kink and the check passes. The check also passes if the network does not run
+    in double precision, gives different values for the same weights and seed, or is constant where autograd has a slope
     (a straight-through estimator). Networks with more than ten million random weights, and models with an estimator
     applied, are not checked. The model does not change, and is checked in its present mode, train or eval.
 

@@ -36,7 +36,7 @@ def batched_observation(
 ) -> Callable[[Mapping[str, Tensor], Inputs], Distribution]:
     """A function of K draws, ``{site: shape (K, *event)}``, and x: the distribution of the targets, (K, N, ...).
 
-    `example` is two draws. The model must already be in the mode, device and dtype of later runs.
+    `example` is two draws. The model must already have the mode, device and dtype of later runs.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 
@@ -107,7 +107,7 @@ class Potential(Coordinates, ABC):
 class NetworkPotential(Potential):
     """The potential of a :class:`BayesianModel` on all of its data, without effect handlers.
 
-    The model must already be in the mode and dtype of later evaluations.
+    The model must already have the mode and dtype of later evaluations.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -208,7 +208,7 @@ def warn_of_learnable(model: BayesianModel, *, stacklevel: int) -> None:
 
 
 class TracePotential(Potential):
-    """The potential of any Pyro model. It traces the model at each point, which is slow."""
+    """The potential of any Pyro model. Each evaluation traces the model, which is slow."""
 
     def __init__(self, model: Callable[..., object], args: tuple[object, ...]) -> None:
         super().__init__(find_sites(model, args, {}))

@@ -71,7 +71,7 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
     """The latent variables of a model, in the order in which it draws them.
 
     Each variable gets an initial value: the weights of the network, or a median of the prior. The priors of later
-    variables are conditioned on these values. They are not conditioned on draws, since after an extreme draw of a
+    variables are conditioned on the initial values of earlier variables, not on draws, since after an extreme draw of a
     heavy-tailed parent the initial values of its children would be extreme as well.
 
     Raises:

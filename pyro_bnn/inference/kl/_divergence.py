@@ -45,9 +45,9 @@ def divergence(
 
     .. math:: \mathrm{KL}(p \,\|\, q) = E_{w \sim p}[\log p(w) - \log q(w)] \ge 0, \quad 0 \text{ iff } p = q.
 
-    ``divergence(target, guide)`` is the *forward* KL. A guide that minimises it covers all of the target.
-    ``divergence(guide, target)`` is the *reverse* KL of variational inference. A guide that minimises it stays close to
-    one mode.
+    ``divergence(target, guide)`` is the *forward* KL. A guide that minimises the forward KL covers all of the target.
+    ``divergence(guide, target)`` is the *reverse* KL of variational inference. A guide that minimises the reverse KL
+    stays close to one mode.
 
     The closed form of torch or Pyro is used if there is one, also under ``to_event``; otherwise the value is a mean
     over draws from p. A closed form is differentiable. An estimate is differentiable if p has reparameterised draws.

@@ -10,7 +10,8 @@ KLWeight = Callable[[int, int, int], float]
 """Function from (epoch, batch, num_batches) to the weight of the KL term; epoch and batch count from 0."""
 
 LARGEST_WEIGHT = 1e30
-"""Heuristic: far above all weights at which the data still matter, and below 3e38, the limit of single precision."""
+"""Heuristic: largest KL weight; far above all weights at which the data still matter, and below 3e38, the limit of
+single precision."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def check_weight(weight: float) -> float:
 def blundell() -> KLWeight:
     r"""A weight that halves from batch to batch, :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M; its mean is 1.
 
-    It is computed as :math:`M\, 2^{-i} / (1 - 2^{-M})`, which stays finite for every M.
+    The weight is computed as :math:`M\, 2^{-i} / (1 - 2^{-M})`, which stays finite for every M.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.4.

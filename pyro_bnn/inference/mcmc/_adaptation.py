@@ -13,10 +13,10 @@ from ..._core import checks as _checks
 from ..._core.records import plain, record
 
 TARGET_ACCEPT = 0.8
-"""Stan's default; nearer to 1 means smaller steps and fewer divergences."""
+"""Stan's default acceptance rate; a rate nearer to 1 means smaller steps and fewer divergences."""
 
 INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
-"""Stan's default schedule, for 150 warm-up draws or more."""
+"""Numbers of draws in Stan's default schedule of warm-up, for 150 warm-up draws or more."""
 
 SHORTEST_WITH_MASS = 50
 """Heuristic: a shorter warm-up learns no mass matrix, since a new mass matrix requires a new step size."""

@@ -66,7 +66,7 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """First row and end of each block. All but the last have a multiple of `STEP` rows."""
+        """First row and end of each block. All blocks but the last have a multiple of `STEP` rows."""
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
         return list(itertools.pairwise(ends))
@@ -87,8 +87,9 @@ class Blocks:
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
     """The parts of a recorded function; None if it has fewer than `FEWEST_ROWS` rows, or an operation may mix rows.
 
-    The first node is the point. A node's `meta` has its operation. A constant has rows if the length of one of its axes
-    is the number of rows. Other tensors have rows if they are computed from rows, or repeat a number for each row.
+    The first of `nodes` is the point, the argument of the function. The operation of a node is in its `meta`. A
+    constant has rows if the length of one of its axes is the number of rows. Other tensors have rows if they are
+    computed from rows, or repeat a number for each row.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}

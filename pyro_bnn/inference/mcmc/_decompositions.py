@@ -119,7 +119,7 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Whether all windows of a pooling lie within x and its padding, and an average divides by their size."""
+    """Whether all windows of a pooling lie within the padded x, and an average divides by the window's size."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
@@ -145,13 +145,13 @@ class _Windows:
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Zeros in the shape of the padded x, but for one part at its place in all windows."""
+        """Zeros in the shape of the padded x, except that each window has its element of `part` at one place."""
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """The largest element of each window, and the number of its place; the first of equal ones, as in torch."""
+        """The largest element of each window, and the number of its place; of equal elements the first, as in torch."""
         padded = _padded(self.x, self.padding)
         if any(self.padding):
             outside = _padded(torch.ones_like(self.x), self.padding) == 0
@@ -172,7 +172,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The largest element of each window. The second result has no counterpart in C, and is only for the gradient."""
+    """The largest element of each window, and the number of its place (not torch's index), only for the gradient."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()
@@ -211,7 +211,7 @@ def mean(x: Tensor, axes: Sequence[int] | None = None, keepdim: bool = False, *,
 
 
 def _standardised(x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Standardised over some axes, with the mean and the inverse of the standard deviation."""
+    """The input standardised over some axes, with its mean and the inverse of its standard deviation."""
     center = mean(x, axes, True)
     distance = x - center
     inverse = (mean(distance * distance, axes, True) + eps).rsqrt()
@@ -298,4 +298,4 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
         [aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward]
     ),
 }
-"""What each operation is recorded as; torch's own decompositions for the gradients of normalisation."""
+"""Functions that are recorded in place of operations; those for gradients of normalisation are torch's own."""

@@ -20,7 +20,7 @@ from ._kernel import ChainStatistics
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
-"""Both limits are those of Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
+"""Limits of R-hat and of the effective sample size, by Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
 FEWEST_DRAWS = 4
 """R-hat and effective sample sizes need this many draws in each of several chains, or in each half of a single one."""
@@ -29,10 +29,11 @@ NUM_PREDICTION_CHECKS = 50
 """Number of inputs at which the chains' predictions are compared; heuristic."""
 
 MAX_QUANTITIES = 400
-"""Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each."""
+"""Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each quantity."""
 
 SMALLEST_BFMI = 0.3
-"""Below this the momentum explores the energies too slowly: Betancourt (2016), https://arxiv.org/abs/1604.00695."""
+"""Smallest Bayesian fraction of missing information at which the momentum explores the energies fast enough: Betancourt
+(2016), https://arxiv.org/abs/1604.00695."""
 
 LARGEST_WITHIN = 1.1
 """A chain has explored its mode if R-hat of its two halves is at most this; heuristic."""
@@ -49,7 +50,7 @@ class ConvergenceWarning(UserWarning):
 class Convergence(Shown):
     """R-hat and effective sample sizes of M scalar quantities; NaN for a quantity that is the same in all draws.
 
-    All are NaN if there are fewer than four draws in each of several chains, or eight in a single one.
+    All values are NaN if there are fewer than four draws in each of several chains, or eight in a single one.
 
     Args:
         r_hat: Rank-normalised split R-hat, shape (M,).
@@ -312,7 +313,7 @@ def judge(
     """The status of chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`; warns of problems.
 
     Given a model and inputs, predictions at up to 50 of the inputs are judged, otherwise the latent variables. With
-    `at_modes`, each chain began at its own mode. Then the chains need not agree, and each is judged by itself.
+    `at_modes`, each chain began at its own mode. Such chains need not agree, so each chain is judged by itself.
     """
     num_chains, num_draws = next(iter(samples.values())).shape[:2]
     num_divergences = _count(statistics.diverging)

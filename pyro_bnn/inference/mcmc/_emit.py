@@ -29,7 +29,7 @@ class Emitted:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows; 0 if it has no blocks."""
+        """Number of rows; 0 for a function without blocks of rows."""
         return 0 if self.blocks is None else self.blocks.num_rows
 
     def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
@@ -49,13 +49,14 @@ Values = dict[Node, Any]
 """The value in C of each node so far; a list for a node with several results."""
 
 Results = Mapping[Node, Any]
-"""What each node returns for the example."""
+"""The result of each node in the example run."""
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
-    """Write a recorded function. It takes a point, shape (1, P), and constants; it returns a number and its gradient.
+    """Write a recorded function in C.
 
-    C reads the constants from `data`, in the layout of :meth:`Emitted.laid_out`.
+    The function takes a point, shape (1, P), and constants; it returns a number and the gradient of this number. C
+    reads the constants from `data`, in the layout of :meth:`Emitted.laid_out`.
 
     Raises:
         UnsupportedError: If an operation is not in the table of operations; the message names it.

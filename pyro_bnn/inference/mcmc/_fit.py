@@ -70,33 +70,34 @@ def fit_mcmc(
             modes, :class:`~pyro_bnn.MCLMC`.
         num_samples: Number of draws that are kept from each chain, S.
         num_warmup: Number of warm-up draws of each chain, which are not kept.
-        num_chains: Number of chains, K. With several, R-hat shows whether they agree.
+        num_chains: Number of chains, K. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With either of these two, each chain explores its own mode, and the status judges each by itself.
+            chain. With an ensemble or a descent, each chain explores its own mode, and the status judges each chain by
+            itself.
         target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
         dtype: Dtype of the computation; None is that of the model. The draws are returned in the model's dtype. In C,
             float32 takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is possible for NUTS and MCLMC of a small network on a CPU. If C is
             impossible, True raises an error with the reason, and ``"auto"`` draws in torch. Compiling takes about a
-            second, once in a process for each network with its kind of prior and likelihood. As many chains run at a
-            time as torch has threads (`torch.set_num_threads`); the draws do not depend on this number. C and torch use
-            different random numbers, so with ``"auto"`` the draws depend on the machine.
+            second, once in a process for each network with its kind of prior and likelihood. The number of chains that
+            run at a time is torch's number of threads (`torch.set_num_threads`); the draws do not depend on this
+            number. C and torch use different random numbers, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar.
         checkpoint: File for the state of the run, which is written at the beginning, every ten minutes (or as a
-            :class:`Checkpoint` says) and at the end. SIGINT and SIGTERM then save the run after the current draw and
-            end it.
-        resume: Checkpoint of a run with the same arguments, to continue from. The draws are bit for bit those of an
-            uninterrupted run. A finished run can be resumed with a larger `num_samples`: it keeps its draws and adds
-            new ones, which differ from the draws of a single longer run.
+            :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
+            current draw and end it.
+        resume: Checkpoint of a run with the same arguments, to continue from. A resumed run gives bit for bit the draws
+            of an uninterrupted run. A finished run can be resumed with a larger `num_samples`: it keeps its draws and
+            adds new ones, which differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; None draws one from torch's generator. The run itself leaves torch's
             generators unchanged.
 
     Returns:
         The chains, with `status`, `statistics` and `path`. The status judges divergences and, if ArviZ is installed,
-        R-hat and effective sample sizes of predictions at up to 50 inputs. It does not judge the weights of a network:
-        they are identified only up to permutations and signs of hidden units.
+        R-hat and effective sample sizes of predictions at up to 50 inputs. The status does not judge the weights of a
+        network, since weights are identified only up to permutations and signs of hidden units.
 
     Raises:
         ValueError: If the data do not fit the model, the model is random for given weights (dropout), no start with a

@@ -19,13 +19,13 @@ Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
-"""Energy error in nats above which a trajectory is divergent, as in Stan. For MCLMC it limits the squared energy error
-of a step, divided by P."""
+"""Energy error in nats above which a trajectory is divergent, as in Stan. For MCLMC, `DIVERGENCE` limits the squared
+energy error of a step, divided by P."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Draws of the chains that have just finished one, shape (K,) unless stated otherwise.
+    """Draws of the chains that have just finished a draw, shape (K,) unless stated otherwise.
 
     For the other fields see :class:`ChainStatistics`; they are None if the sampler does not report them.
 
@@ -100,7 +100,7 @@ class Kernel(ABC):
         self.inverse_mass = torch.ones_like(z)
         """Diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z. Warm-up writes it."""
         self.is_needed = [True] * len(z)
-        """Which chains still need draws. A kernel may skip the others."""
+        """Which chains still need draws. A kernel may skip the other chains."""
         self.path = ""
         """How draws are computed, and why not in a faster way; see :attr:`~pyro_bnn.MCMCPosterior.path`."""
 
@@ -215,5 +215,5 @@ class Sampler(ABC):
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         """The kernel for one potential and the first points z, shape (K, P).
 
-        If it cannot draw in C, ``compile=True`` raises a `NotInCError`, and ``"auto"`` draws in torch.
+        If the sampler cannot draw in C, ``compile=True`` raises a `NotInCError`, and ``"auto"`` draws in torch.
         """

@@ -1,10 +1,11 @@
-r"""Microcanonical Langevin Monte Carlo: chains that move at unit speed and are never rejected.
+r"""Microcanonical Langevin Monte Carlo: chains that move at unit speed, without an accept/reject step.
 
 A point has a position z of P numbers and a direction u of length 1. With the potential U, the dynamics
 
 .. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1)
 
-leave the density exp(-U) of z unchanged. So does the noise that is added to the direction after each step.
+leave the density exp(-U) of z unchanged. After each step noise is added to the direction, which leaves the density
+unchanged, too. A step whose energy error is divergent is not taken.
 """
 
 import math
@@ -47,15 +48,15 @@ FEWEST_DRAWS = 20
 
 @dataclass(frozen=True)
 class MCLMC(Sampler):
-    r"""Microcanonical Langevin Monte Carlo, a sampler for networks. It has no accept/reject step.
+    r"""Microcanonical Langevin Monte Carlo, a sampler for networks.
 
-    Without rejections the draws are biased. The bias is small if the energy error of the steps is small, so warm-up
-    chooses the step size by this error. Warm-up also learns the length over which a chain forgets its direction.
-    For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
+    MCLMC has no accept/reject step, so the draws are biased. The bias is small if the energy error of the steps is
+    small, so warm-up chooses the step size by this error. Warm-up also learns the length over which a chain forgets its
+    direction. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
 
     The posterior of a network has many modes, and a chain stays in one. Start every chain at a trained network: pass an
-    :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The draws
-    then give each of these modes the same weight, which is not its probability under the posterior.
+    :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The draws give the
+    modes of all chains the same weight, which is not their probability under the posterior.
 
     Args:
         steps_per_draw: Number of steps from one draw to the next, in warm-up too.

@@ -35,13 +35,14 @@ MOST_PRODUCTS = 2**20
 """Heuristic: with more multiplications in a potential, torch's matrix products are faster than loops in C."""
 
 MOST_PRODUCTS_OF_BLOCKS = 2**24
-"""The same limit for one block of rows. It is higher since blocks stay in the processor's cache."""
+"""Heuristic: largest number of multiplications in one block of rows. This limit is higher than `MOST_PRODUCTS`, since
+blocks stay in the processor's cache."""
 
 MOST_LINES, MOST_CHARACTERS = 5000, 200_000
 """Heuristic: longer C texts take longer than ten seconds to compile."""
 
 NUM_KEPT = 64
-"""Number of compiled texts to keep; the least recently used are dropped. Each takes a few kilobytes."""
+"""Number of compiled texts to keep; the least recently used are dropped. Each text takes a few kilobytes."""
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
 """Options of the C compiler. Infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
@@ -66,7 +67,7 @@ class _Data(ctypes.Structure):
 
 
 class Native:
-    """The compiled samplers of one potential. Several threads may call them at the same time.
+    """The compiled samplers of one potential. Several threads may call the samplers at the same time.
 
     `advance` is the function in `_trajectory.c`, `langevin_steps` that in `_microcanonical.c`; `data` is their last
     argument.
@@ -211,7 +212,8 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     """The compiled samplers of a potential; z is one point, shape (1, P).
 
     Raises:
-        UnsupportedError: If C cannot compute it, the C compiler fails, or C and torch give different numbers.
+        UnsupportedError: If C cannot compute the potential, the C compiler fails, or C and torch give different
+            numbers.
     """
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)

@@ -27,9 +27,9 @@ RANDOM_BLOCK = 256
 class NUTS(Sampler):
     r"""The No-U-Turn Sampler: trajectories that grow until they turn back.
 
-    A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of its
-    points. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta of its points, in
-    which both ends count half. The trajectory turns back if :math:`v \cdot \rho \le 0` at either end.
+    A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of the
+    points of the trajectory. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta
+    of its points, in which both ends count half. The trajectory turns back if :math:`v \cdot \rho \le 0` at either end.
 
     Args:
         max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps.
@@ -62,7 +62,7 @@ class NUTSKernel(TorchKernel):
         self._position = 0  # number of steps whose numbers were used
 
     def draw(self) -> Draws:
-        """Run all chains until at least one finishes a draw. The others continue their trees at the next call."""
+        """Run all chains until at least one finishes a draw. Other chains continue their trees at the next call."""
         normal = torch.randn_like(self._tree.proposal)
         constants = TreeConstants(self.step_size, self.inverse_mass, *self._tables)
         self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, constants, normal)

@@ -1,7 +1,7 @@
 """Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
 An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. All other operations are
-functions. They take the writer, the result of the operation in the example run, and the arguments of the operation,
+given as functions of the writer, the result of the operation in the example run, and the arguments of the operation,
 with a :class:`Value` in place of each tensor.
 """
 
@@ -48,7 +48,7 @@ ELEMENTWISE = {
     aten.hardtanh: "where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))",
     aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0f, {0})",
 }
-"""Fast elementwise operations. Their results are not stored, but computed wherever they are read."""
+"""Fast elementwise operations. The results of fast operations are not stored, but computed wherever they are read."""
 
 SLOW = {
     aten.sqrt: "sqrt({0})",
@@ -77,7 +77,7 @@ SLOW = {
     aten.elu_backward: "{0} * {2} * where_({5} > 0.0f, 1.0f, {1} * {3} * exp_({3} * {5}))",
     aten.celu: "where_({0} > 0.0f, {0}, {1} * expm1_({0} / {1}))",
 }
-"""Slow elementwise operations. Their results are computed once, in a loop, and stored."""
+"""Slow elementwise operations. The results of slow operations are computed once, in a loop, and stored."""
 
 REQUIRED: dict[Any, dict[int, object]] = {
     aten.softplus: {1: 1, 2: 20},
@@ -144,7 +144,7 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
 
 
 LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are summed. C has one line for each comparison along it."""
+"""Heuristic: longest axis over which exponentials are summed. C has one line for each comparison along this axis."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:

@@ -43,8 +43,8 @@ class MCMCPosterior(Posterior):
         status: Result of the diagnostics.
         sampler: Name of the algorithm.
         path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
-            ``"replayed"`` or ``"eager"`` and says why no faster way was possible. Empty if a custom sampler does not
-            set it.
+            ``"replayed"`` or ``"eager"`` and says why no faster way was possible. The path is empty if a custom sampler
+            does not set it.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
@@ -73,10 +73,10 @@ class MCMCPosterior(Posterior):
         Of the statistics, only `diverging` and `seconds` are known.
 
         Args:
-            mcmc: A `pyro.infer.MCMC` after its run. Its draws are not copied.
-            model: The model that was sampled. The status judges its predictions; without a model, the latent variables,
-                which rarely converge if they are weights (see :meth:`diagnose`).
-            x: Inputs of the model, shape (N, ...). The status judges predictions at up to 50 of them.
+            mcmc: A `pyro.infer.MCMC` after its run. The draws are not copied.
+            model: The model that was sampled. The status judges the predictions of this model; without a model, the
+                latent variables, which rarely converge if they are weights (see :meth:`diagnose`).
+            x: Inputs of the model, shape (N, ...). The status judges predictions at up to 50 of these inputs.
             seconds: Wall time of the run, if it was measured.
 
         Raises:

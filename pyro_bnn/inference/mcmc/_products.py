@@ -10,13 +10,14 @@ from ._traced import UnsupportedError
 from ._writer import Index, Value, Writer, constant, moved, order, places, scaled
 
 NUM_TERMS = 8
-"""Terms of a sum that are added in one pass over the longest axis; heuristic."""
+"""Heuristic: number of terms of a sum that are added in one pass over the longest axis."""
 
 NUM_SUMS = 10
-"""Heuristic: most sums over one long axis in one loop. A number that several sums use is then read once."""
+"""Heuristic: largest number of sums over one long axis in one loop, which reads a number that several sums use only
+once."""
 
 MOST_TERMS = 256
-"""Most terms of a sum that are written out one by one, if there are no blocks of rows; heuristic."""
+"""Heuristic: largest number of terms of a sum that are written out one by one, if there are no blocks of rows."""
 
 Term = Callable[[Index, Index], str]
 """Function of two indices, of a sum and of a term in it, that returns the text of the term."""

@@ -94,7 +94,7 @@ class RunPlan:
 
 
 class Run:
-    """A run of chains on one potential. Its file can be resumed only by a run with equal `settings` (name -> value)."""
+    """A run of chains on one potential; only a run with equal `settings` (name -> value) can resume its file."""
 
     def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings

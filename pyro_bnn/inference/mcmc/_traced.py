@@ -1,9 +1,9 @@
 """Records functions as graphs of tensor operations, with constant tensors as further arguments.
 
-In torch, potentials run as such a record, without Python and autograd. For small tensors, these two take more time than
-the operations. Recording needs no compiler. A leapfrog step of NUTS with 61, 481 and 1021 weights (100 rows, one
-thread) takes 175, 237 and 254 microseconds instead of 425, 593 and 558 for one chain, and 268, 418 and 512 instead of
-605, 780 and 949 for four chains.
+In torch, samplers run the recorded potential, without Python and autograd, which take more time than the operations if
+the tensors are small. Recording needs no compiler. With a record, a leapfrog step of NUTS with 61, 481 and 1021 weights
+(100 rows, one thread) takes 175, 237 and 254 microseconds instead of 425, 593 and 558 without a record for one chain,
+and 268, 418 and 512 instead of 605, 780 and 949 for four chains.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,8 @@ from ..._core.functional import ordinary_attention
 from ._kernel import Kernel, ValueAndGrad
 
 MOST_OPERATIONS = 2000
-"""Heuristic: a potential with more operations is not recorded. Recording takes about a millisecond for each."""
+"""Heuristic: a potential with more operations is not recorded. Recording takes about a millisecond for each
+operation."""
 
 
 class UnsupportedError(Exception):
@@ -146,7 +147,7 @@ def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
     """The potential recorded for points of z's shape.
 
     Raises:
-        UnsupportedError: If it cannot be recorded.
+        UnsupportedError: If the potential cannot be recorded.
     """
     if z.device.type != "cpu":  # on other devices Python takes little of the time
         raise UnsupportedError(f"records are replayed on a CPU, and the device is {z.device}")

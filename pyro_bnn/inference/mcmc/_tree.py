@@ -230,13 +230,13 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """At which level each leaf of a subtree is stored as a checkpoint, and with which checkpoints it is compared.
+    """Two tables: the level at which a leaf is stored as a checkpoint, and the levels with which a leaf is compared.
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
     needs the subtree's first leaf, so first leaves are stored. Every even leaf n is a first leaf; its level is the
     number of ones in the binary form of n // 2. An odd leaf completes one balanced subtree for each 1
-    at the end of its binary form. The first leaves of these subtrees are stored at the odd leaf's own level, which is
-    defined in the same way, and at the levels just below it.
+    at the end of its binary form. The level of an odd leaf is defined in the same way. The first leaves of the subtrees
+    that an odd leaf completes are stored at the level of the odd leaf and at the levels just below.
 
     Both tables have a row per leaf of the largest tree's last subtree, and a column per level.
     """

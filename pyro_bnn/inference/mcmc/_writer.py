@@ -41,7 +41,7 @@ class Value:
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
-        """With new leading axes, and axes of size 1 repeated."""
+        """This tensor with new leading axes, and with axes of size 1 repeated."""
         lead, own = len(shape) - len(self.shape), self.shape
         result = self.read_at(shape, ["0" if n == 1 else i for n, i in zip(own, places(shape)[lead:], strict=True)])
         return replace(result, is_scratch=self.is_scratch and own == tuple(shape[lead:]))
@@ -52,14 +52,14 @@ class Value:
         return self.read_at(shape, index)
 
     def permuted(self, shape: Sequence[int], axes: Sequence[int]) -> "Value":
-        """With the axes in another order."""
+        """This tensor with its axes in another order."""
         index = places(shape)
         for place, axis in zip(places(shape), axes, strict=True):
             index[axis % len(shape)] = place
         return self.read_at(shape, index)
 
     def flipped(self, shape: Sequence[int], axes: Sequence[int]) -> "Value":
-        """With the elements along some axes in reversed order."""
+        """This tensor with its elements along some axes in reversed order."""
         index = places(shape)
         for axis in axes:
             index[axis] = f"({shape[axis] - 1} - {index[axis]})"
@@ -209,7 +209,7 @@ class Writer:
         """Loops over all axes around a line with placeholders for the indices.
 
         The line must compute each element independently of the others. If the length of the loop is known, the compiler
-        finds this out without a pragma.
+        recognises independent elements without a pragma.
         """
         is_known = self.size == 0 or self.size != max(shape, default=0)
         with self.loops(shape, pragma="" if is_known else "omp simd") as index:

@@ -20,7 +20,8 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Supports that are checked. Others, such as a simplex, are not: values rounded to another dtype can lie outside."""
+"""Supports whose values are checked. Other supports, such as a simplex, are not checked, since values rounded to
+another dtype can lie outside."""
 
 
 @dataclass

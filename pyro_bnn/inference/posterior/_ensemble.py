@@ -37,8 +37,8 @@ class EnsemblePosterior(Posterior):
     All members must come from models of the same architecture. A draw contains only latent variables; `predict` takes
     learned parameters and buffers from its model. So for networks with batch normalisation, or with parameters that are
     not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. `predict` always takes
-    a learned noise scale from its model. So the noise scale should be fixed, latent, or an output of the network
-    (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
+    a learned noise scale from its model. So the noise scale of an ensemble should be fixed, latent, or an output of the
+    network (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
     Args:
         members: M posteriors over the same sites.

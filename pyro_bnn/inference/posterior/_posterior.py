@@ -32,9 +32,9 @@ class Status:
         ok: Whether inference shows no sign of trouble.
         message: Text that says what happened and, if there is no `remedy`, what to try.
         detail: The last part of the message, about how the result was computed. A caller that writes its own message
-            appends this part.
+            appends this detail.
         remedy: Advice on what to try, in terms of the arguments of the called function. A caller with other arguments,
-            such as a scikit-learn estimator, replaces it.
+            such as a scikit-learn estimator, replaces the remedy.
     """
 
     ok: bool

@@ -14,8 +14,8 @@ T = TypeVar("T")
 class Calibration(ABC):
     """A correction of a posterior's predictions, learned from rows that took no part in the fit.
 
-    :func:`~pyro_bnn.save_posterior` keeps it in the posterior's file. Your own class can be kept there, too, if it
-    inherits from this one.
+    :func:`~pyro_bnn.save_posterior` stores a calibration in the posterior's file. Your own class of calibrations can be
+    stored, too, if it inherits from `Calibration`.
     """
 
     @abstractmethod

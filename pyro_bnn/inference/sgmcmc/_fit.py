@@ -46,14 +46,14 @@ def fit_sgmcmc(
     """Draw from the posterior with gradients of minibatches, for networks and data that are too large for NUTS.
 
     There is no accept/reject step, so the draws have an error that grows with the step size and with the noise of the
-    gradients. To see this error, halve the step size: the predictions should not change.
+    gradients. If the error of the draws is small, the predictions do not change when the step size is halved.
 
-    The chains run one after the other. On one CPU thread this is faster than all chains at once: the gradients of four
-    chains under `torch.func.vmap` took 1.15 times as long for a network 784-400-400-10 with batches of 128, and 1.6
-    times as long for LeNet-5.
+    The chains run one after the other. On one CPU thread, single chains are faster than all chains at once: the
+    gradients of four chains under `torch.func.vmap` took 1.15 times as long for a network 784-400-400-10 with batches
+    of 128, and 1.6 times as long for LeNet-5.
 
     Args:
-        model: The model. Its learnable parameters do not change: only variables with a prior are drawn.
+        model: The model. Learnable parameters of the model do not change: only variables with a prior are drawn.
         data: A tuple (x, y) with all rows, or a loader of such pairs with a length; see :func:`fit_svi`.
         sampler: The algorithm with its step size: :class:`SGHMC` or :class:`SGLD`.
         num_epochs: Number of passes of each chain over the data.
@@ -65,8 +65,8 @@ def fit_sgmcmc(
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. None is
             :class:`NetworkInit`, close to the network's own weights.
         store: New safetensors file for the draws; None keeps them in memory. The draws are read from the file when they
-            are used, so it must exist as long as the posterior is used. A resumed run uses its existing file. If a call
-            fails, it removes the file that it made.
+            are used, so it must exist as long as the posterior is used. A resumed run uses its existing file of draws.
+            If a call fails, it removes the file that it made.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain.
         execution: How steps are computed.

@@ -14,7 +14,8 @@ from ..._core.processes import Processes
 from ..svi import SkippingOptimizer
 
 LEAST, MOST = 1e-30, 1e30
-"""Limits of settings. Beyond them, a product of two settings is 0 or infinite in single precision."""
+"""Limits of the step size, and largest temperature. Far beyond these limits, steps or noise would be 0 or infinite in
+single precision."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Stage:
 
     Args:
         factor: Step size as a fraction of the sampler's, from 0 to 1.
-        is_noisy: Whether noise is added. Without noise, the step is one of an optimizer.
+        is_noisy: Whether noise is added. A step without noise is a step of an optimizer.
         is_sampling: Whether draws are kept.
     """
 
@@ -65,8 +66,8 @@ class CyclicalSteps(StepSizes):
 
     .. math:: \alpha = \tfrac12 \alpha_0 (1 + \cos \pi t).
 
-    While t is below `exploration` there is no noise, and the chain moves to a mode like an optimizer. Then it samples
-    from this mode. Each cycle may find another mode.
+    While t is below `exploration` there is no noise, and the chain moves to a mode like an optimizer. In the rest of
+    the cycle, the chain samples from this mode. Each cycle may find another mode.
 
     Args:
         num_cycles: Number of cycles, C.
@@ -157,10 +158,10 @@ class SGHMC(StochasticGradientSampler):
     .. math:: v \leftarrow v - h \nabla U(z), \qquad z \leftarrow z + \tfrac h2 v, \qquad
               v \leftarrow \beta v + \sqrt{(1 - \beta^2) T}\, \epsilon, \qquad z \leftarrow z + \tfrac h2 v.
 
-    A step needs one gradient, as in Chen et al. (2014). The order of its parts is the splitting BAOAB of Leimkuhler and
-    Matthews (2013). With an exact gradient, the step size causes no error in draws from a Gaussian posterior, and a
-    small error in draws from other posteriors. The noise in the gradient of a minibatch causes an error that vanishes
-    with the step size.
+    A step needs one gradient, as in Chen et al. (2014). The order of the parts of a step is the splitting BAOAB of
+    Leimkuhler and Matthews (2013). With an exact gradient, the step size causes no error in draws from a Gaussian
+    posterior, and a small error in draws from other posteriors. The noise in the gradient of a minibatch causes an
+    error that vanishes with the step size.
 
     Args:
         lr: Step size :math:`\alpha`. U is a sum over N rows, so divide a learning rate that suits a mean over the rows

@@ -43,8 +43,9 @@ class Header:
 class Store:
     """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped file.
 
-    The file is a safetensors file, whose header has the identifier of the run. It is created, or opened for writing,
-    when the first draw is kept: by then every other check has passed. Only a resumed run accepts an existing file.
+    The file is a safetensors file, whose header has the identifier of the run. The file is created, or opened for
+    writing, when the first draw is kept, after all other checks have passed. Only a resumed run accepts an existing
+    file.
     """
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
@@ -143,8 +144,8 @@ def read_header(path: Path) -> Header:
             return Header(about["run"], tuple(draws.get_shape()), draws.get_dtype())
     except (safetensors.SafetensorError, OSError, UnicodeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"`store` must be a file of draws of the run that is resumed, got {path}, which is damaged or another "
-            "file; choose another path."
+            f"`store` must be a file of draws of the run that is resumed, got {path}, which is damaged or is "
+            "no such file; choose another path."
         ) from error
 
 

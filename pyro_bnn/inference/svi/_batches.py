@@ -96,8 +96,9 @@ class Batches:
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
         """The batches of epoch `number`, without the first `skip` batches.
 
-        The order is drawn, and skipped batches of a loader are fetched, before this method returns. A loader without
-        workers is an exception: it draws its order with its first batch. Samplers get `number` by `set_epoch`.
+        The order is drawn, and skipped batches of a loader are fetched, before this method returns. Only a loader
+        without workers draws its order later, with its first batch. Samplers that have a method `set_epoch` get
+        `number`.
         """
         if self._loader is not None:
             return self._loader.epoch(number, skip)
@@ -129,8 +130,8 @@ class Batches:
     def order_state(self) -> list[Tensor]:
         """States of the generators that draw the order of the rows: `generator`, and those of a `DataLoader`.
 
-        To repeat the order of an epoch, restore the states from before its call of :meth:`epoch`. A loader without its
-        own generator uses torch's, which is not among them.
+        To repeat the order of an epoch, restore the states from before its call of :meth:`epoch`. If a loader has no
+        generator of its own, torch's generator draws its order, and is not included.
         """
         return [generator.get_state() for generator in self._generators()]
 
@@ -246,7 +247,7 @@ class Loader:
         return isinstance(self._data, Iterator)
 
     def first(self) -> Batch:
-        """An example batch. The first epoch still gives it, even if the data can be read only once."""
+        """An example batch. The first epoch gives this batch again, even if the data can be read only once."""
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:
@@ -256,7 +257,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """The batches of an epoch without the first `skip`, which this method fetches before it returns."""
+        """The batches of an epoch after the first `skip`; the skipped ones are fetched before this method returns."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):

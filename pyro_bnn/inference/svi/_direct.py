@@ -89,7 +89,7 @@ class DirectStep(GradientStep):
     3. Run the backward pass from minus the log-likelihood.
     4. Compute the gradients of the guide's parameters from those of the weights, and add the divergence's gradients.
 
-    The guide's :class:`~pyro_bnn.inference.guides.FlatState` performs the first and the last of these.
+    The guide's :class:`~pyro_bnn.inference.guides.FlatState` performs the first and the last operation.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class DirectStep(GradientStep):
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
         """Compute the outputs of frozen layers for all rows. Each later step must use the latest batch of `batches`.
 
-        Set `is_watched` if the user's code, which may change these layers, runs between epochs.
+        Set `is_watched` if code of the user, which may change frozen layers, runs between epochs.
         """
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features

@@ -15,7 +15,8 @@ from ._execution import Execution
 from ._step import running_statistics
 
 MOST_BYTES = 10**9
-"""Heuristic: most memory for the features of all rows. If they take more, the frozen layers run in each step."""
+"""Heuristic: largest memory, in bytes, for the features of all rows. Frozen layers run in each step if their features
+need more."""
 
 MOST_TRIES = 8
 """Heuristic: largest number of runs to find the layers that must run in each step."""
@@ -74,7 +75,7 @@ class Features:
         return compute()
 
     def check(self) -> None:
-        """Stop using the tables if the frozen layers have changed, even if torch did not notice."""
+        """Stop using the tables if the frozen layers have changed, even if torch's version counters do not show it."""
         with EXCLUSIVE:
             if self._memories and not (
                 self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
@@ -108,7 +109,7 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables; returns whether they can be used, and the buffers that the network changes, restored."""
+        """Fill the tables; returns whether they can be used, and the buffers that the network changed, now restored."""
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:

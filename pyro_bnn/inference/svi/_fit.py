@@ -80,20 +80,21 @@ def fit_svi(
 
     Args:
         model: The model. :func:`svi_step` says more about `model`, `guide`, `elbo`, `estimator` and `execution`.
-        guide: The guide, which is fitted in place. If it is a function, ``posterior.guide`` is a module with the fitted
-            parameters.
+        guide: The guide, which is fitted in place. If the guide is a function, ``posterior.guide`` is a module with the
+            fitted parameters.
         data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
             a tensor, an array, a list of numbers or a data frame; for networks with several inputs a tuple or a
             dictionary of these. Everything is moved to the model's device.
         optimizer: Function that takes a list of parameters and returns a torch optimizer, such as
-            ``functools.partial(torch.optim.Adam, lr=1e-3)``. It may return a pair of an optimizer and a learning-rate
-            scheduler instead (:func:`scheduled`). To clip gradients, see :func:`clipped`.
+            ``functools.partial(torch.optim.Adam, lr=1e-3)``. The function may also return a pair of an optimizer and a
+            learning-rate scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
         batch_size: Number of rows in each batch when `data` is a tuple, over all processes together; None uses all
             rows at once.
         elbo: The bound; None is ``Trace_ELBO()``.
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
-        kl_weight: Weight of the KL term; 1 gives the ELBO. It may change during the fit, see :mod:`pyro_bnn.kl`.
+        kl_weight: Weight of the KL term; 1 gives the ELBO. The weight may change during the fit; see
+            :mod:`pyro_bnn.kl`.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
             :class:`TensorBoard`, is entered when the fit begins and left when it ends.
@@ -101,11 +102,11 @@ def fit_svi(
             every ten seconds.
         execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
         checkpoint: File for the state of the fit, written every ten minutes, and at the end of each epoch unless this
-            takes more than 2 % of the time. A :class:`Checkpoint` sets other intervals. Ctrl-C and SIGTERM then write a
-            checkpoint after the current step and end the fit.
+            takes more than 2 % of the time. For other intervals pass a :class:`Checkpoint`. If there is a checkpoint
+            file, Ctrl-C and SIGTERM write a checkpoint after the current step and end the fit.
         resume: Checkpoint from which to continue; pass the other arguments as in the interrupted fit. History and
-            parameters end up bit for bit as without the interruption. `num_epochs` may be larger. `checkpoint` may be
-            the same path.
+            parameters are at the end bit for bit the same as without the interruption. `num_epochs` may be larger.
+            `checkpoint` may be the same path as `resume`.
         seed: Seed that makes the fit repeatable; None draws one. The state of torch's generators does not change.
 
     Returns:
@@ -211,8 +212,8 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
 def _rise(history: History) -> str:
     """A clause that says by how much the objective still rises at the end; empty if it does not.
 
-    It is empty, too, after too few steps, if the KL weight changes, and under a schedule that lowers the learning rate:
-    then the objective rises since the noise of the steps falls, and the schedule sets the end.
+    The clause is also empty if there were too few steps, or if the KL weight or the learning rate changed at the end. A
+    schedule that lowers the learning rate reduces the noise of the steps, which alone makes the objective rise.
     """
     num_steps = max(math.ceil(LAST * len(history.elbo)), FEWEST_LAST)
     end = slice(-num_steps, None)

@@ -12,7 +12,8 @@ NUM_WARMUP = 3
 """Number of ordinary steps before a recording, in which libraries are initialised and the optimizer makes its state."""
 
 MOST_GRAPHS = 4
-"""Heuristic: most recordings, since each has its own memory. Further kinds of steps are not recorded."""
+"""Heuristic: largest number of recordings, each of which has its own memory. Further kinds of steps are not
+recorded."""
 
 
 class GraphStep:

@@ -1,4 +1,4 @@
-"""The loop over epochs and batches. It can stop after any step, and a resumed loop gives the same numbers."""
+"""The loop over epochs and batches. The loop can stop after any step, and a resumed loop gives the same numbers."""
 
 import time
 import warnings
@@ -137,8 +137,8 @@ class Loop:
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
         """Costly checks for the first epoch: all inputs are finite, and the outputs of the first step are valid.
 
-        If reading a number from the device makes the program wait, the step does not check targets. Then this method
-        checks the targets instead of the outputs.
+        Steps do not check targets on a device where reading a number makes the program wait; there this method checks
+        the targets instead of the outputs.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):

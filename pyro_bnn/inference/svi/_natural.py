@@ -29,9 +29,9 @@ def natural_gradient(
 
     These optimizers maximise the same ELBO as others do, for a :class:`MeanFieldGuide` with
     ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. The gradient
-    g of minus the log-likelihood at a draw w updates both. The mean takes a Newton step with S as the Hessian. S moves
-    towards the prior's precision plus the Hessian, which is estimated from :math:`g\,(w - m)`. For a data set of N
-    rows, a Gaussian prior with precision P around 0, and KL weight :math:`\lambda`,
+    g of minus the log-likelihood at a draw w updates m and S. The mean takes a Newton step with S as the Hessian. S
+    moves towards the prior's precision plus the Hessian, which is estimated from :math:`g\,(w - m)`. For a data set of
+    N rows, a Gaussian prior with precision P around 0, and KL weight :math:`\lambda`,
 
     .. math::
         M &\leftarrow \beta_1 M + (1 - \beta_1)\, g, \\
@@ -39,10 +39,10 @@ def natural_gradient(
             u = g\,(w - m) / \lambda + P / S - 1, \qquad \rho = 1 - \beta_2, \\
         m &\leftarrow m - \alpha \left(M / (\lambda (1 - \beta_1^t)) + P m\right) / S.
 
-    At the optimum, the gradients of the ELBO are zero. Priors that are not Gaussian contribute the gradient of their
-    log-density at w to g. For latent variables of the likelihood, such as a noise scale, the second derivative of minus
-    the log-likelihood replaces its estimate :math:`g\,(w - m)\,S`. The optimizer stores two vectors, as many as Adam
-    does for a plain network, and needs no derivative with respect to a scale.
+    At the optimum, the gradients of the ELBO are zero. A prior p that is not Gaussian adds the gradient of
+    :math:`-\lambda \log p(w)` to g, and P is then 0. For latent variables of the likelihood, such as a noise scale, the
+    second derivative of minus the log-likelihood replaces its estimate :math:`g\,(w - m)\,S`. The optimizer stores two
+    vectors, as many as Adam does for a plain network, and needs no derivative with respect to a scale.
 
     Args:
         lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
@@ -50,16 +50,16 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian; a memory of about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at
-            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. A warning
-            is given if these equal the prior's, as after ``posterior.as_prior()``: the first steps are then too long.
+            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. If the guide starts with the
+            scales of the prior, as after ``posterior.as_prior()``, the first steps are too long, and a warning says so.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. M is corrected for
-            its start at 0, so without warm-up the first step has full length. With the default momentum this is ten
-            times the first step of SGD with an averaged gradient. Badly initialised networks need a warm-up of 50 to
+            its start at 0, so without warm-up the first step has full length. With the default momentum, the first step
+            is then ten times that of SGD with an averaged gradient. Badly initialised networks need a warm-up of 50 to
             several hundred steps.
         others: Function that takes the parameters without a distribution, as in a partly random network, and returns an
-            optimizer for them. The learning rate of this optimizer changes in proportion to `lr`. None is Adam with a
-            learning rate of 1e-3.
+            optimizer for them. If a schedule changes `lr`, the learning rate of that optimizer changes in proportion.
+            None is Adam with a learning rate of 1e-3.
 
     Returns:
         A function that takes parameters and returns an optimizer, for :func:`fit_svi` or :func:`scheduled`.
@@ -105,7 +105,7 @@ def natural_gradient(
 
 
 class NaturalGradient(SkippingOptimizer):
-    """The optimizer that :func:`natural_gradient` makes. It works only in steps of :func:`svi_step`.
+    """The optimizer that :func:`natural_gradient` makes. The optimizer works only in steps of :func:`svi_step`.
 
     A step computes gradients in long vectors, and :class:`~pyro_bnn.inference.guides.NaturalState` updates the guide.
     This class stores the averaged gradients, and the settings that schedules and checkpoints read. `others` makes the

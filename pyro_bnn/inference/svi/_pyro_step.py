@@ -21,10 +21,12 @@ from ._execution import Execution
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
-"""Replaces smaller KL weights, since the weighted KL is divided by the weight. It is too small to affect gradients."""
+"""Smallest KL weight of a step, so that the weighted KL can be divided by the weight. This weight is too small to
+affect gradients."""
 
 SMALLEST_DIVISOR = 1e-3
-"""Heuristic: smallest KL weight by which the loss is divided to get the KL. Smaller ones magnify rounding errors."""
+"""Heuristic: smallest KL weight by which the loss is divided to get the KL. Division by a smaller weight would magnify
+rounding errors."""
 
 
 class PyroStep(GradientStep):
@@ -110,7 +112,10 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Two contexts of the estimator. Only the first draws every weight, as needed if the KL is computed from draws."""
+    """Two contexts of the estimator: for a KL computed from draws, and for the KL that `elbo` computes.
+
+    With the second context and a `TraceMeanField_ELBO`, weights that need not be drawn stay at their means.
+    """
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

@@ -118,9 +118,9 @@ class GradientStep(ABC):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters by a batch, or raise a `NonFiniteError`.
 
-        To raise this error, the program must wait for a GPU. It does not wait if a flag on the device can make the
-        optimizer do nothing. Then no step has an effect once a number was not finite, and :attr:`StepTerms.is_finite`
-        is false.
+        To find numbers that are not finite, the program waits for a GPU in each step. If a flag on the device can make
+        the optimizer do nothing, the program does not wait, and there is no error: once a number is not finite,
+        :attr:`StepTerms.is_finite` is false, and steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))

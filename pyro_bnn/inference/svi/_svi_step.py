@@ -208,17 +208,17 @@ def svi_step(
 
     The ELBO and its gradients are computed directly, without Pyro, for a :class:`~pyro_bnn.BayesianModel` and a guide
     of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :class:`~pyro_bnn.DeltaGuide`)
-    under `Trace_ELBO` or `TraceMeanField_ELBO`. This is faster than Pyro and gives the same numbers, up to rounding. In
-    all other cases Pyro computes the ELBO and its gradients. :attr:`SVIStep.path` says which of the two is used, and
-    why.
+    under `Trace_ELBO` or `TraceMeanField_ELBO`. Direct computation is faster than Pyro and gives the same numbers, up
+    to rounding. In all other cases Pyro computes the ELBO and its gradients. :attr:`SVIStep.path` says whether
+    gradients are computed directly or by Pyro, and why.
 
     On the direct path, the guide's parameters share long vectors while the context is open.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model, called as ``model(*batch)``.
-        guide: Any Pyro guide. A module is fitted in place. If model or guide is a function, its `pyro.param` statements
-            start from the values in Pyro's global store, as under `pyro.infer.SVI`. The fitted values are written to
-            this store at the end.
+        guide: Any Pyro guide. A guide that is a module is fitted in place. If model or guide is a function, its
+            `pyro.param` statements start from the values in Pyro's global store, as under `pyro.infer.SVI`. The fitted
+            values are written to Pyro's store at the end.
         optimizer: A torch optimizer of parameters of the guide and the model, or a function that takes a list of all
             these parameters and returns an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
         elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; None is
@@ -230,7 +230,7 @@ def svi_step(
             :class:`Execution`.
 
     Yields:
-        A step. Call it with x and y; it returns the ELBO and its two terms as tensors.
+        A step. Call the step with x and y; it returns the ELBO and its two terms as tensors.
 
     Raises:
         ValueError: If the arguments do not fit each other; some errors are found only at the first step.

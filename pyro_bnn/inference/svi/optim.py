@@ -1,4 +1,4 @@
-"""Natural gradients, and changes to any optimizer of torch: what `optimizer=` takes besides torch's own."""
+"""Natural gradients, and torch's optimizers with a schedule or clipped gradients, for the argument `optimizer`."""
 
 from ._natural import natural_gradient as natural_gradient
 from ._optimizers import clipped as clipped

@@ -21,9 +21,9 @@ class DrawsPosterior(EnsemblePosterior):
 
 
 class DrawsSampler(IndexSampler):
-    """Uses the draws evenly: equally often if the number of draws divides the number of samples.
+    """Takes each draw equally often, if the number of draws divides the number of samples.
 
-    BoTorch's own sampler picks draws at random, different ones for each batch of points, and leaves some out.
+    BoTorch's own sampler picks draws at random, anew for each batch of points, so some draws may not be used at all.
     """
 
     def _construct_base_samples(self, posterior: EnsemblePosterior) -> None:

@@ -25,20 +25,22 @@ else:
     Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
 
 DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
-"""Heuristic: draws of all chains together, warm-up draws of each chain, chains, and largest depth of NUTS's trees."""
+"""Heuristic: numbers of draws of all chains together, of warm-up draws of each chain, and of chains; and largest depth
+of NUTS's trees."""
 
 UNITS = 16
 """Heuristic: number of units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: mean (for a single input) and standard deviation of the logarithms of the inputs' factors."""
+"""Heuristic: prior mean (for a network with one input) and standard deviation of the logarithm of an input's factor."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
 """Prior of the default network: factors, first layer, further layers. Heuristic."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
 """Prior of the noise's scale, in standard deviations of the targets: a median of 0.7 %. With a wider prior, a network
-explains the differences between a few good points by noise, and the search does not return there. Heuristic."""
+explains the differences between a few good points as noise, and the search does not return to these points.
+Heuristic."""
 
 
 class Relevance(nn.Module):
@@ -74,8 +76,9 @@ def fit_surrogate(
 ) -> Surrogate:
     """Fit a network by NUTS to the evaluations of a function, for the next step of Bayesian optimisation.
 
-    Inputs are scaled to the unit cube, and each target to mean 0 and standard deviation 1. In C a fit to 40 evaluations
-    takes one or two seconds. The chains are short: they serve to choose points, not to report intervals.
+    Inputs are scaled to the unit cube, and each target to mean 0 and standard deviation 1. With NUTS in C code, a fit
+    to 40 evaluations takes one or two seconds. The chains are short: they serve to choose points, not to report
+    intervals.
 
     Args:
         X: Points evaluated so far, shape (N, d), in single or double precision.
@@ -92,7 +95,7 @@ def fit_surrogate(
         seed: Seed of chains and draws; None draws one from torch's generator.
 
     Returns:
-        The surrogate. After further evaluations, fit a new one.
+        The surrogate. After further evaluations, fit a new surrogate.
 
     Raises:
         ValueError: If X, Y or `bounds` has a wrong shape, dtype or value, or a target is constant.
@@ -162,5 +165,5 @@ def _checked_bounds(bounds: Tensor, X: Tensor) -> Tensor:
     if _checks.tensor("bounds", bounds).shape != expected:
         raise ValueError(f"`bounds` must have shape {expected}, got {_checks.shape(bounds)}.")
     if not bool((bounds[0] < bounds[1]).all()):
-        raise ValueError("`bounds` must have the lowest values in its first row, and larger ones in its second row.")
+        raise ValueError("`bounds` must hold lower values in its first row than in its second.")
     return bounds.to(X)

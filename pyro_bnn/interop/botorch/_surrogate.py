@@ -35,8 +35,8 @@ GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
 class Surrogate(EnsembleModel):
     r"""The posterior of a network for BoTorch's acquisition functions.
 
-    It keeps S draws of the weights, and predicts with the same draws at every call. So an acquisition function is a
-    fixed, differentiable function of the points:
+    A surrogate keeps S draws of the weights, and predicts with the same draws at every call. So an acquisition function
+    is a fixed, differentiable function of the points:
 
     .. math:: \alpha(X) = \frac1S \sum_s a\big(f_{w_s}(X)\big).
 
@@ -52,13 +52,13 @@ class Surrogate(EnsembleModel):
             :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`), for targets of shape (N, m).
         posterior: Posterior of the model, from any inference method, or a guide.
         num_outputs: Number m of targets.
-        num_draws: Number S of draws; None is 128, or all draws of a posterior that stores fewer. If it divides the
-            number of samples of an acquisition function, 512 by default, all draws count equally.
+        num_draws: Number S of draws; None is 128, or all draws of a posterior that stores fewer. All draws count
+            equally if S divides the number of samples of an acquisition function, by default 512.
         input_transform: Transform of BoTorch that makes the model's inputs from X, such as `Normalize`.
         outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`; its
             inverse is applied to the predictions.
         train_X: Points of the fit before the transform, shape (N, d). BoTorch's option `sample_around_best` searches
-            near the best of them.
+            near the best of these points.
         seed: Seed of the draws and of their noise; None draws one from torch's generator.
 
     Raises:
@@ -163,7 +163,8 @@ class Surrogate(EnsembleModel):
         Args:
             X: Points before the input transform, shape ``(*batch, q, d)``.
             output_indices: Outputs to predict; None for all.
-            observation_noise: Whether to add noise. BoTorch's ensembles ignore this; here it has an effect.
+            observation_noise: Whether to add noise. Unlike BoTorch's ensembles, a surrogate does not ignore this
+                argument.
             posterior_transform: Transform of BoTorch applied to the result.
 
         Returns:
@@ -202,7 +203,7 @@ class Surrogate(EnsembleModel):
         self.condition_on_observations(X, X)
 
     def _set_transformed_inputs(self) -> None:
-        """BoTorch transforms a model's stored training inputs here; there are none."""
+        """Do nothing: BoTorch would transform stored training inputs here, and a surrogate has none."""
 
     def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
         _checks.kind("X", X, Tensor, "a tensor of points")
@@ -247,7 +248,7 @@ class Surrogate(EnsembleModel):
     def _noise(self, values: Tensor) -> Tensor:
         """Standard normal noise of each draw, the same for all batches of points, shape (S, ..., q, m).
 
-        Over the draws it has mean 0 and variance 1, so that it does not shift the prediction.
+        Over the draws the noise has mean 0 and variance 1, so that it does not shift the prediction.
         """
         shape = values.shape[0], *[1] * (values.dim() - 3), *values.shape[-2:]
         generator = torch.Generator(values.device).manual_seed(self._seed)

@@ -8,7 +8,8 @@ from torch import Tensor
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
 TOLERANCE = 1e-5
-"""Largest accepted value of :func:`largest_difference` from `predict`, except for dtypes with few digits."""
+"""Largest accepted value of :func:`largest_difference` from `predict`; for dtypes with few digits, :func:`tolerance`
+accepts more."""
 
 ROUNDINGS = 64
 """Heuristic: this many rounding errors of the dtype are accepted if they exceed `TOLERANCE`, as in half precision."""

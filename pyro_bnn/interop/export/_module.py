@@ -32,8 +32,8 @@ except ImportError:  # an older torch
 DEFAULT_NUM_DRAWS = 100
 
 TRACED_ROWS = 23
-"""Heuristic: number of rows with which a module is traced. It should differ from all other sizes in the network, since
-torch might take equal sizes to be the same variable."""
+"""Heuristic: number of rows with which a module is traced. The number should differ from all other sizes in the
+network, since torch might take equal sizes to be the same variable."""
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 """Function from the weights of one draw, by path, to the output of the network."""
@@ -43,18 +43,20 @@ class PredictiveModule(nn.Module):
     r"""A plain `torch.nn.Module` from x to the mean and the uncertainty of a prediction, with K stored weight draws.
 
     The draws are those of :func:`~pyro_bnn.predict` with the same seed, and so are the results, up to rounding:
-    ``predict(model, posterior, x, num_samples=module.num_draws, seed=module.seed)``. The constructor checks this on x.
+    ``predict(model, posterior, x, num_samples=module.num_draws, seed=module.seed)``. The constructor compares both
+    results on x.
 
     The module can be called, compiled by `torch.compile`, and exported by `torch.export.export` with any number of
-    rows; see also :func:`~pyro_bnn.export_onnx`. It has buffers and no learnable parameters, can be moved to another
-    device, and may be called by several threads. Weights that are equal in all draws are stored once. If at least half
-    of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, zeros are not
-    stored.
+    rows; see also :func:`~pyro_bnn.export_onnx`. The module has buffers and no learnable parameters, can be moved to
+    another device, and may be called by several threads. Weights that are equal in all draws are stored once. If at
+    least half of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, zeros are
+    not stored.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
         model: Its model.
-        x: Example inputs, shape (N, ...), as for `predict`; two or more typical rows. Results are checked on them.
+        x: Example inputs, shape (N, ...), as for `predict`; two or more typical rows, on which results are compared
+            with those of `predict`.
         num_draws: Number of weight draws, K, at least 2; by default 100, or all draws of a posterior that stores fewer.
             The module stores K numbers for each weight.
         seed: Seed of the draws; None draws a seed.
@@ -105,8 +107,8 @@ class PredictiveModule(nn.Module):
         self.requires_grad_(False).eval()
         self.way = self._exportable_way(x)
         """How the network runs for the draws: "vmap" (all at once), "scan" (one after the other, in one loop of a
-        graph), or "loop" if torch can export neither: a graph then has the network K times, and none is possible with
-        recurrent layers."""
+        graph), or "loop" if torch can export neither; an exported graph then has a copy of the network for each draw,
+        and cannot have recurrent layers."""
         self._require_agreement(x, expected)
 
     def train(self, mode: bool = True) -> "PredictiveModule":
@@ -223,7 +225,7 @@ class PredictiveModule(nn.Module):
         return next(value.dtype for value in tensors if value.is_floating_point())
 
     def extra_repr(self) -> str:
-        """Number of draws, seed and way, for `repr`."""
+        """Number of draws, seed, and how the network runs, for `repr`."""
         return f"num_draws={self.num_draws}, seed={self.seed}, way={self.way!r}"
 
 

@@ -35,10 +35,11 @@ def export_onnx(
 ) -> None:
     """Write the predictions of a posterior to one ONNX file, which runs without torch and without this package.
 
-    The file is one graph with K weight draws and any number of rows. Its results are those of
+    The file is one graph with K weight draws and any number of rows. The results of the graph are those of
     ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs it
-    on x and on other numbers of these rows, and the results are compared with `predict`. Probabilities
-    and nats may differ by 1e-5; means and standard deviations of numbers by 1e-5 times the largest of these.
+    on x, on the first row alone, and on each row of x twice; the results are compared with those of `predict`.
+    Probabilities and nats may differ by 1e-5; means and standard deviations of numbers by 1e-5 times the largest of
+    these.
 
     The input is named ``x``; several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs are those of
     :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, ``aleatoric`` and ``epistemic`` (variances) for numbers, and
@@ -121,9 +122,9 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
 
 
 def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Name the inputs and outputs of a graph, and remove the traces of the code from which it was made.
+    """Name the inputs and outputs of a graph, and remove the metadata that tell from which code it was made.
 
-    torch may have used the same names for other values inside. The axis of the rows is named ``rows``.
+    Other values in the graph that already have one of these names are renamed. The axis of the rows is named ``rows``.
     """
     rows = graph.inputs[0].shape[0]
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):
@@ -151,7 +152,7 @@ def _require_agreement(
     model: BayesianModel,
     x: Inputs,
 ) -> None:
-    """Raise unless onnxruntime gives the results of `predict` for all rows, for one, and for the rows twice."""
+    """Raise unless onnxruntime gives the results of `predict` for all rows, for one row, and for each row twice."""
     runtime = optional("onnxruntime", "onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: zeros are left out if at least this share of the weights is zero in all draws. Each other weight then
+"""Heuristic: zeros are left out if at least this share of the weights is zero in all draws. Each stored weight then
 needs an index."""
 
 

@@ -165,7 +165,7 @@ class BNNEstimator(Settings):
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
         """The rows to fit, and the rows to calibrate on, or None; draws the seed of the fit.
 
-        `unfit` has the situations in which a fit cannot be calibrated, and whether each is the case.
+        `unfit` says for each situation in which a fit cannot be calibrated whether it is the case.
         """
         self._seed = self._drawn_seed()
         fraction = self.calibration_fraction

@@ -28,7 +28,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
     Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are
-    `class_weight` and those of :class:`BNNRegressor` except `likelihood`; see there when to use which method.
+    `class_weight` and those of :class:`BNNRegressor` except `likelihood`; that class says when to use which method.
     `early_stopping` holds out the same share of the rows of each class.
 
     Args:
@@ -163,8 +163,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     def predict_set(self, X: ArrayLike, level: float = 0.95) -> NDArray[np.bool_]:
         """Sets that contain the label of a row with at least a given probability; needs `calibration_fraction`.
 
-        They are those of :class:`~pyro_bnn.calibration.ConformalSets` with a seed, so their coverage is close to the
-        level. No set is empty.
+        The sets are those of :class:`~pyro_bnn.calibration.ConformalSets` with a seed, so their coverage is close to
+        the level. No set is empty.
 
         Args:
             X: Inputs, shape (N, D).

@@ -1,4 +1,4 @@
-"""Inference methods, by name. To add one, write a function of a task, and one line in `METHODS`."""
+"""Inference methods, by name. To add a method, write a function of a task, and one line in `METHODS`."""
 
 import functools
 import math

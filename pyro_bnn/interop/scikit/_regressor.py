@@ -28,23 +28,25 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     Inputs and targets are standardised internally. The network is an MLP; its weights and the noise scale have priors.
     Several targets share the network; each has its own noise.
 
-    The default method, ``"auto"``, chooses the network and the length of the fit. It compares five networks, with their
-    priors and noise, on held-out rows, and fits the best one to all rows as ``"mclmc"`` does, for as long as
-    `time_limit` allows. It does not change parameters that you set. If there are too many rows, or no C
-    compiler, it uses ``"svi"`` instead, and `status_` says why. The other methods fit one network, by default with 20
-    tanh units:
+    The default method, ``"auto"``, chooses the network and the length of the fit. This method compares five networks,
+    with their priors and noise, on held-out rows, and fits the best one to all rows as ``"mclmc"`` does, for as long as
+    `time_limit` allows. Parameters that you set are not changed. If there are too many rows, or no C compiler,
+    ``"auto"`` means ``"svi"``, and `status_` says why. The other methods fit one network, by default with 20 tanh
+    units:
 
-    - ``"svi"`` fits one Gaussian for each weight. It is fast for any number of rows.
-    - ``"natural"`` fits the same by natural gradients.
-    - ``"nuts"`` draws from the exact posterior. Its time grows with the number of rows: use it for up to a thousand.
-    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. It predicts best if the
-      modes of the posterior differ, above all with two or more hidden layers, but costs several times as much.
-    - ``"ensemble"`` fits several point estimates. It is good for targets with little noise.
+    - ``"svi"`` fits one Gaussian for each weight, fast for any number of rows.
+    - ``"natural"`` fits one Gaussian for each weight by natural gradients.
+    - ``"nuts"`` draws from the exact posterior. Time grows with the number of rows: use NUTS for up to a thousand rows.
+    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. Such chains predict best
+      if the modes of the posterior differ, above all with two or more hidden layers, but cost several times as much as
+      one network.
+    - ``"ensemble"`` fits several point estimates; good for targets with little noise.
     - ``"laplace"`` fits a Gaussian around one point estimate, over all weights of a network of up to 1000, and over the
-      last layer of a larger one. It predicts with the network linearised in its weights. The evidence chooses the
-      noise, and also the prior unless you set it. It needs a Gaussian prior and a likelihood that is not a mixture.
-    - ``"kronecker"`` does the same over all weights of a network of any size, with Kronecker factors, for constant
-      noise and for classes. It needs laplace-torch.
+      last layer of a larger one. Predictions use the network linearised in its weights. The evidence chooses the noise,
+      and also the prior unless you set it. Laplace's method needs a Gaussian prior and a likelihood that is not a
+      mixture.
+    - ``"kronecker"`` is Laplace's method over all weights of a network of any size, with Kronecker factors, for
+      constant noise and for classes; it needs laplace-torch.
     - ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.
 
     Args:
@@ -62,14 +64,16 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             inverse to the number of a unit's inputs.
         time_limit: Seconds that ``"auto"`` may take on torch's threads, not counting compilation; the result then
             depends on the speed of the machine. None means about a minute of processor time for each thousand rows, at
-            least 20 seconds and at most 5 minutes. The number of steps is then the same on every machine.
+            least 20 seconds and at most 5 minutes. With None the number of steps is the same on every machine.
         max_iter: Limit of epochs; None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, and of its warm-up draws; None means 200 draws
-            after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. For ``"auto"`` it limits both numbers.
+            after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. With ``"auto"``, each chain has at most `max_iter`
+            draws, and as many warm-up draws.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: Initial learning rate; None means 0.02 for Adam, and 0.1 for natural gradients (a fraction of a
             Newton step).
-        early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains ignore it.
+        early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains ignore this
+            argument.
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
             :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
@@ -141,7 +145,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             The estimator.
 
         Raises:
-            ValueError: If the method is not one of these, or as for :meth:`fit`.
+            ValueError: If the method has no partial fits, or as for :meth:`fit`.
 
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.

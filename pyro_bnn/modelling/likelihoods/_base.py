@@ -59,14 +59,15 @@ class MovedPrior:
 class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Maps the output of a network to the distribution of an observation.
 
-    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. It may own a
-    learnable parameter or a latent variable (a `PyroSample`). Its type parameter is the type of the predictions, as in
-    ``class Mine(Likelihood[RegressionPrediction])``, so that type checkers know the type of the result of `predict`.
+    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. The class may
+    own a learnable parameter or a latent variable (a `PyroSample`). The type parameter of the class is the type of the
+    predictions, as in ``class Mine(Likelihood[RegressionPrediction])``, so that type checkers know the type of the
+    result of `predict`.
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
     With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts twice, and the
     data count as :math:`\sum_n w_n` rows. Weights are not normalised: if their mean over the data is not 1, the
-    posterior is narrower or wider than that of N rows. To avoid this, divide the weights by their mean. ELBO and
+    posterior is narrower or wider than that of N rows, unless you divide the weights by their mean. ELBO and
     log-likelihood of a fit are weighted; predictions, scores, and draws of observations are not.
     """
 
@@ -214,7 +215,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """The prior of a latent variable, given `values` of others, without Pyro; a tensor if they determine it."""
+        """The prior of a latent variable, given `values` of others, without Pyro; a tensor if these determine it."""
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
         assert isinstance(prior, (TorchDistributionMixin, Tensor))

@@ -46,7 +46,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs of a time, and whether the event happened then; otherwise it happens later. Draws are complete times."""
+    """Pairs of a time and an event: 1 if it happened at this time, 0 if it happens later. Draws are complete times."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)
@@ -74,7 +74,7 @@ class RightCensored(TorchDistribution):
 
 
 class CensoredAccumulator(Accumulator[CensoredPrediction]):
-    """Mean and variances of the values behind censored targets."""
+    """Mean and variances of the uncensored values."""
 
     def __init__(self) -> None:
         self._moments = MomentAccumulator()
@@ -93,7 +93,7 @@ def _uncensored(distribution: Any) -> Distribution:
 
 
 class _CensoredLikelihood(MadeLikelihood):
-    """A likelihood whose distributions have an uncensored one, `base`, which is predicted."""
+    """A likelihood of censored targets, which predicts their uncensored distribution, the attribute `base`."""
 
     def accumulator(self) -> Accumulator[CensoredPrediction]:
         return CensoredAccumulator()
@@ -104,14 +104,15 @@ class Censored(_CensoredLikelihood):
 
     .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
 
-    Output and targets have the same shape, (N, O) or (N,). A target at a limit says that the value lies there or
-    beyond. Predictions are of the value :math:`y^*`. Clamp its quantiles to the limits to get the quantiles of y.
+    Output and targets have the same shape, (N, O) or (N,). A target that equals a limit means a value at this limit or
+    beyond. Predictions are of the uncensored value :math:`y^*`. Clamp quantiles of a prediction to the limits to get
+    the quantiles of y.
 
     Args:
         low: Lower limit l, such as the smallest amount that an instrument can measure; None means none.
         high: Upper limit h; None means none.
-        scale: Standard deviation :math:`\sigma`. A number fixes it, None learns it, starting at 1, and a distribution
-            over positive numbers makes it the latent variable ``likelihood.scale`` with this prior.
+        scale: Standard deviation :math:`\sigma`. A number fixes the scale, None learns it, starting at 1, and a
+            distribution over positive numbers makes it the latent variable ``likelihood.scale`` with this prior.
 
     Raises:
         ValueError: If there is no limit, the limits are not in order, or the scale is not above 0.
@@ -171,8 +172,8 @@ class Survival(_CensoredLikelihood):
 
     Args:
         family: Distribution of the times, ``"weibull"`` or ``"lognormal"``.
-        shape: The number k. A number fixes it, None learns it, starting at 1, and a distribution over positive numbers
-            makes it the latent variable ``likelihood.shape`` with this prior.
+        shape: The number k. A number fixes the shape, None learns it, starting at 1, and a distribution over positive
+            numbers makes it the latent variable ``likelihood.shape`` with this prior.
 
     Raises:
         ValueError: If the family is unknown, or the shape is not above 0.

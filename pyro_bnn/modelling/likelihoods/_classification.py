@@ -20,7 +20,7 @@ from ._numbers import NumbersLikelihood, lifted
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
 """Heuristic: outputs that add up to 1 within 16 rounding errors, or within 1e-2 if this is less, are probabilities.
-Other outputs rarely do, even in a single row."""
+Logits rarely add up to 1, even in a single row."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
@@ -160,13 +160,13 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
     classes more probable. Predictions are class probabilities. A shift of the network's last bias and of all
-    cutpoints by the same number does not change the probabilities, so only the priors determine it.
+    cutpoints by the same number does not change the probabilities, so only the priors determine this number.
 
     Args:
         num_classes: Number of classes C, at least 2.
-        cutpoints: The cutpoints, C - 1 numbers. Increasing numbers fix them. None learns them; they start where all
-            classes are equally probable at an output of 0. A distribution of an ordered vector makes them the latent
-            variable ``likelihood.cutpoints`` with this prior; :meth:`prior` makes one.
+        cutpoints: The cutpoints, C - 1 numbers. Increasing numbers fix the cutpoints. None learns the cutpoints, which
+            start where all classes are equally probable at an output of 0. A distribution of an ordered vector, such as
+            that of :meth:`prior`, makes the cutpoints the latent variable ``likelihood.cutpoints`` with this prior.
 
     Raises:
         ValueError: If the cutpoints are not C - 1 increasing numbers, or their prior is not over ordered vectors.
@@ -238,7 +238,7 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
 
 def _free(cutpoints: Tensor) -> Tensor:
-    """The first cutpoint and the logarithms of the distances."""
+    """The first cutpoint and the logarithms of the distances between cutpoints."""
     return torch.cat([cutpoints[:1], cutpoints.diff().log()])
 
 

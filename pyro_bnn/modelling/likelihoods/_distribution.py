@@ -78,7 +78,7 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         return [output] if self.num_parts == 1 else output.unflatten(-1, (self.num_parts, -1)).unbind(-2)
 
     def num_outputs(self, num_targets: int) -> int:
-        """One for each part of each target."""
+        """Number of outputs of the network: one for each part of each target."""
         return self.num_parts * num_targets
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
@@ -111,9 +111,9 @@ class DistributionLikelihood(MadeLikelihood):
     r"""Any distribution, made by a function of the network's output.
 
     The model can then be fitted, sampled and predicted like any other. Predictions have the mean and variance of the
-    distribution, and its log-density at the targets. With `keep_draws` they have quantiles, intervals and distribution
-    functions: in closed form where torch or SciPy has the distribution function, otherwise from 4000 draws. A mean or
-    variance without closed form is estimated from 1000 draws for each weight draw.
+    distribution, and its log-density at the targets. With `keep_draws` predictions have quantiles, intervals and
+    distribution functions. These are exact where torch or SciPy has the distribution function, and otherwise computed
+    from 4000 draws. A mean or variance without closed form is estimated from 1000 draws for each weight draw.
 
     A distribution of vectors, such as `MultivariateNormal`, is allowed: its event is the last axis of the targets.
     `to_event` is not needed.
@@ -123,15 +123,15 @@ class DistributionLikelihood(MadeLikelihood):
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
-            or ``(*draws, N, O)``. It runs for one draw and for many: count axes from the end, as in ``out[..., 0]``. It
-            must only compute, and draw nothing.
-        num_parts: Number of equal parts of the output's last axis. If it is above 1, ``make`` gets this number of
-            tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
+            or ``(*draws, N, O)``. ``make`` runs for one draw and for many, so count axes from the end, as in
+            ``out[..., 0]``. ``make`` must not draw random numbers.
+        num_parts: Number of equal parts of the output's last axis. If `num_parts` is above 1, ``make`` gets this number
+            of tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
         latent: Priors of latent variables, by name, without batch shape. The variables are inferred together with the
             weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keywords; a value broadcasts with a
             part of the output.
-        learned: Starting values of learned numbers, by name; ``make`` gets the numbers as keywords. They may become any
-            real number.
+        learned: Starting values of learned numbers, by name; ``make`` gets the numbers as keywords. A learned number
+            may become any real number.
 
     Raises:
         ValueError: If `make` is no function, a name is not allowed, or a prior is not a continuous distribution without

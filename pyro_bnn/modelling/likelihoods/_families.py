@@ -24,11 +24,11 @@ class NegativeBinomial(MadeLikelihood):
     .. math:: \mathrm{Var}[y \mid f] = \mu + \alpha \mu^2.
 
     Output and targets have the same shape, (N, O) or (N,). A dispersion :math:`\alpha` near 0 gives a Poisson
-    distribution; if it is below 0.001 in single precision, use :class:`~pyro_bnn.PoissonLikelihood`.
+    distribution; if :math:`\alpha` is below 0.001 in single precision, use :class:`~pyro_bnn.PoissonLikelihood`.
 
     Args:
-        dispersion: The number :math:`\alpha`. A number fixes it, None learns it, starting at 1, and a distribution
-            over positive numbers makes it the latent variable ``likelihood.dispersion`` with this prior.
+        dispersion: The number :math:`\alpha`. A number fixes the dispersion, None learns it, starting at 1, and a
+            distribution over positive numbers makes it the latent variable ``likelihood.dispersion`` with this prior.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.
@@ -105,11 +105,11 @@ class StudentT(MadeLikelihood):
     with many this is a Gaussian.
 
     Args:
-        df: Degrees of freedom :math:`\nu`. A number fixes them; it must be above 2 for a finite variance. None learns
-            them, starting at 4. A distribution over positive numbers is the prior of :math:`\nu - 2`, the latent
-            variable ``likelihood.df_above_2``.
-        scale: Scale :math:`\sigma`. A number fixes it, None learns it, starting at 1, and a distribution over positive
-            numbers makes it the latent variable ``likelihood.scale`` with this prior.
+        df: Degrees of freedom :math:`\nu`. A number fixes :math:`\nu`; it must be above 2 for a finite variance. None
+            learns :math:`\nu`, starting at 4. A distribution over positive numbers is the prior of :math:`\nu - 2`, the
+            latent variable ``likelihood.df_above_2``.
+        scale: Scale :math:`\sigma`. A number fixes the scale, None learns it, starting at 1, and a distribution over
+            positive numbers makes it the latent variable ``likelihood.scale`` with this prior.
 
     Raises:
         ValueError: If a number is out of range, or a distribution is not over positive numbers.
@@ -149,12 +149,12 @@ class Beta(MadeLikelihood):
     .. math:: y \sim \mathrm{Beta}(\mu\phi, (1 - \mu)\phi), \qquad \mu = \frac{1}{1 + e^{-f(x)}}, \qquad
               \mathrm{Var}[y \mid f] = \frac{\mu(1 - \mu)}{1 + \phi}.
 
-    Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some are 0 or 1,
-    move them inside, as by ``(y * (N - 1) + 0.5) / N``.
+    Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some targets are 0
+    or 1, move them inside, as by ``(y * (N - 1) + 0.5) / N``.
 
     Args:
-        precision: The number :math:`\phi`. A number fixes it, None learns it, starting at 10, and a distribution over
-            positive numbers makes it the latent variable ``likelihood.precision`` with this prior.
+        precision: The number :math:`\phi`. A number fixes the precision, None learns it, starting at 10, and a
+            distribution over positive numbers makes it the latent variable ``likelihood.precision`` with this prior.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.

@@ -23,7 +23,7 @@ MOMENT_DRAWS = 1000
 the noise variance to the epistemic variance."""
 
 MOST_NUMBERS = 2**22
-"""Heuristic: number of draws that are in memory together; 34 MB."""
+"""Heuristic: largest number of draws that are in memory together; they take 34 MB in double precision."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,9 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a maker returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    It keeps the output, so that draws and rows can be taken or joined whatever the distribution is. Mean and variance
-    without closed form are computed from draws, always with the same seed.
+    To select or join draws and rows, whatever the distribution is, the class does so with the network's output, and
+    makes the distribution again. Mean and variance without closed form are computed from draws, always with the same
+    seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -112,7 +113,7 @@ class MadeDistribution(TorchDistribution, Sliced):
         return value
 
     def replaced(self, make: Callable[[Distribution], Distribution]) -> "MadeDistribution":
-        """The same with a function applied to each distribution that the maker returns."""
+        """A copy that applies a function to each distribution that the maker returns."""
         inner_make = self._maker.make
         maker = Maker(lambda output, values: make(inner_make(output, values)), self._maker.event_dims)
         return MadeDistribution(maker, self.output, self.numbers)

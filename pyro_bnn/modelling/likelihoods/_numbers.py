@@ -20,7 +20,7 @@ from ._base import Likelihood, MovedPrior
 class NumbersLikelihood(Likelihood[P_co]):
     """A likelihood with numbers of its own, by name; each is fixed, learned or latent.
 
-    A subclass adds them in `__init__`, and reads them by :meth:`number`.
+    A subclass adds its numbers in `__init__`, and reads them by :meth:`number`.
     """
 
     free_names: ClassVar[Mapping[str, str]] = {}

@@ -25,9 +25,9 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
     Output and targets have the same shape, (N, O) or (N,).
 
     Args:
-        scale: Standard deviation of the noise. A number fixes it. None makes it a learnable parameter that starts at 1.
-            A distribution over positive numbers (scalar, or with event shape (O,)) makes it a latent variable
-            ``likelihood.scale`` with that prior.
+        scale: Standard deviation of the noise. A number fixes the scale. None makes the scale a learnable parameter
+            that starts at 1. A distribution over positive numbers (scalar, or with event shape (O,)) makes the scale a
+            latent variable ``likelihood.scale`` with that prior.
 
     Raises:
         ValueError: If a number is not above 0, or if the support of a distribution is not the positive numbers.
@@ -43,7 +43,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
         """The fixed or learned standard deviation of the noise, a tensor of shape ().
 
         Raises:
-            ValueError: If it is a latent variable, which has no single value.
+            ValueError: If the scale is a latent variable, which has no single value.
         """
         if "scale" in self._pyro_samples:
             raise ValueError("the noise scale is a latent variable; draw it with `posterior.sample(...)`.")

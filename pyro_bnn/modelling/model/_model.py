@@ -36,22 +36,23 @@ class BayesianModel(Shown, LatentVariables[P_co]):
     ``num_data / B``, so for every batch size the expected ELBO is that of the whole data set. The weights may have
     leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
 
-    A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). They are
-    sites such as ``prior.0.scale``, drawn before the weights. The learnable numbers of a prior are parameters.
+    A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). Such
+    variables are sites like ``prior.0.scale``, drawn before the weights. The learnable numbers of a prior are
+    parameters.
 
     A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as ``net(**x)``. Inputs
     may be nested; all have N rows, except those in a :class:`~pyro_bnn.Shared`, which all rows share.
 
-    The padding row of a random embedding is constant: the layer uses the row of `net`. The drawn row has no effect on
-    the likelihood, so its posterior is its prior.
+    The padding row of a random embedding is constant: the layer uses the row of `net`. The padding row that is drawn
+    has no effect on the likelihood, so its posterior is its prior.
 
-    The network may have Pyro modules. Each of their `PyroSample` attributes is a site under its path, with the declared
-    distribution as its prior. It is drawn once per call, regardless of `where` and `prior`.
+    The network may have Pyro modules. Each `PyroSample` attribute of a Pyro module is a site under its path, with the
+    declared distribution as its prior. Such a site is drawn once per call, regardless of `where` and `prior`.
 
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
         prior: Prior of each selected parameter. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``,
-            is the prior of each of its elements.
+            is the prior of each element of a parameter.
         likelihood: Distribution of y given the network's output; the model makes a copy.
         num_data: Number N of data points in the whole data set.
         where: Which parameters are random: a glob on site names, in which ``*`` is one component and ``**`` any number
@@ -88,7 +89,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
         self.num_data, self.prior = num_data, prior
         self.interception = Interception()
-        """Contexts in which estimators and memories act on the calls of the network."""
+        """Contexts in which estimators, or kept results of modules, act on the calls of the network."""
         self.likelihood.to(self.like)
 
     def _summary(self) -> Summary:

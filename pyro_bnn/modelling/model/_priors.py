@@ -105,7 +105,7 @@ class NetworkPriors:
     def _refuse_sharing(self, key: str, *names: str) -> NoReturn:
         raise ValueError(
             f"the priors of {' and '.join(f'`{name}`' for name in names)} both depend on `{key}`, but define "
-            'it differently; give each its own, as with `per="parameter"`.'
+            'it differently; give each parameter its own, as with `per="parameter"`.'
         )
 
     def _check_shape(self, name: str, prior: TorchDistributionMixin) -> None:

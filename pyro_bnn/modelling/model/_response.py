@@ -94,7 +94,7 @@ def _is_dense(value: object) -> bool:
 
 
 class Interception:
-    """Contexts in which an estimator, a memory of calls or a check of outputs acts on the calls of a network."""
+    """Contexts in which an estimator, a :class:`Memory` or a check of outputs acts on the calls of a network."""
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None

@@ -54,8 +54,8 @@ class Selection:
     selects and b does not; b may also be a glob or a function.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. Its arguments are all parameters under all
-            of their names and, for messages, the name of the argument that has the rule.
+        sites: Function that returns the sites of the selected parameters. The function is called with all parameters
+            under all of their names, and with the name of the argument that has the rule, for messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 

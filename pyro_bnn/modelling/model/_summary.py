@@ -52,7 +52,7 @@ def summary_of(
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """For each variable, its kind: the layer's class and the name in it, such as ``Conv2d.weight``."""
+    """The kind of each variable: the class of its layer and the name in this layer, such as ``Conv2d.weight``."""
     kinds = {name: f"{name.partition('.')[0]}.{name.rpartition('.')[2]}" for name in names}
     random = [(path, value) for path, value in network.named_buffers() if f"{SITE_PREFIX}.{path}" in kinds]
     of_layers = owned(network, [*random, *network.named_parameters()])

@@ -60,10 +60,10 @@ class WeightPrior(ABC):
 class Prior(WeightPrior):
     """Maps one parameter of a network to its prior distribution.
 
-    A subclass implements :meth:`elementwise`. The base class expands its result to the shape of the parameter, so that
-    the whole parameter is one Pyro site.
+    A subclass implements :meth:`elementwise`. The base class expands the result of this method to the shape of the
+    parameter, so that the whole parameter is one Pyro site.
 
-    The distribution is made when the model is built, and again when the model moves to another device or dtype. So
+    The distribution is made when the model is built, and again when the model moves to another device or dtype, so
     :meth:`elementwise` must draw nothing: for latent scales, use a :class:`HierarchicalPrior`.
     """
 
@@ -71,7 +71,7 @@ class Prior(WeightPrior):
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The prior of the elements of `parameter`, on its device and in its dtype.
 
-        Its support is the real numbers, and its batch shape broadcasts to the parameter's shape.
+        The support of this distribution is the real numbers, and its batch shape broadcasts to the parameter's shape.
         """
 
     def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:

@@ -75,7 +75,8 @@ class PriorByName(Prior):
             number of components. A distribution of one real number is the prior of every element.
 
     Raises:
-        ValueError: If `priors` is not a dict of priors. A parameter that matches no glob raises later.
+        ValueError: If `priors` is not a dict of priors. A model raises this error, too, if one of its parameters
+            matches no glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, ScaleMixturePrior
@@ -131,8 +132,8 @@ class PosteriorPrior(Prior):
             raise an error.
 
     Raises:
-        ValueError: If sites or shapes of `locations` and `scales` differ, or a scale is not above 0. A parameter of
-            another shape raises later.
+        ValueError: If sites or shapes of `locations` and `scales` differ, or a scale is not above 0. A model raises
+            this error, too, if one of its parameters has another shape.
 
     References:
         Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.

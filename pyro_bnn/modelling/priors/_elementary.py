@@ -72,7 +72,7 @@ class NetworkNormalPrior(_ScalePrior):
 
     For a pretrained network this is the prior of MOPED: it assumes that the weights are near those of an earlier
     training. If the earlier training used the same data, these count twice, and the posterior is too certain of the
-    given weights. Compare on data that neither training used.
+    given weights. Compare models on data that were not used in either training.
 
     The means share memory with the model's copy of the network's weights.
 
@@ -140,7 +140,7 @@ class FanInNormalPrior(Prior):
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
     fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if that has at least two
-    dimensions. Otherwise, as in normalisation layers, its standard deviation is `gain`.
+    dimensions. If there is no such weight, as in normalisation layers, the standard deviation is `gain`.
 
     Args:
         gain: Standard deviation times the square root of the fan-in; :math:`\sqrt 2` keeps the second moment of ReLU

@@ -29,7 +29,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
     .. math:: s \sim p(s), \qquad w_i \mid s \sim N(0, s^2).
 
     The scale is the site ``prior.0.scale`` for the layer ``net.0``, or ``prior.0.weight.scale`` for the parameter
-    ``net.0.weight``. It is inferred from the data, so you need not choose the size of the weights.
+    ``net.0.weight``. The scale is inferred from the data, so you need not choose the size of the weights.
 
     Args:
         scale_prior: Prior p(s) of one positive number, from Pyro's distributions; by default HalfNormal(1).
@@ -79,7 +79,8 @@ class HorseshoePrior(HierarchicalPrior):
     Args:
         global_scale: Median b of the global scale; with a smaller value, fewer weights are large.
         local: "unit" if all weights of a unit (one index of the first axis) share a local scale, as in Ghosh et al., so
-            that whole units can vanish; "weight" if each weight has its own. Each element of a bias always has its own.
+            that whole units can vanish; "weight" if each weight has its own. Each element of a bias always has its own
+            local scale.
         slab_scale: Scale c of the slab; None for the plain horseshoe.
         per: "layer" if the parameters of a layer share a global scale, "parameter" if each parameter has its own.
 
@@ -136,7 +137,7 @@ class LearnedNormalPrior(HierarchicalPrior):
 
     With an exact guide, this maximises the evidence :math:`\log p(y \mid s)`. The learned parameter is :math:`\log s`:
     ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or ``model.prior_parameters.0.weight.log_scale`` for
-    the parameter ``net.0.weight``. MCMC and Laplace's method do not change it.
+    the parameter ``net.0.weight``. MCMC and Laplace's method do not change s.
 
     With a mean-field guide and an overparametrised network, the learned scale can collapse towards 0, together with the
     weights. :class:`HierarchicalNormalPrior` infers the scale with its uncertainty.

@@ -8,12 +8,12 @@ from .section import Section, Tile, Verdict, judged, percent
 from .subject import Subject
 
 CHANCE = 0.99
-"""Coverage is accepted within the range that correct intervals have with this probability, which is close to 1
-because several levels are tested: a correct prediction fails in less than one case in twenty."""
+"""Probability that the coverage of correct intervals lies in the accepted range. Several levels are tested, so the
+probability is close to 1; a correct prediction fails one of the tests in less than one case in twenty."""
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
-    """Range that contains the share of test targets inside of conformal intervals with the probability `CHANCE`.
+    """Range in which the share of test targets inside conformal intervals lies with the probability `CHANCE`.
 
     With continuous scores, the coverage given the n calibration rows is Beta(k, n + 1 - k) for the rank k, so the
     number of targets inside is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).

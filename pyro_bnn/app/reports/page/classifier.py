@@ -20,21 +20,21 @@ from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
 MOST_CLASSES = 20
-"""Most classes to list. If there are more, only those of lowest recall are listed, without a confusion matrix."""
+"""Most classes to list. Of more classes, only those of lowest recall are listed, without a confusion matrix."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
 """Shares of the rows that the network decides if a human decides the least certain ones."""
 
 MISSED, BEHIND = 0.5, 0.1
-"""Heuristic: a class is mostly missed if the 95 % interval of its recall lies below the first number. Its recall is low
-if the interval lies below the accuracy by more than the second number."""
+"""Heuristic: a class is mostly missed if the 95 % interval of its recall lies below the first number. The recall of a
+class is low if the interval lies below the accuracy by more than the second number."""
 
 FEWEST = 5
 """Heuristic: with fewer wrong or right rows, the report does not judge whether uncertainty detects errors."""
 
 USEFUL, POSSIBLE = 0.7, 0.6
-"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. Errors
-could be detected if the probabilities promise an area of at least the second number."""
+"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. The network should
+be able to detect errors if the area would be at least the second number for correct probabilities."""
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
@@ -48,7 +48,7 @@ SHOWN_SCORES = ("entropy", "mutual information")
 """Scores of unknown images that have pictures."""
 
 HEADLINE = "entropy"
-"""The score that is judged. It is chosen before seeing the data; the best of several would look too good."""
+"""The score that is judged, chosen before seeing the data, since the best of several scores would look too good."""
 
 NOTICED, PARTLY = 0.9, 0.75
 """Heuristic: unknown images are noticed if the area under the ROC curve is at least the first number, and partly

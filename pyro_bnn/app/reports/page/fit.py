@@ -31,7 +31,7 @@ FEWEST_EPOCHS = 6
 """Heuristic: with fewer epochs, no trend can be judged."""
 
 LAST, FEWEST_LAST = 0.25, 3
-"""The end of training is its last quarter, but at least three epochs: a line through two has no standard error."""
+"""The end of training is its last quarter, but at least three epochs: a line through two points has no residuals."""
 
 STILL_FALLING = 0.01
 """Heuristic: training has settled if the loss falls at its end by less than this share of its whole fall."""
@@ -106,7 +106,7 @@ def chains_section(subject: Subject) -> Section | None:
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
-    """A note if the posterior is colder or warmer than Bayes' rule; else nothing."""
+    """A note if the posterior is colder or warmer than Bayes' rule; otherwise an empty tuple."""
     kl_weight = history.epochs[-1].kl_weight if history.epochs else 1.0
     if kl_weight == 1:
         return ()

@@ -143,7 +143,7 @@ def intervals_section(subject: Subject) -> Section | None:
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     """The share of targets inside the intervals, and the range of that share by chance.
 
-    A network's own intervals of counts cover more than their level; the share that they promise is computed from the
+    Uncalibrated intervals of counts contain more probability than their level; this probability is computed from the
     prediction.
     """
     low, high = found.interval(level)
@@ -189,7 +189,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]]) -> Verdict:
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Errors of groups of rows by predicted standard deviation, and its rank correlation with the errors."""
+    """Errors of rows grouped by predicted standard deviation, and the rank correlation of errors and deviations."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, (found.y - found.prediction.mean).square())
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)

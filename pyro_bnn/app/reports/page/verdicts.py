@@ -13,7 +13,7 @@ from .subject import Classified, Regressed
 P = TypeVar("P", bound=Prediction)
 
 NUM_ERRORS = 2.0
-"""A difference of fewer standard errors is within chance; by chance, larger ones occur in one case of twenty."""
+"""Standard errors that a difference must exceed; by chance alone, one difference in twenty does."""
 
 SMALL_GAIN = 0.01
 """Heuristic: a smaller difference in NLL, in nats per row, counts as a tie."""
@@ -60,7 +60,8 @@ def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
 def of_rival(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
     """Whether a network predicts better than the best simple method, by mean log-densities in nats per row.
 
-    `points` gives the errors of both in words, and `is_nearer` says whether those of the network are clearly smaller.
+    `points` gives the errors of the network and of the method in words, and `is_nearer` says whether the network's
+    errors are clearly smaller.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -85,7 +86,7 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
 def of_ways(
     found: Classified | Regressed, name: str, rival: Prediction, *, points: str, is_nearer: bool
 ) -> list[Verdict]:
-    """Compares the ensemble with a rival, and with a single network if the scores of these two differ clearly."""
+    """Compares the ensemble with a rival and, if the difference is clear, with a single network."""
     one, single = found.single
     own, theirs, alone = (log_density(way) for way in (found.prediction, rival, single))
     error = mean_and_error(own - theirs)[1]
