@@ -330,7 +330,7 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
         (lambda: fit_surrogate(points(5) / 0, points(5)), "`X` must be finite"),
         (lambda: fit_surrogate(points(5), points(5) > 1), "`Y` must be floating point"),
         (lambda: fit_surrogate(points(5), points(5), bounds=CUBE[:1]), r"`bounds` must have shape \(2, 2\)"),
-        (lambda: fit_surrogate(points(5), points(5), bounds=CUBE.flip(0)), "`bounds`.*lowest"),
+        (lambda: fit_surrogate(points(5), points(5), bounds=CUBE.flip(0)), "`bounds`.*lower values in its first row"),
         (lambda: fit_surrogate(points(5), torch.ones(5, 1)), "`Y` must not be constant"),
         (lambda: fit_surrogate(points(5), points(5), num_draws=1), "`num_draws` must be a whole number of at least"),
     ],
