@@ -17,12 +17,12 @@ from ._kinds import check_scores, prediction_labels, require_classes
 from ._quantile import conformal_quantile
 
 MIXING = 1e7
-"""Scale of the factors that turn the probabilities of a row into its U: the digits after the point look random."""
+"""U is the fractional part of a weighted sum of a row's probabilities; weights up to this number make U look random."""
 
 
 @dataclass(frozen=True)
 class SetScore:
-    """What determines the scores of classes; see :class:`ConformalSets`."""
+    """The rule for the scores of classes; see :class:`ConformalSets`."""
 
     penalty: float
     num_free: int
@@ -73,15 +73,15 @@ class ConformalSets(Shown, Calibration):
     .. math:: s_r = \sum_{k < r} p_{(k)} + U p_{(r)} + \lambda \max(r - r_0, 0),
 
     and a set has the classes whose scores do not exceed the conformal quantile of the labels' scores on the calibration
-    rows; see :class:`ConformalIntervals`. U is 1, or uniform between 0 and 1. With a penalty of 0 this is APS, with
-    one above 0 RAPS, whose sets are smaller where there are many improbable classes.
+    rows; see :class:`ConformalIntervals`. U is 1, or uniform between 0 and 1. With a penalty of 0 the method is APS,
+    with a penalty above 0 it is RAPS, whose sets are smaller if there are many improbable classes.
 
     Args:
         prediction: Prediction of the calibration rows, which took no part in the fit.
-        y: Their labels, shape (N,).
+        y: Labels of the calibration rows, shape (N,).
         penalty: The penalty :math:`\lambda` for each class beyond the first :math:`r_0`.
         num_free: Number of classes without a penalty, :math:`r_0`.
-        seed: Seed of the numbers U, which are pseudo-random functions of the probabilities of a row. They make the
+        seed: Seed of the numbers U, which are pseudo-random functions of the probabilities of a row. Random U make the
             coverage nearly equal to the level. With None, U is 1, and the sets are larger.
 
     Raises:
@@ -121,8 +121,8 @@ class ConformalSets(Shown, Calibration):
         Args:
             prediction: Prediction of the rows, by the same model and posterior as that of the calibration rows.
             level: Probability that a set contains the label, strictly between 0 and 1.
-            allow_empty: Whether a set may be empty. Otherwise such a set has the most probable class, which only raises
-                the coverage.
+            allow_empty: Whether a set may be empty. By default an empty set is replaced by the most probable class,
+                which only raises the coverage.
 
         Returns:
             Whether each class is in the set, shape (N, C).

@@ -181,7 +181,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless the return value can be predicted; `observed` are those of the `sites` that could be instead."""
+    """Raise unless the return value can be predicted; `observed` names the `sites` that could be predicted instead."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
@@ -199,7 +199,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
-    """Targets with the dtype and device of the site's values, if they are possible."""
+    """Targets with the dtype and device of the site's values; raises if they are impossible values of the site."""
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
         raise ValueError(
