@@ -15,7 +15,7 @@ def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[i
         seed: Seed of the choice.
 
     Raises:
-        ValueError: If the share leaves no row to calibrate, or fewer than two rows to fit.
+        ValueError: If the share leaves fewer than one row to calibrate, or than two to fit.
     """
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:

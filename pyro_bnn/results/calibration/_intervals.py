@@ -21,10 +21,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, shape ``(n, *O)``.
-
-    ``"quantile"`` has no such record, as its scores depend on the level.
-    """
+    """The scores of the calibration rows, shape ``(n, *O)``, except for ``"quantile"``, whose scores need the level."""
 
     score: str
     is_count: bool
@@ -55,10 +52,10 @@ class ConformalIntervals(Shown, Calibration):
         score: ``"absolute"`` uses :math:`|y - m(x)|`: all intervals of an output have the same width. ``"scaled"`` uses
             :math:`|y - m(x)| / \sigma(x)` with the predictive standard deviation: intervals are wide where the
             prediction is uncertain. ``"quantile"`` uses :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`
-            with the predictive quantiles, which need `keep_draws`: these intervals keep the asymmetry of the
-            prediction, and cannot be saved.
-        is_count: Whether targets are counts. The ends of intervals for counts are rounded inwards to whole numbers of
-            at least 0, which leaves the same counts inside.
+            with the predictive quantiles, which needs `keep_draws`: it keeps the asymmetry of the prediction, and
+            cannot be saved.
+        is_count: Whether targets are counts. The ends are then rounded to whole numbers of at least 0, which
+            changes no count inside.
 
     Raises:
         ValueError: If the score is unknown, or the targets do not fit the prediction.

@@ -36,7 +36,7 @@ def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor
     """Labels of the rows of a prediction as integers, shape (N,)."""
     require_classes(prediction)
     if _checks.tensor("y", y).is_floating_point() and bool((y != y.round()).any()):
-        raise ValueError("`y` must be labels, that is whole numbers, got other numbers.")
+        raise ValueError("`y` must be whole numbers (labels), got other numbers.")
     labels, (num_rows, num_classes) = y.long(), prediction.probs.shape
     if labels.shape != (num_rows,):
         raise ValueError(f"`y` must have shape ({num_rows},), got {_checks.shape(labels)}.")

@@ -10,15 +10,14 @@ from ..._core import checks as _checks
 def rank_of(level: float, num_rows: int) -> int:
     r"""The rank among the scores of n calibration rows that bounds a new score: :math:`\lceil (n + 1) \ell \rceil`.
 
-    If all scores differ, a new score is at most the score of this rank with a probability of rank / (n + 1).
+    The probability that a new score does not exceed it is this rank divided by n + 1, if all scores differ.
 
     Args:
         level: Probability :math:`\ell`, strictly between 0 and 1.
         num_rows: Number of calibration rows, n.
 
     Raises:
-        ValueError: If there are fewer than `level` / (1 - `level`) rows, so that even the largest score would be too
-            small.
+        ValueError: If there are fewer than `level` / (1 - `level`) rows: any finite value would be too small.
     """
     level = _checks.between_zero_and_one("level", level)
     rank = max(math.ceil((num_rows + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10

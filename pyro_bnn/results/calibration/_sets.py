@@ -17,7 +17,7 @@ from ._kinds import check_scores, prediction_labels, require_classes
 from ._quantile import conformal_quantile
 
 MIXING = 1e7
-"""U is the fractional part of a weighted sum of a row's probabilities; weights up to this number make U look random."""
+"""Scale of the random factors of a row's probabilities. The fractional part of their weighted sum is the row's U."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class ConformalSets(Shown, Calibration):
     .. math:: s_r = \sum_{k < r} p_{(k)} + U p_{(r)} + \lambda \max(r - r_0, 0),
 
     and a set has the classes whose scores do not exceed the conformal quantile of the labels' scores on the calibration
-    rows; see :class:`ConformalIntervals`. U is 1, or uniform between 0 and 1. With a penalty of 0 the method is APS,
-    with a penalty above 0 it is RAPS, whose sets are smaller if there are many improbable classes.
+    rows; see :class:`ConformalIntervals`. U is 1, or uniform between 0 and 1. With a penalty of 0 this is APS; with a
+    larger one it is RAPS, whose sets are smaller if there are many improbable classes.
 
     Args:
         prediction: Prediction of the calibration rows, which took no part in the fit.

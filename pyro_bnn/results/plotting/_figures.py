@@ -87,8 +87,7 @@ SETTINGS: dict[Any, Any] = {
 }
 
 _LOCK = threading.RLock()
-"""Matplotlib's settings belong to the process. If two threads changed these settings at once, one would restore the
-settings of the other."""
+"""Matplotlib's settings belong to the process; without the lock, two threads would overwrite each other's."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -114,7 +114,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """The result of `run` with the stored results, or without them if `run` needs a result that was not stored."""
+    """The result of `run`, which reuses the stored results unless it needs one that was not stored."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()

@@ -181,7 +181,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless the return value can be predicted; `observed` names the `sites` that could be predicted instead."""
+    """Raise unless the return value can be predicted; `observed` are the sites that could be predicted instead."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)

@@ -81,10 +81,10 @@ def predict(
     x get the same draws. The network runs in eval mode, and returns to its former mode. Computations before the
     first random parameter run once for each batch of rows. For a small network several draws run at once.
 
-    A Pyro model of your own runs as ``model(x)`` (``model(*x)`` for a tuple) for each draw, with all rows at once. If
-    such a model has one observed site, the distribution of this site is predicted, otherwise the return value (see
-    `site`). For such a model a loader and `linearised` are refused, and `batch_size` has no effect, since rows may
-    depend on each other.
+    Any other Pyro model runs as ``model(x)`` (``model(*x)`` for a tuple) for each draw, with all rows at once. If it
+    has one observed site, the distribution of this site is predicted; otherwise its return value is (see `site`). Such
+    a model takes no loader and no `linearised`, and `batch_size` has no effect, since its rows may depend on each
+    other.
 
     Args:
         model: The model; its learned parameters are used, too.
@@ -172,9 +172,9 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
     if learned:
         warnings.warn(
             f"all members of the ensemble predict with this model's values of the parameters that are not random "
-            f"(`{learned[0]}` and {len(learned) - 1} more). If each member has learned other values, wrap "
-            "each member in `PinnedPosterior(model, posterior)` after its fit; if all members have the same values, "
-            "call `requires_grad_(False)` on these parameters.",
+            f"(`{learned[0]}` and {len(learned) - 1} more). If each member has learned its own, wrap each in "
+            "`PinnedPosterior(model, posterior)` after its fit; if all share these values, call "
+            "`requires_grad_(False)` on the parameters.",
             stacklevel=3,
         )
 
