@@ -40,14 +40,14 @@ class ConformalIntervals(Shown, Calibration):
 
     .. math:: \{y : s(x, y) \le \hat q\}, \qquad \hat q = s_{(\lceil (n + 1) \ell \rceil)},
 
-    for n calibration rows and the level :math:`\ell`. It contains the target of a new row with a probability of at
-    least :math:`\ell`, and at most :math:`\ell + 1/(n + 1)` if all scores differ, provided that the new row and the
-    calibration rows are exchangeable. This is an average over rows: where predictions are worse than average, the
-    coverage may be lower. Several outputs have intervals of their own.
+    for n calibration rows and the level :math:`\ell`. The interval contains the target of a new row with a probability
+    of at least :math:`\ell`, and at most :math:`\ell + 1/(n + 1)` if all scores differ, provided that the new row and
+    the calibration rows are exchangeable. This probability is an average over rows: where predictions are worse than
+    average, the coverage may be lower. With several outputs, each output has its own intervals.
 
     Args:
         prediction: Prediction of the calibration rows, which took no part in the fit.
-        y: Their targets, shape ``(N, *O)``.
+        y: Targets of the calibration rows, shape ``(N, *O)``.
         score: ``"absolute"`` uses :math:`|y - m(x)|`: all intervals of an output have the same width. ``"scaled"`` uses
             :math:`|y - m(x)| / \sigma(x)` with the predictive standard deviation: intervals are wide where the
             prediction is uncertain. ``"quantile"`` uses :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`
@@ -108,12 +108,13 @@ class ConformalIntervals(Shown, Calibration):
 
         Args:
             prediction: Prediction of the rows, by the same model and posterior as that of the calibration rows; with
-                `keep_draws` for the score ``"quantile"``. For ``"scaled"`` it may be in other units.
+                `keep_draws` for the score ``"quantile"``. With the score ``"scaled"``, the units of new rows may differ
+                from those of the calibration rows.
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The ends, shape ``(2, N, *O)``. If the ends of an interval of the score ``"quantile"`` would cross, both are
-            their mean.
+            The ends, shape ``(2, N, *O)``. If the lower end of an interval of the score ``"quantile"`` would exceed the
+            upper end, both are set to the mean of the two.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.

@@ -30,7 +30,7 @@ def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[i
 
 
 def require_numbers(prediction: RegressionPrediction) -> None:
-    """Raise a `ValueError` unless it is a prediction of numbers."""
+    """Raise a `ValueError` unless `prediction` is a prediction of numbers."""
     _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
 
 
@@ -58,7 +58,7 @@ def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor
     """Labels of the rows of a prediction as integers, shape (N,)."""
     require_classes(prediction)
     if _checks.tensor("y", y).is_floating_point() and bool((y != y.round()).any()):
-        raise ValueError("`y` must be whole numbers, the labels, got others.")
+        raise ValueError("`y` must be whole numbers (labels), got other numbers.")
     labels, (num_rows, num_classes) = y.long(), prediction.probs.shape
     if labels.shape != (num_rows,):
         raise ValueError(f"`y` must have shape ({num_rows},), got {_checks.shape(labels)}.")
@@ -70,7 +70,7 @@ def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise a `ValueError` unless they are finite numbers of at least one row."""
+    """Raise a `ValueError` unless the scores are finite numbers of at least one row."""
     if not scores.is_floating_point() or scores.dim() == 0 or not len(scores):
         raise ValueError(
             f"the scores of the calibration rows must be numbers of shape (n, *O), got {scores.dtype} of shape "

@@ -23,7 +23,7 @@ LOWEST, HIGHEST = 0.02, 50.0
 class Temperature(Calibration):
     r"""Class probabilities raised to a power: :math:`p_c^{1/T} / \sum_k p_k^{1/T}`.
 
-    A temperature T above 1 makes them less certain. The order of the classes does not change.
+    A temperature T above 1 makes the probabilities less certain. The order of the classes does not change.
 
     Args:
         value: The temperature, T.

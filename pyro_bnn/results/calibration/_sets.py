@@ -21,7 +21,7 @@ MIXING = 1e7
 
 @dataclass(frozen=True)
 class SetScore:
-    """What determines the scores of classes; see :class:`ConformalSets`."""
+    """The rule for the scores of classes; see :class:`ConformalSets`."""
 
     penalty: float
     num_free: int
@@ -77,10 +77,10 @@ class ConformalSets(Shown, Calibration):
 
     Args:
         prediction: Prediction of the calibration rows, which took no part in the fit.
-        y: Their labels, shape (N,).
+        y: Labels of the calibration rows, shape (N,).
         penalty: The penalty :math:`\lambda` for each class beyond the first :math:`r_0`.
         num_free: Number of classes without a penalty, :math:`r_0`.
-        seed: Seed of the numbers U, which are pseudo-random functions of the probabilities of a row. They make the
+        seed: Seed of the numbers U, which are pseudo-random functions of the probabilities of a row. Random U make the
             coverage nearly equal to the level. With None, U is 1, and the sets are larger.
 
     Raises:
@@ -120,8 +120,8 @@ class ConformalSets(Shown, Calibration):
         Args:
             prediction: Prediction of the rows, by the same model and posterior as that of the calibration rows.
             level: Probability that a set contains the label, strictly between 0 and 1.
-            allow_empty: Whether a set may be empty. Otherwise such a set has the most probable class, which only raises
-                the coverage.
+            allow_empty: Whether a set may be empty. By default an empty set is replaced by the most probable class,
+                which only raises the coverage.
 
         Returns:
             Whether each class is in the set, shape (N, C).

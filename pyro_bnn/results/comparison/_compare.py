@@ -37,9 +37,10 @@ def compare(
     Predictions are compared instead of weights, since permuting hidden units changes the weights but not the network's
     function. In each pair the method given first is the reference; so give the most accurate one, such as NUTS, first.
 
-    Every number about a pair has a Monte Carlo standard error. It comes from a jackknife over 20 successive groups of
-    draws, or for ``agreement``, which changes in jumps, from a bootstrap of these groups. A group of an MCMC posterior
-    is a part of a chain, so the error includes slow mixing if the part is longer than the chain's correlation time.
+    Every number about a pair has a Monte Carlo standard error. The standard error comes from a jackknife over 20
+    successive groups of draws, or for ``agreement``, which changes in jumps, from a bootstrap of these groups. A group
+    of an MCMC posterior is a part of a chain, so the error includes slow mixing if the part is longer than the chain's
+    correlation time.
 
     Distances are never negative, so Monte Carlo noise makes them larger: two sets of draws from one posterior have a
     distance above 0. To see this noise level, pass a guide twice, or two runs of a sampler. Near the noise level the
@@ -62,7 +63,7 @@ def compare(
 
     Raises:
         ValueError: If there are fewer than two posteriors, if only some of them predict classes, if their outputs have
-            different shapes, if one stores fewer than 40 draws, or if a region is empty.
+            different shapes, if a posterior stores fewer than 40 draws, or if a region is empty.
 
     References:
         Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.

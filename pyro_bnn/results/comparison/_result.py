@@ -16,8 +16,9 @@ class Estimate:
 
     Args:
         value: The estimate.
-        standard_error: Standard error of the value. For a pair of methods it is the Monte Carlo error of the draws. For
-            a single method it is the error of a mean over points; on a grid it only shows how much the score varies.
+        standard_error: Standard error of the value. For a pair of methods, the standard error is the Monte Carlo error
+            of the draws. For a single method, the standard error is that of a mean over points; on a grid, this error
+            only shows how much the score varies.
     """
 
     value: float

@@ -17,7 +17,8 @@ NUM_GROUPS = 20
 """Heuristic: number of groups of draws. The jackknife leaves out each group in turn; the bootstrap resamples them."""
 
 NUM_RESAMPLES = 200
-"""Number of bootstrap resamples. They add an error of 5 % to a standard error, less than the 20 groups do."""
+"""Number of bootstrap resamples. This number adds an error of 5 % to a bootstrap standard error, less than the error
+from having only 20 groups."""
 
 COVERAGES = (0.5, 0.9)
 """Probabilities of the central intervals whose coverage is measured."""

@@ -1,12 +1,13 @@
 """Pictures of fits, predictions and uncertainty.
 
-Every function draws on the axes that it is given, or on new ones, and returns them; :func:`save` writes the picture.
-If your program has imported ``matplotlib.pyplot``, new axes belong to a figure of pyplot: ``plt.show()`` shows it, and
-``plt.close("all")`` frees it. Otherwise, and in other threads than the main one, no figure stays in memory after use.
+Every function draws on the axes that it is given, or on new ones, and returns them; :func:`save` writes the picture. If
+your program has imported ``matplotlib.pyplot``, new axes belong to a figure of pyplot: ``plt.show()`` shows it, and
+``plt.close("all")`` frees it. Without pyplot, and in all threads but the main one, a figure is freed when your program
+no longer uses it.
 
 All pictures have the same :func:`style`, with letters of 7 or 8 points and colours that colour-blind people can
-distinguish. ``width="column"`` and ``width="page"`` make them as wide as one column (3.4 inches) or the text (7 inches)
-of a paper, so that they need no scaling.
+distinguish. ``width="column"`` and ``width="page"`` make a picture as wide as one column (3.4 inches) or the text (7
+inches) of a paper, so that it needs no scaling.
 """
 
 from ._classification import reliability_diagram, vote_histograms

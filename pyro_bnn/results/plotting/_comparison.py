@@ -22,7 +22,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
 
     For one predicted number at one-dimensional inputs, each method has a panel with its predictive mean and epistemic
     band; broken lines show the band of the first method, the reference. A panel below has the epistemic standard
-    deviations of all methods. Otherwise there is a matrix of all pairs of methods for each score and region.
+    deviations of all methods. For all other predictions there is a matrix of all pairs of methods for each score and
+    region.
 
     Args:
         result: The comparison.

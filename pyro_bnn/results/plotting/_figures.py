@@ -97,8 +97,8 @@ R = TypeVar("R")
 def style() -> Iterator[None]:
     """A context in which plots have the style of this module's pictures.
 
-    All functions of this module use it already. Matplotlib's settings are restored at the end of the block. Other
-    threads that need the style wait until then.
+    All functions of this module already draw in this style. Matplotlib's settings are restored at the end of the block.
+    Other threads that need the style wait until the block ends.
 
     Example:
         >>> from pyro_bnn.results.plotting import new_axes
@@ -112,7 +112,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """The function inside of :func:`style`."""
+    """The function `draw`, called in the context :func:`style`."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -193,8 +193,8 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
     """The given axes, or `count` new ones.
 
-    For the width of a page, they are in a row, and the figure is `on_page` inches high. For the width of a column, they
-    are below each other, and the figure is `in_column` inches high.
+    For the width of a page, the axes are in a row, and the figure is `on_page` inches high. For the width of a column,
+    the axes are below each other, and the figure is `in_column` inches high.
     """
     check_axes(axes, count)
     if axes is not None:
@@ -205,7 +205,7 @@ def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: fl
 
 
 def check_axes(axes: object, num_axes: int) -> None:
-    """Raise unless the axes to draw on are None or this many axes."""
+    """Raise unless `axes` is None or consists of `num_axes` axes."""
     if axes is None:
         return
     given = _checks.items("axes", axes, f"{num_axes} axes of matplotlib, or None")

@@ -23,15 +23,16 @@ P = TypeVar("P", bound=Prediction)
 
 MOST_BYTES = 2**28
 """Heuristic: memory for results that do not depend on the random parameters, of several batches together; 0.27 GB. If
-more is needed, batches are predicted one after the other. The results of one batch take less memory than a run of the
-network."""
+the results need more memory, batches are predicted one after the other. The results of one batch take less memory than
+a run of the network."""
 
 NUM_FIRST = 2
-"""Number of draws in the first block. They run one by one, to check faster ways of running the network."""
+"""Number of draws in the first block. These draws run one by one, and their outputs check faster ways of running the
+network."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add all draws to batches of rows, and return how many of the batches got them: the first ones, at least 1.
+    """Add all draws to the first batches of rows, and return the number of these batches, at least 1.
 
     Each seed determines one draw, and the random numbers of the network with this draw. If all batches together would
     take too much memory, the last batches get no draws.

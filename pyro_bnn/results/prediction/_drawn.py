@@ -13,7 +13,7 @@ from ...modelling.model import BayesianModel
 
 
 def new_seed(seed: int | None) -> int:
-    """The seed itself; for None one that is drawn from torch's generator."""
+    """The given seed, or for None a seed drawn from torch's generator."""
     if seed is not None:
         return _checks.seed(seed)
     with EXCLUSIVE:
@@ -21,7 +21,7 @@ def new_seed(seed: int | None) -> int:
 
 
 def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
-    """A seed for each draw of a prediction, from the stream of its seed."""
+    """A seed for each draw of a prediction, from the stream of random numbers of the prediction's seed."""
     with stream:
         seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
     return seeds

@@ -200,7 +200,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
-    """Targets with the dtype and device of the site's values, if they are possible."""
+    """Targets with the dtype and device of the site's values; raises if they are impossible values of the site."""
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
         raise ValueError(

@@ -90,13 +90,14 @@ def predict(
         model: The model; its learned parameters are used, too.
         posterior: Result of a fit, or any Pyro guide.
         x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame; for a network with several inputs a
-            tuple (not a list) or dictionary of these. Or a loader of batches x or (x, y), which are moved to the
+            tuple (not a list) or dictionary of these. Or x is a loader of batches x or (x, y), which are moved to the
             model's device. The targets of a loader are used for the log-density.
         num_samples: Number of weight draws, S; by default 100, or all draws of a posterior that stores fewer.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Number of rows in each run of the network.
         keep_draws: Whether to keep the prediction of each draw, too: logits for classes, and mixture components for
-            numbers, which quantiles, densities and draws need. The prediction then takes S times the memory.
+            numbers, which quantiles, densities and draws need. With `keep_draws`, a prediction takes S times the
+            memory.
         linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, with
             outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; for an ensemble, around the median of the draw's member. None
             linearises only the results of :func:`fit_gauss_newton`, except those of a last layer. A linearised
@@ -207,17 +208,17 @@ def predict_point(
     Args:
         model: The model.
         values: A value for every latent variable, ``{site: shape (*event)}``; optionally also values of the network's
-            own parameters and buffers, ``{"net.PATH": value}``. A posterior means its `median()`.
+            own parameters and buffers, ``{"net.PATH": value}``. If `values` is a posterior, its `median()` is used.
         x: Inputs, shape (N, ...), or a loader; see :func:`predict`.
         y: Targets, shape (N, ...), for the log-density; see :func:`predict`.
         batch_size: Number of rows in each run of the network.
 
     Returns:
-        A prediction with one draw. It has no epistemic part; properties that need one raise an error.
+        A prediction with one draw. A prediction with one draw has no epistemic part; properties that need this part
+        raise an error.
 
     Raises:
-        ValueError: If a latent variable has no value, a name is unknown, or for any reason for which :func:`predict`
-            raises it.
+        ValueError: If a latent variable has no value, a name is unknown, or if :func:`predict` would raise an error.
     """
     values = values.median() if isinstance(values, Posterior) else values
     _checks.kind("values", values, Mapping, "a dict of values by site, or a posterior with a median")

@@ -64,13 +64,14 @@ def prune(
 ) -> GuidePosterior:
     """A posterior in which the weights with the lowest signal-to-noise ratios are exactly 0, in draws and in the mean.
 
-    `guide` is not changed. The pruned guide is ``result.guide``. You can save it, load it into a new guide of the same
-    model, prune it further, and train it further. Removed weights stay 0, have no divergence, and get no gradient.
+    `guide` is not changed. The pruned guide is ``result.guide``. You can save a pruned guide, load it into a new guide
+    of the same model, prune it further, and train it further. Removed weights stay 0, have no divergence, and get no
+    gradient.
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of one.
-        fraction: Fraction of the weights to remove, from 0 to 1, lowest ratio first, rounded to whole weights. It
-            includes weights that were removed before. Give either `fraction` or `threshold`.
+        fraction: Fraction of the weights to remove, from 0 to 1, lowest ratio first, rounded to whole weights. Weights
+            that were removed before count as part of this fraction. Give either `fraction` or `threshold`.
         threshold: Weights with a ratio below this number are removed.
         per: Whether `fraction` refers to the weights of the whole "network", or of each "layer" (including biases).
         where: The weights that may be removed: a glob on site names, such as ``"**.weight"`` for all weights without
@@ -177,7 +178,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """The mean-field guide itself, or that of a posterior; raises a ValueError if there is none."""
+    """The given mean-field guide, or the mean-field guide of a posterior; raises a ValueError if there is none."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)

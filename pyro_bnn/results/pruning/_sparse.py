@@ -20,7 +20,7 @@ MAX_DENSITY = 0.1
 class SparseLinear(nn.Module):
     r"""The layer :math:`y = x W^\top + b` with a sparse matrix: only nonzero elements are stored, row by row.
 
-    It cannot be trained: it has buffers instead of parameters.
+    A sparse layer cannot be trained: it has buffers instead of parameters.
 
     Args:
         weight: The matrix, shape (O, D), dense.
@@ -100,7 +100,7 @@ def sparse_network(
         The network, on the device and in the dtype of the model.
 
     Raises:
-        ValueError: If a random parameter has no value, or one of another shape, or if a name is unknown.
+        ValueError: If a random parameter has no value, or a value of another shape, or if a name is unknown.
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")
@@ -143,6 +143,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Trigger torch's one-time warning about sparse matrices while it is hidden."""
+    """Make a sparse matrix with warnings hidden, since torch warns of sparse matrices only once."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

@@ -5,12 +5,12 @@ A pool has rows without labels. Each function takes the prediction of the pool, 
 the largest. :func:`batch_bald` chooses several rows at once instead.
 
 For classes, a pool may also be a tensor of logits (unnormalised log-probabilities) of shape (S, N, C): S draws, N rows,
-C classes. :func:`from_baal` makes it from an array of shape (N, C, S). The functions work on a part of the rows at a
-time, so they need little memory besides the draws.
+C classes. :func:`from_baal` makes such logits from an array of shape (N, C, S). The functions work on a part of the
+rows at a time, so they need little memory besides the draws.
 
 :func:`epig` and :func:`batch_bald` compare the predictions of different rows by the same draw. So each draw must use
-the same weights for all rows. This does not hold for :class:`~pyro_bnn.nets.MCDropout`, which draws a mask for each
-row.
+the same weights for all rows. Do not use these two functions with :class:`~pyro_bnn.nets.MCDropout`, which draws a mask
+for each row.
 """
 
 from ._batch import batch_bald

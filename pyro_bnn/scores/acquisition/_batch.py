@@ -22,23 +22,24 @@ def batch_bald(
     .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
 
-    The expectation is over the combinations of labels :math:`\mathbf y` of the chosen rows. It is exact while there are
-    at most `num_combinations` of them. Later steps draw this number of combinations by systematic sampling, so their
-    information is approximate. The exact information is at least 1 - 1/e times that of the best choice.
+    The expectation is over the combinations of labels :math:`\mathbf y` of the chosen rows. This expectation is exact
+    while there are at most `num_combinations` combinations. Later steps draw `num_combinations` of them by systematic
+    sampling, so the information is approximate. With exact expectations, the chosen rows have at least 1 - 1/e times
+    the information of the best possible batch.
 
-    S draws contain at most log S nats. When the information comes close to this, further rows are arbitrary, so take
-    many draws for large batches. The gain of a row cannot rise from step to step. So rows whose earlier gain is below
-    the best one found in a step are skipped.
+    With S draws, labels tell at most log S nats about the weights. When the information comes close to log S, further
+    rows are arbitrary, so take many draws for large batches. The gain of a row cannot rise from step to step. So a step
+    does not recompute the gains that were already below its best gain.
 
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
         num_rows: Number of rows to choose, B.
-        num_combinations: Largest number of combinations of labels. Time and memory are proportional to it.
+        num_combinations: Largest number of combinations of labels. Time and memory are proportional to this number.
         seed: Seed of the sampled combinations; torch's generators do not change. None draws a seed.
 
     Returns:
         Numbers of the chosen rows, in the order of their choice, and the information of the first 1, 2, ..., B of them
-        about the weights, in nats; both have the shape (B,). The last is the joint score of the batch.
+        about the weights, in nats; both have the shape (B,). The last information is that of the whole batch.
 
     Raises:
         ValueError: If there are fewer rows than `num_rows`, fewer than two draws, several outputs for each row, or
@@ -93,7 +94,7 @@ class _Labels:
         )
 
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
-        """The row with the largest gain; `gains` has upper limits, of which those that are evaluated become exact."""
+        """The row with the largest gain; replaces the upper limits in `gains` by exact gains where needed."""
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
         for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):

@@ -1,4 +1,4 @@
-"""What the scores take: predictions, or logits of all draws."""
+"""Inputs of the acquisition scores: predictions, or logits of all draws."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias

@@ -131,7 +131,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
     .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
 
-    Unlike :func:`bald`, it ignores what a label tells about weights that matter only for other inputs. Choose targets
+    Unlike :func:`bald`, EPIG ignores what a label tells about weights that matter only for other inputs. Choose targets
     like the inputs that will be predicted; a hundred are usually enough.
 
     For numbers, label and target label are treated as Gaussians, whose correlation :math:`\rho` comes from the draws;
@@ -140,14 +140,15 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
     Args:
         pool: Prediction of the pool with `keep_draws`, or logits of shape (S, N, C).
         targets: Prediction of the target rows by the same draws, with `keep_draws`, or logits of shape (S, M, C'): the
-            same posterior, `seed` and `num_samples`. Logits are not checked for this: other draws give wrong scores.
+            same posterior, `seed` and `num_samples`. `epig` cannot check whether logits come from the same draws; other
+            draws give wrong scores.
 
     Returns:
         Scores, at least 0, shape (N,).
 
     Raises:
-        ValueError: If the two have different seeds or numbers of draws, fewer than two draws, or several outputs for
-            each row; if draws were not kept, numbers have no noise, or logits are not finite.
+        ValueError: If the two predictions have different seeds or numbers of draws, fewer than two draws, or several
+            outputs for each row; if draws were not kept, numbers have no noise, or logits are not finite.
 
     References:
         Bickford Smith et al. (2023), Prediction-Oriented Bayesian Active Learning, https://arxiv.org/abs/2304.08151.

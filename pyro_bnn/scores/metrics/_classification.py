@@ -162,7 +162,8 @@ def calibration_error_by_chance(
     r"""Expected calibration errors of a perfectly calibrated classifier on the same number of rows.
 
     Even a calibrated classifier has an error above 0, since in each bin the accuracy differs from the confidence by
-    chance. Here labels are drawn from the probabilities themselves, which are therefore perfectly calibrated:
+    chance. This function draws labels from the probabilities themselves, so that the probabilities are perfectly
+    calibrated:
 
     .. math:: E = \frac1N \sum_b \Big| \sum_{n \in b} (c_n - t_n) \Big|, \quad t_n \sim \mathrm{Bernoulli}(c_n),
               \quad c_n = \max_c p_{nc}.
@@ -208,9 +209,9 @@ def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
 
     .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.
 
-    For each class c, the inputs are ordered by their probability of c and cut into B successive bins: the input of
-    rank r, from 0, is in bin floor(r B / N). If N is not a multiple of B, the sizes of bins differ by one. The
-    weight of a bin is then its fraction of the inputs instead of 1 / B. Inputs with equal probabilities all get the
+    For each class c, the inputs are ordered by their probability of c and cut into B successive bins: the input of rank
+    r, from 0, is in bin floor(r B / N). If N is not a multiple of B, the sizes of bins differ by one. Bins of different
+    sizes are weighted by their fraction of the inputs instead of 1 / B. Inputs with equal probabilities all get the
     mean of their labels, so the order of the rows does not matter.
 
     Args:

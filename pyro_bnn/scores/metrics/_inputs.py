@@ -29,8 +29,8 @@ def as_tensor(name: str, value: Numbers) -> Tensor:
 def probabilities(name: str, value: Tensor) -> None:
     """Raise unless the numbers are probabilities that sum to 1 over the last axis.
 
-    Sums may differ from 1 by the square root of the dtype's rounding error, as in scikit-learn's ``log_loss``. For
-    float64 the rounding error of float32 is used, since the probabilities often come from a float32 network.
+    Sums may differ from 1 by the square root of the dtype's rounding error, as in scikit-learn's ``log_loss``.
+    Probabilities in float64 get the tolerance of float32, since they often come from a float32 network.
     """
     if not value.is_floating_point():
         raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")

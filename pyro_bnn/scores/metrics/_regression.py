@@ -30,8 +30,8 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 
     .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
 
-    The score is in the units of y; lower is better. If all draws are equal, it is the mean absolute error. The
-    estimator is fair: for any number of draws, its expectation is the score of the distribution. So a value may be
+    The score is in the units of y; lower is better. If all draws are equal, the score is the mean absolute error. The
+    estimator is fair: for any number of draws, its expectation is the score of the distribution. So an estimate may be
     slightly below 0.
 
     Args:

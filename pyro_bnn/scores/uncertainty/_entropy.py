@@ -9,8 +9,8 @@ LOG_ZERO = -800.0
 """Finite number used as the logarithm of 0. Its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""If |u| is below this, the series is used: its relative error after four terms is 1e-9. Otherwise the logarithms are
-used: their relative error is 1e-11 S."""
+"""Below this value of |u| the series is used, with a relative error of 1e-9 after four terms. For larger |u| the
+logarithms are used, with a relative error of 1e-11 S for S draws."""
 
 
 def entropy(probs: Tensor) -> Tensor:
@@ -79,8 +79,9 @@ def mutual_information(logits: Tensor) -> Tensor:
 class RunningEntropies:
     r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
 
-    The mutual information of S draws is their mean divergence from the mean probabilities :math:`m_S`. These are known
-    only after the last draw, so each new draw p updates the value for the mean of the draws so far:
+    The mutual information of S draws is their mean divergence from the mean probabilities :math:`m_S`. The mean
+    probabilities are known only after the last draw, so each new draw p updates the value for the mean of the draws so
+    far:
 
     .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
               a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.
@@ -90,8 +91,8 @@ class RunningEntropies:
 
     .. math:: a\, h(p) + b\, h(m_{S-1}) - h(m_S) = m_S \big(a\, g(b u) + b\, g(-a u)\big) \ge 0.
 
-    If u is large, the left-hand side is used. If u is small, the terms of the left-hand side would cancel, so the
-    series of g is used.
+    For large u the left-hand side of this equation is computed. For small u the terms on the left would cancel, so the
+    series of g is summed.
     """
 
     def __init__(self) -> None:

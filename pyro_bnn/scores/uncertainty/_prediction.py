@@ -102,8 +102,8 @@ class Prediction(Shown, ABC):
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
         """The prediction as a data frame with one row per input, for example to write it to a file.
 
-        If there are targets, it has the columns ``target``, and ``log_density`` in nats. With a single weight draw it
-        has no columns for quantities that need several.
+        If there are targets, the frame has the columns ``target``, and ``log_density`` in nats. With a single weight
+        draw, columns for quantities that need several draws are left out.
 
         Args:
             index: Labels of the rows, such as the ``index`` of the data frame x; by default 0 to N - 1.
@@ -116,7 +116,7 @@ class Prediction(Shown, ABC):
         """The same prediction with the type of a subclass, for code that needs one.
 
         Raises:
-            ValueError: If it is of another kind.
+            ValueError: If the prediction is of another kind.
         """
         if not isinstance(kind, type) or not issubclass(kind, Prediction):
             raise ValueError(f"`kind` must be a class of predictions, got {_checks.described(kind)}.")
@@ -187,7 +187,7 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution with methods to take and join its draws and rows, since its arguments do not have these axes."""
+    """A distribution with methods to take and join draws and rows, as its parameters have no axes of draws and rows."""
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
@@ -275,8 +275,8 @@ def array(values: Tensor) -> np.ndarray:
 class ValuePrediction(Prediction):
     """Values of a Pyro model of your own, over draws of its latent variables: its return value, or observations.
 
-    If the model returns a mean, `variance` is the epistemic part. For observations, of which one is drawn for each draw
-    of the latent variables, `variance` is the total. Only observations have a log-density.
+    If the model returns a mean, `variance` is the epistemic part. If the values are observations, one drawn for each
+    draw of the latent variables, `variance` is the total variance. Only observations have a log-density.
 
     Args:
         num_samples: Number of draws, S.

@@ -28,7 +28,7 @@ def levels_of(q: object) -> Tensor:
 
 
 def has_cdf(components: Distribution) -> bool:
-    """Whether the distribution function of the components has a closed form, and their quantiles can be bracketed."""
+    """Whether the components have a distribution function in closed form, and limits for their quantiles."""
     try:
         mean_cdf(components, components.mean[0])
     except NotImplementedError:
@@ -66,7 +66,7 @@ def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
     """A value below and a value above the quantile of the mixture.
 
-    Without quantiles of the components, Cantelli's inequality bounds them by their mean and variance. Beyond the
+    If the quantiles of the components are unknown, Cantelli's inequality bounds them by mean and variance. Beyond the
     support, torch's distribution functions may be NaN.
     """
     quantiles = None if are_counts else _quantiles(components, q)

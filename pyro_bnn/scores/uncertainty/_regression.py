@@ -131,10 +131,10 @@ class RegressionPrediction(Prediction):
     def crps(self, y: Tensor) -> float:
         """Continuous ranked probability score at targets y, shape ``(N, *O)``, averaged over rows and outputs.
 
-        The score is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and mixtures of Gaussians
-        the score is exact, in a time that grows with the square of the number of Gaussians
-        (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). Otherwise it is estimated from 1000 draws, always with the
-        same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
+        The score is in the units of y; lower is better. The score needs `keep_draws`. For Gaussians and mixtures of
+        Gaussians the score is exact, in a time that grows with the square of the number of Gaussians
+        (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). For other distributions the score is estimated from 1000
+        draws, always with the same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
         """
         gaussians = self._gaussians()
         _checks.tensor("y", y)
@@ -148,7 +148,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Weights, means and scales of the mixture's Gaussians, shape ``(N, *O, M)``; None if it has others."""
+        """Weights, means and scales, shape ``(N, *O, M)``, of a mixture of Gaussians; None for any other mixture."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None
@@ -159,7 +159,7 @@ class RegressionPrediction(Prediction):
         """Targets in the shape of the mean, ``(N, *O)``; a single output may leave out its axis.
 
         Raises:
-            ValueError: If they are not finite real numbers of this shape.
+            ValueError: If the targets are not finite real numbers of this shape.
         """
         shape, found = self.mean.shape, _checks.tensor("y", y)
         if found.shape != shape and (found.shape != shape[:1] or shape[1:].numel() != 1):
@@ -195,7 +195,8 @@ class RegressionPrediction(Prediction):
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
-        At the targets this is `log_density`. Leading axes of y may be, for example, a grid of values.
+        At the targets, `log_prob` returns the same as `log_density`. Leading axes of y may be, for example, a grid of
+        values.
 
         Args:
             y: Values that broadcast to the shape ``(..., N, *O)``; the result has the shape ``(..., N)``.
@@ -227,7 +228,7 @@ class RegressionPrediction(Prediction):
     def cdf(self, y: Tensor) -> Tensor:
         """Probability that an observation is no larger than y, element by element, shape ``(..., N, *O)`` like y.
 
-        Without a closed form it is the share of 4000 draws, always with the same seed.
+        Without a closed form, this probability is estimated by the share of 4000 draws, always with the same seed.
         """
         gaussians = self._gaussians()
         components = in_double(self._kept_components())
@@ -245,7 +246,7 @@ class RegressionPrediction(Prediction):
         """Quantiles of the mixture, element by element, by bisection.
 
         Quantiles are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models.
-        If the components have no distribution function in closed form, they are the quantiles of 4000 draws, always
+        If the components have no distribution function in closed form, quantiles of 4000 draws are returned, always
         with the same seed.
 
         Args:
@@ -314,8 +315,8 @@ class MixtureDensityPrediction(RegressionPrediction):
 class CensoredPrediction(RegressionPrediction):
     """A prediction of the values behind censored targets, as seen without limits and with complete follow-up.
 
-    Mean, variances, quantiles, densities and draws describe these values; only `log_density` describes the censored
-    targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
+    Mean, variances, quantiles, densities and draws describe the values before censoring; only `log_density` describes
+    the censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
 
     The error of a censored target is unknown, so `score` has only the ``nll``; `crps` and conformal intervals are
     refused.
@@ -335,7 +336,7 @@ class CensoredPrediction(RegressionPrediction):
         return {"nll": self.nll}
 
     def crps(self, y: Tensor) -> NoReturn:
-        """Refuse: it would score a censored target as if it were complete."""
+        """Raise a ValueError, since the CRPS would score a censored target as if the target were complete."""
         raise ValueError(
             "the CRPS needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
             "log score, `predict(..., y=y).score()`, or for complete values "
@@ -343,7 +344,7 @@ class CensoredPrediction(RegressionPrediction):
         )
 
     def targets_like(self, y: Tensor) -> NoReturn:
-        """Refuse: the error of a censored target is unknown."""
+        """Raise a ValueError, since the error of a censored target is unknown."""
         raise ValueError(
             "calibration needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
             "quantiles of the prediction."
