@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pyro_bnn import NormalPrior, ScaleMixturePrior, metrics, predict, predict_point
+from pyro_bnn._core import progress
 from pyro_bnn.app import recipes, runs, specs
 from pyro_bnn.app.cli import main
 from pyro_bnn.app.datasets import known_classes, load_data
@@ -25,7 +26,8 @@ FILES = {"config.json", "history.json", "data.json", "manifest.json", "posterior
 
 @pytest.fixture
 def pyro_bnn(monkeypatch, capsys):
-    """Runs a command line; returns exit code, standard output and standard error."""
+    """Runs a command line; returns exit code, standard output and standard error, which has no lines on progress."""
+    monkeypatch.setattr(progress, "EVERY", 1e6)
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["pyro-bnn", *map(str, arguments)])
