@@ -5,7 +5,14 @@ import nox
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "types", "fast"]
 
-FAST = ("tests/test_priors.py",)
+FAST = [
+    f"tests/test_{name}.py"
+    for name in (
+        *("architecture", "public_names", "config", "model", "priors", "named_likelihoods", "kl", "svi_step"),
+        *("direct_path", "delta", "ensemble", "selection", "gauss_newton", "fit", "prediction", "metrics"),
+        *("conformal", "pruning", "posterior_files", "repr"),
+    )
+]
 """Test files that together touch every package and run in less than a minute."""
 
 

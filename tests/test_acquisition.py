@@ -374,6 +374,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("names", "problem"),
     [

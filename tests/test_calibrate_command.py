@@ -17,6 +17,8 @@ from pyro_bnn.app.reports.page.calibrated import limits_by_chance
 from .own_data import houses, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
+pytestmark = pytest.mark.usefixtures("short_chains")
+
 WRONG_NOISE = ("--likelihood", "gaussian:100", "--hidden", 4, "--epochs", 30)
 """Fifty times the noise of `houses`: the network's own intervals contain every target."""
 

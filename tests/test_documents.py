@@ -14,7 +14,12 @@ import torch
 
 import pyro_bnn as pb
 
+pytestmark = pytest.mark.usefixtures("short_chains")
+
 ROOT = Path(__file__).parent.parent
+LONGEST = ("adapters.py", "bandit.py", "transformer.py", "plot_4_prune.py")
+"""Scripts that take 12 to 26 seconds."""
+
 EXAMPLES = {
     # script -> (arguments that make it short, what its output must show)
     "kl_divergence.py": (["--steps", "150"], r"forward KL\(p \|\| q\) +1\.[345]\d+ +1\.[67]"),
@@ -208,6 +213,11 @@ def test_the_version_to_cite_is_that_of_the_library():
         assert re.search(r"(?m)^ *version\W+(\d+\.\d+\.\d+)", (ROOT / document).read_text()).group(1) == pb.__version__
 
 
+def by_cost(names):
+    """Names of scripts as parameters; those that take longest are left to the nightly run."""
+    return [pytest.param(name, marks=pytest.mark.nightly if name in LONGEST else ()) for name in names]
+
+
 def test_every_example_is_in_the_table():
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
 
@@ -217,7 +227,7 @@ def test_examples_are_short(name):
     assert len((ROOT / "examples" / name).read_text().splitlines()) < 310  # of at most 80 columns
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", by_cost(EXAMPLES))
 @pytest.mark.uses_param_store
 def test_examples_run_and_show_their_effect(name, tmp_path, monkeypatch, capsys):
     """Examples run in this process: a new one would take longer to import torch than most examples take."""
@@ -240,7 +250,7 @@ def test_every_tutorial_is_in_the_table():
     assert {path.name for path in (ROOT / "docs" / "tutorials").glob("*.py")} == set(TUTORIALS)
 
 
-@pytest.mark.parametrize("name", TUTORIALS)
+@pytest.mark.parametrize("name", by_cost(TUTORIALS))
 def test_tutorials_run_and_show_their_effect(name, capsys, monkeypatch):
     monkeypatch.delenv("PYRO_BNN_DATA", raising=False)  # the digits, which are everywhere
     monkeypatch.setattr("matplotlib.pyplot.show", lambda: plt.close("all"))

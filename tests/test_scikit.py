@@ -37,7 +37,10 @@ REASON = dict.fromkeys(
     "Both fits have the same objective, and equal results for methods without noise, which another test shows",
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.usefixtures("short_chains"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 
 
 @parametrize_with_checks(

@@ -13,7 +13,10 @@ from pyro_bnn.interop.scikit import standard_units
 from .test_scikit import NOISE, SHORT, blobs, curve
 from .tolerances import assert_identical
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.usefixtures("short_chains"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 
 
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])
