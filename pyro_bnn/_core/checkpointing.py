@@ -75,7 +75,7 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after the last epoch, and after each other epoch if writing is cheap.
+        """Write the state after the last epoch, and after any earlier one if writing takes little of the time.
 
         A signal during the last epoch does not end the computation.
         """

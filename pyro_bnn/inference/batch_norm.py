@@ -36,8 +36,9 @@ def refresh_batch_norm(
 ) -> None:
     r"""Recompute the running statistics of batch normalisation as means over draws and over batches of x.
 
-    After a fit, the statistics are averages over the last steps, which had earlier weights. This function computes the
-    mean and variance of each of B batches for each of S draws, and replaces the statistics of the model by
+    After a fit, the statistics are averages over the last steps, in which the weights were not yet the final ones. This
+    function computes the mean and variance of each of B batches for each of S draws, and replaces the statistics of the
+    model by
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b}.
 

@@ -1,7 +1,7 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
 All tensors have the same number of rows, except those in a :class:`Shared`, which belong to all rows. Functions that
-return several inputs return tuples and dictionaries.
+return inputs return each list as a tuple, and each mapping as a dictionary.
 """
 
 import inspect

@@ -27,7 +27,7 @@ MOST_DESCENT, MOST_STEPS = 2000, 10_000
 """Most steps of Adam, and of a chain; more steps hardly improved predictions on UCI tables. Heuristic."""
 
 MOST_STEPS_IN_TIME = 50_000
-"""Most steps of a chain if the user sets the time, and may want more than by default. Heuristic."""
+"""Most steps of a chain if the user sets a time limit, and so may want longer chains. Heuristic."""
 
 FEWEST_STEPS = 1000
 """With fewer steps of a chain, a variational fit is better; heuristic."""

@@ -134,7 +134,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's contribution to the precisions; a negative contribution does not grow in magnitude."""
+        """Multiply the part of the precisions that comes from the data by `ratio`; negative parts do not grow."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior

@@ -20,7 +20,7 @@ MOST_TERMS = 256
 """Heuristic: largest number of terms of a sum that are written out one by one, if there are no blocks of rows."""
 
 Term = Callable[[Index, Index], str]
-"""Function of two indices, of a sum and of a term in it, that returns the text of the term."""
+"""Function that returns the C code of a term, given the index of the sum and that of the term in it."""
 
 
 def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:

@@ -206,7 +206,7 @@ class Writer:
         self.add("}" * len(opened))
 
     def each(self, shape: Sequence[int], line: str) -> None:
-        """Loops over all axes around a line with placeholders for the indices.
+        """A line of C code in loops over all axes; the line has placeholders for the indices.
 
         The line must compute each element independently of the others. If the length of the loop is known, the compiler
         recognises independent elements without a pragma.

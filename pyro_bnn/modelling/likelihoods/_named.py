@@ -51,7 +51,7 @@ def likelihoods_in_words(names: Iterable[str]) -> str:
 
 
 LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
-"""All names for a sentence."""
+"""All names, joined for a message."""
 
 
 def make_likelihood(spec: str) -> Likelihood:

@@ -52,7 +52,7 @@ class WeightPrior(ABC):
     ) -> TorchDistributionMixin:
         """The prior of the whole parameter, given values of its parents and learnable numbers.
 
-        `values` has a value of shape ``(*draws, *event)`` for every parent, and every learnable number. The
+        `values` holds every learnable number, and for every parent a value of shape ``(*draws, *event)``. The
         distribution has batch shape ``draws`` and event shape `parameter.shape`.
         """
 
