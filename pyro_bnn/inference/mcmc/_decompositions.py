@@ -141,7 +141,7 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """The adjoint, in the shape of x. There is a part for each place in a window; it is added to the elements there."""
+        """The adjoint, in the shape of x: a part for each place in a window is added to the elements at this place."""
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
