@@ -43,7 +43,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Pages in build/html, without the pictures of examples and tutorials."""
+    """Pages in build/html (needs `pip install -e '.[docs]'`), without the pictures of examples and tutorials."""
     session.run("python", "-m", "sphinx", "-W", "-q", "-b", "html", "-D", "plot_gallery=False", "docs", "build/html")
 
 
@@ -55,7 +55,7 @@ def picture(session: nox.Session) -> None:
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Build the archives in dist, and run the demo from the wheel in a fresh environment."""
+    """Build the wheel in a temporary folder, and run the demo from it in a fresh environment."""
     folder = session.create_tmp()
     session.run("python", "-m", "hatchling", "build", "-d", folder)
     session.run("python", "-m", "venv", f"{folder}/venv")

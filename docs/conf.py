@@ -102,6 +102,7 @@ html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 pygments_style = "tango"
+pygments_dark_style = "github-dark"
 
 
 def setup(app: Sphinx) -> None:

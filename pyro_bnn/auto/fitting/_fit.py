@@ -25,6 +25,15 @@ CHAINS = "chains from trained modes, since C code runs this network fast enough"
 """First words of the status of chains."""
 
 
+OTHERS = {
+    "nuts": "fit_nuts(model, data)",
+    "laplace": "fit_laplace(model, data)",
+    "kronecker": "fit_gauss_newton(model, data)",
+    "ensemble": "EnsemblePosterior(members)",
+}
+"""Functions for methods that `fit` does not have, by the names that the estimators use."""
+
+
 @overload
 def fit(
     model: BayesianModel,
@@ -174,6 +183,8 @@ def fit(
         'converged: the ELBO rose by less'
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
+    if method in OTHERS:
+        raise ValueError(f'`fit` has the methods "auto", "svi" and "mclmc", got {method!r}; call `{OTHERS[method]}`.')
     _checks.one_of("method", method, ("auto", "svi", "mclmc"))
     callbacks = checked_callbacks(callbacks)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)

@@ -235,7 +235,7 @@ class Modes(Shown):
 
     def __str__(self) -> str:
         number, places = f"{len(self.within)} modes with equal weights, which are not their posterior weights", "modes"
-        if self.between <= LARGEST_WITHIN:
+        if max(self.between, float(self.within.max())) <= LARGEST_WITHIN:
             number, places = f"{len(self.within)} chains whose predictions agree", "chains"
         return (
             f"{number}; R-hat within chains up to {self.within.max():.2f}, between them {self.between:.2f}; "

@@ -46,5 +46,5 @@ def _bars(drivers: Sequence[Driver]) -> str:
     ax.set_yticks(place, [_short(driver.name) for driver in drivers])
     ax.set(xlabel="share of the largest change")
     with plotting.style():
-        ax.legend(loc="lower right")  # beside the shortest bars
+        ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)  # above the bars
     return drawn(ax)
