@@ -38,7 +38,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     for arguments, message in [
         ((run, "--out", run, "--force"), "is the run itself"),
         ((run, "--out", out, "--num-steps", 3), "--num-steps is for the sine"),
-        (("--out", out, "--download"), "--data and --download are for runs"),
+        (("--out", out, "--download"), "--data and --download need a run"),
         ((tmp_path / "no", "--out", tmp_path / "new"), "holds no training run"),
     ]:
         code, _, err = pyro_bnn("compare", *arguments)
