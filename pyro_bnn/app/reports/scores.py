@@ -25,7 +25,7 @@ from ..datasets import Dataset
 from ..folders import Folder
 from ..own.targets import Target
 from ..runs import RunCalibration, is_chains
-from .calibrated import BeforeAndAfter, before_and_after, interval_of
+from .calibrated import LEVEL, BeforeAndAfter, before_and_after, interval_of
 from .pictures import observed_against_predicted, save_picture
 from .trained import Trained
 
@@ -108,9 +108,9 @@ def _picture(ensemble: Prediction, run: Trained) -> Any:
     target = run.rows.facts.target
     own = in_units(ensemble.as_kind(RegressionPrediction), target)
     assert own.targets is not None
-    low, high = interval_of(own, LEVELS[1], run.calibration)
+    low, high = interval_of(own, LEVEL, run.calibration)
     parts = (part[:, 0] for part in (own.mean, own.targets.to(own.mean), low, high))
-    return observed_against_predicted(*parts, name=target.name, level=LEVELS[1])[0]
+    return observed_against_predicted(*parts, name=target.name, level=LEVEL)[0]
 
 
 def compared_coverage(run: Trained, ensemble: Prediction) -> BeforeAndAfter | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....results import plotting
-from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver
+from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, TINY, Driver
 from ..pictures import drawn, panel
 from .section import Section
 from .subject import Subject
@@ -42,7 +42,7 @@ def _bars(drivers: Sequence[Driver]) -> str:
     place = np.arange(len(drivers))[::-1]
     for offset, color, kind, label in ((0.2, 0, "mean", "prediction"), (-0.2, 1, "epistemic", "epistemic uncertainty")):
         sizes = np.array([getattr(driver, kind) for driver in drivers])
-        ax.barh(place + offset, sizes / max(sizes.max(), 1e-30), 0.38, color=plotting.PALETTE[color], label=label)
+        ax.barh(place + offset, sizes / max(sizes.max(), TINY), 0.38, color=plotting.PALETTE[color], label=label)
     ax.set_yticks(place, [_short(driver.name) for driver in drivers])
     ax.set(xlabel="share of the largest change")
     with plotting.style():
