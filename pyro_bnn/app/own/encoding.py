@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -88,6 +89,12 @@ class TableEncoding:
         """Number of inputs."""
         return sum(feature.width for feature in self.features)
 
+    @property
+    def slices(self) -> dict[str, slice]:
+        """The inputs of each column, by its name."""
+        ends = accumulate(feature.width for feature in self.features)
+        return {feature.name: slice(end - feature.width, end) for feature, end in zip(self.features, ends, strict=True)}
+
     def columns(self, kind: str) -> list[str]:
         """Names of the columns of a kind."""
         return [feature.name for feature in self.features if feature.kind == kind]
@@ -100,7 +107,7 @@ class TableEncoding:
         is_far = np.abs(inputs) > LARGEST
         if is_far.any():
             column = int(is_far.any(0).argmax())
-            cells = table.column([feature.name for feature in self.features for _ in range(feature.width)][column])
+            cells = table.column(next(name for name, part in self.slices.items() if column < part.stop))
             row = cells.row(is_far[:, column])
             raise ValueError(
                 f"{cells} holds numbers that are much larger than in training, such as {cells.texts[row]} in row "

@@ -42,11 +42,7 @@ def columns_of(run: Trained) -> dict[str, slice]:
     """The inputs of each column, by its name; empty if rows are not vectors."""
     facts = run.rows.facts
     if facts.table is not None:
-        columns, start = {}, 0
-        for feature in facts.table.features:
-            columns[feature.name] = slice(start, start + feature.width)
-            start += feature.width
-        return columns
+        return facts.table.slices
     if len(facts.input_shape) != 1 or facts.arrays is None:
         return {}
     return {f"input {i}": slice(i, i + 1) for i in range(facts.input_shape[0])}
