@@ -80,6 +80,33 @@ def test_pairs_of_gaussians_by_hand(result):
     assert close(pair["wasserstein"], np.abs(quantiles[0] - quantiles[1]).mean())
 
 
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        pb.PoissonLikelihood(),
+        pb.likelihoods.DistributionLikelihood(lambda out: torch.distributions.Weibull(out.exp(), 2.0)),
+        pb.likelihoods.NegativeBinomial(3.0),
+    ],
+    ids=["counts", "moments by draws", "no distribution function"],
+)
+def test_wasserstein_of_other_distributions_is_that_of_their_observations(likelihood):
+    model = pb.BayesianModel(
+        nn.Linear(1, 1, bias=False), prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=3
+    )
+    result = pb.compare(model, {"a": Weights(0.9, 0.3), "b": Weights(0.3, 0.1)}, X, num_samples=400, seed=0)
+    observations = [prediction.sample(20_000, seed=1) for prediction in result.predictions.values()]
+    expected = (observations[0].sort(0).values - observations[1].sort(0).values).abs().double().mean()
+    assert abs(scores(result)["wasserstein"].value / float(expected) - 1) < 0.05
+
+
+def test_wasserstein_of_one_posterior_with_itself_is_small():
+    """It was dominated by the noise of one simulated observation per draw."""
+    result = pb.compare(line(), {"a": Weights(*A), "b": (line(), Weights(*A))}, X, num_samples=4000, seed=0)
+    distance = scores(result)["wasserstein"]
+    assert distance.value < 3 * distance.standard_error
+    assert distance.value < 0.015
+
+
 def test_wrong_answers_are_far(result):
     pair = scores(result)
     assert not close(pair["epistemic sd ratio"], 2.0)
@@ -93,7 +120,7 @@ def test_standard_errors_are_what_repetitions_show():
         return pb.compare(line(), entries, X, num_samples=200, seed=seed).pairs[0].scores
 
     runs = [once(2 * seed) for seed in range(60)]
-    for name in ("rms mean difference", "epistemic sd ratio", "total sd ratio"):
+    for name in ("rms mean difference", "epistemic sd ratio", "total sd ratio", "wasserstein"):
         values = torch.tensor([run[name].value for run in runs])
         claimed = torch.tensor([run[name].standard_error for run in runs]).square().mean().sqrt()
         assert 0.6 < values.std() / claimed < 1.6, name

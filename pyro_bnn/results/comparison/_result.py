@@ -43,7 +43,8 @@ class Scores:
             and ``coverage_90`` or ``accuracy``. For a pair that predicts numbers: ``rms mean difference`` (root mean
             square over points), ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means;
             the first is 0 if the method is a point estimate, and infinite if the reference is one), ``wasserstein``
-            (first Wasserstein distance between predictive distributions, in the units of y, mean over points). For a
+            (first Wasserstein distance between predictive distributions, in the units of y, mean over points; two sets
+            of draws from one posterior have a positive distance, which shrinks with the number of draws). For a
             pair that predicts classes: ``agreement`` (fraction of points with the same most probable class), ``total
             variation`` (half the summed absolute difference of probabilities, mean over points).
         reference: Name of the method with which this one is compared; "" for a single method.

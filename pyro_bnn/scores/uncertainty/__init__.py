@@ -20,6 +20,9 @@ from ._prediction import P_co as P_co
 from ._prediction import Prediction, ValuePrediction
 from ._prediction import Sliced as Sliced
 from ._prediction import concatenate as concatenate
+from ._prediction import in_double as in_double
+from ._quantiles import cdf_of_each_draw as cdf_of_each_draw
+from ._quantiles import has_cdf as has_cdf
 from ._regression import CensoredPrediction, MixtureDensityPrediction, RegressionPrediction
 
 __all__ = [

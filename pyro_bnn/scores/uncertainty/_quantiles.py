@@ -36,13 +36,16 @@ def has_cdf(components: Distribution) -> bool:
     return bool(torch.isfinite(components.variance).all()) or _quantiles(components, 0.5) is not None
 
 
+def cdf_of_each_draw(components: Distribution, y: Tensor) -> Tensor:
+    """Distribution function of each component, shape ``(S, N, *O)``."""
+    if isinstance(components, Poisson):
+        return torch.special.gammaincc((y.floor() + 1).clamp_min(1e-30), components.rate) * (y >= 0)
+    return components.cdf(y)
+
+
 def mean_cdf(components: Distribution, y: Tensor) -> Tensor:
     """Distribution function of the mixture of all draws."""
-    if isinstance(components, Poisson):
-        cdf = torch.special.gammaincc((y.floor() + 1).clamp_min(1e-30), components.rate) * (y >= 0)
-    else:
-        cdf = components.cdf(y)
-    return cdf.mean(0)
+    return cdf_of_each_draw(components, y).mean(0)
 
 
 def mixture_quantile(components: Distribution, q: float) -> Tensor:
