@@ -1,5 +1,8 @@
 """Choice of a design: held-out rows choose network and noise, and the time limit determines the lengths of chains."""
 
+import re
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -55,7 +58,7 @@ def test_held_out_rows_choose_the_model_that_the_data_came_from(slope, best):
     chosen = fit_best(makers(), as_tensors(*wave(slope=slope)), max_draws=20, seed=0)
     assert chosen.name == best
     assert chosen.scores[best] > chosen.scores["line" if best == "curve" else "curve"]
-    assert f"chosen by held-out rows among 2: {best}" in chosen.posterior.status.message
+    assert f"Chosen: {best} (" in chosen.posterior.status.message
     assert chosen.model.num_data == 90
 
 
@@ -119,7 +122,7 @@ def test_settings_restrict_what_is_chosen_from():
 
 def test_the_status_says_what_was_chosen_and_how_long_it_took():
     regressor = pb.BNNRegressor(**TWO).fit(*wave(60))
-    assert "chosen by held-out rows among 2: 4 Tanh units" in regressor.status_
+    assert "Chosen: 4 Tanh units" in regressor.status_
     assert "nats a row" in regressor.status_
     assert "400 steps of each chain in C" in regressor.status_
     assert regressor.posterior_.path == "C"
@@ -236,3 +239,26 @@ def test_the_time_of_a_gradient_follows_the_multiplications_for_a_row(layers, sh
     net = nn.Sequential(*layers).double()
     model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=pb.CategoricalLikelihood(), num_data=4)
     assert num_products(model, x) == expected
+
+
+def test_a_slow_comparison_shortens_the_chains_so_that_the_limit_is_kept(monkeypatch):
+    def slow(*args):
+        time.sleep(0.9)
+        return {"line": 1.0, "curve": 0.0}
+
+    def steps():
+        message = fit_best(makers(), as_tensors(*wave(60)), seconds=1.0, seed=0).posterior.status.message
+        return int(re.search(r"(\d+) steps of each chain", message)[1])
+
+    monkeypatch.setattr(choosing._choose, "_slowness", lambda *args: 30.0)  # the same lengths on every machine
+    monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 10)
+    monkeypatch.setattr(choosing._choose, "_compared", lambda *args: {"line": 1.0, "curve": 0.0})
+    planned = steps()
+    monkeypatch.setattr(choosing._choose, "_compared", slow)
+    assert 10 <= steps() < 0.3 * planned
+
+
+def test_the_status_says_how_many_networks_were_not_compared(monkeypatch):
+    monkeypatch.setattr(choosing._choose, "_compared", lambda *args: {"curve": 0.0})
+    message = fit_best(makers(), as_tensors(*wave(60)), max_draws=10, seed=0).posterior.status.message
+    assert message.startswith("Curve; 1 network not compared, for lack of time or of C code. MCLMC: ")

@@ -198,3 +198,16 @@ def test_a_terminal_shows_the_same_letters_in_colours(monkeypatch, stream, varia
     assert has_colours(written) == is_coloured
     assert bool(ESCAPE.search(written.getvalue())) == is_coloured
     assert ESCAPE.sub("", written.getvalue()) == f"{TABLE}\ndone.\n"
+
+
+@pytest.mark.parametrize(("stream", "num_lines"), [(Terminal, 4), (io.StringIO, 1)])
+def test_sentences_are_wrapped_between_words_on_a_terminal_only(monkeypatch, stream, num_lines):
+    said = "Saved in runs/a-folder-with-a-long-name; next: pyro-bnn evaluate runs/b"
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("NO_COLOR", "1")
+    written = stream()
+    monkeypatch.setattr(sys, "stdout", written)
+    Output("train", as_json=False).say(said)
+    lines = written.getvalue().splitlines()
+    assert len(lines) == num_lines
+    assert " ".join(lines) == said

@@ -90,9 +90,7 @@ def test_pairs_of_gaussians_by_hand(result):
     ids=["counts", "moments by draws", "no distribution function"],
 )
 def test_wasserstein_of_other_distributions_is_that_of_their_observations(likelihood):
-    model = pb.BayesianModel(
-        nn.Linear(1, 1, bias=False), prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=3
-    )
+    model = pb.BayesianModel(nn.Linear(1, 1, bias=False), prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=3)
     result = pb.compare(model, {"a": Weights(0.9, 0.3), "b": Weights(0.3, 0.1)}, X, num_samples=400, seed=0)
     observations = [prediction.sample(20_000, seed=1) for prediction in result.predictions.values()]
     expected = (observations[0].sort(0).values - observations[1].sort(0).values).abs().double().mean()

@@ -18,7 +18,7 @@ from pyro_bnn.auto.fitting import _fit
 from .tolerances import assert_identical
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
-CHAINS = "chains from trained modes, since C code runs this network fast enough; MCLMC: 8 chains"
+CHAINS = "Chains from trained modes, since C code runs this network fast enough. MCLMC: 8 chains"
 
 
 def wave(num_data=40):

@@ -10,13 +10,15 @@ from scipy.stats import spearmanr
 from torch.distributions import Laplace, Normal, Poisson
 
 from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_section
-from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
+from pyro_bnn.app.reports.page.fit import of_chains, of_temperature, of_weights
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, ranking_of
 from pyro_bnn.app.reports.page.section import first_line
 from pyro_bnn.app.reports.page.subject import Regressed
 from pyro_bnn.app.reports.page.verdicts import of_rival
 from pyro_bnn.inference.guides import Diagnosis, SiteDiagnosis
 from pyro_bnn.inference.history import History
+from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
+from pyro_bnn.inference.posterior import Status
 from pyro_bnn.scores.uncertainty import RegressionPrediction
 
 NUM_ROWS = 600
@@ -280,3 +282,24 @@ def test_weights_that_are_at_the_prior_are_not_said_to_have_left_it(share, level
     assert verdict.level == level
     assert verdict.text.startswith(words)
     assert f"{share:.1%}".replace("%", " %") in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("diverged", "within", "level", "words"),
+    [
+        (0, [1.0, 1.02], "good", "Of 2 chains, 0.0 % of the draws diverged, and every chain has explored its mode"),
+        (0, [1.0, 1.5], "note", "Modes not yet explored by 1 of 2 chains: R-hat of a chain's halves is up to 1.50."),
+        (30, [1.0, 1.5], "problem", "many draws diverged."),
+    ],
+)
+def test_chains_that_have_not_explored_their_modes_are_noted(diverged, within, level, words):
+    diverging = (torch.arange(200) < diverged).reshape(2, 100)
+    posterior = MCMCPosterior(
+        {"w": torch.zeros(2, 100)},
+        ChainStatistics(diverging=diverging),
+        Status(diverged == 0, "many draws diverged." if diverged else "well."),
+        sampler="MCLMC",
+    )
+    verdict = of_chains(posterior, Modes(torch.tensor(within), 1.0, 0.0))
+    assert verdict.level == level
+    assert verdict.text.startswith(words)

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import sys
+import textwrap
 from typing import Any, TextIO
 
 import typer
@@ -26,8 +27,17 @@ class Output:
     def _stream(self) -> TextIO:
         return sys.stderr if self._as_json else sys.stdout
 
-    def say(self, text: str = "", *, style: str = "") -> None:
-        """Write lines of text. On a terminal with colours, the text gets one of rich's styles."""
+    def say(self, text: str = "", *, style: str = "", wraps: bool = True) -> None:
+        """Write lines of text. On a terminal with colours, the text gets one of rich's styles.
+
+        On a terminal, long lines are wrapped between words, unless `wraps` is false.
+        """
+        if wraps and self._stream.isatty():
+            width = shutil.get_terminal_size().columns
+            lines = (
+                textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
+            )
+            text = "\n".join("\n".join(line) for line in lines)
         if not has_colours(self._stream):
             typer.echo(text, file=self._stream)
             return
@@ -43,9 +53,9 @@ class Output:
                 self.say()
             heading, _, rows = block.partition("\n")
             is_table = "  " in heading.strip() or heading.endswith(":")
-            self.say(heading, style="bold" if is_table else "dim")
+            self.say(heading, style="bold" if is_table else "dim", wraps=not is_table)
             if rows:
-                self.say(rows, style="" if is_table else "dim")
+                self.say(rows, style="" if is_table else "dim", wraps=not is_table)
 
     def document(self, **content: Any) -> None:
         """Write the JSON document if it was requested; numbers that are not finite become null."""

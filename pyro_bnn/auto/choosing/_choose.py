@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..._core.progress import progress_bar
 from ..._core.scope import silent_fits
+from ..._core.summary import counted
 from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, NotInCError, fit_mcmc
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
@@ -110,8 +111,14 @@ def fit_best(
     )
     name = max(scores or suited, key=lambda name: scores.get(name, 0.0))
     model = models[name]
-    posterior = _run(model, data, lengths[name], seed, progress=progress)
-    posterior.status = _status(posterior, name, scores, lengths[name], time.perf_counter() - begin)
+    length = lengths[name]
+    if seconds is not None and scores:  # the comparison may have taken longer than planned
+        left = 1 - (time.perf_counter() - begin) / seconds
+        share = min(share, max(left, share * min(FEWEST_STEPS / length.num_steps, 1.0)))
+        length = budget.lengths(share, num_rows, sizes[name], num_chains)
+    posterior = _run(model, data, length, seed, progress=progress)
+    skipped = len(candidates) - (len(scores) or len(suited))
+    posterior.status = _status(posterior, name, scores, skipped, length, time.perf_counter() - begin)
     return Chosen(name, model, posterior, scores)
 
 
@@ -203,20 +210,23 @@ def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progr
 
 
 def _status(
-    posterior: MCMCPosterior, name: str, scores: Mapping[str, float], lengths: Lengths, seconds: float
+    posterior: MCMCPosterior, name: str, scores: Mapping[str, float], skipped: int, lengths: Lengths, seconds: float
 ) -> Status:
     """The status, which says what was compared, chosen and run, and whether more time would help."""
-    said = [name]
-    if scores:
-        others = sorted((score for other, score in scores.items() if other != name), reverse=True)
-        ranks = ", ".join(f"{score:.3f}" for score in others)
-        said = [f"chosen by held-out rows among {len(scores)}: {name} ({scores[name]:.3f} nats a row; others {ranks})"]
+    others = sorted((score for other, score in scores.items() if other != name), reverse=True)
+    if others:
+        ranks = f"{'the other' if len(others) == 1 else 'others'} had {', '.join(f'{score:.3f}' for score in others)}"
+        chosen = f"Chosen: {name} ({scores[name]:.3f} nats a row on held-out rows; {ranks})"
+    else:
+        chosen = f"{name[0].upper()}{name[1:]}"
+    if skipped:
+        chosen += f"; {counted(skipped, 'network')} not compared, for lack of time or of C code"
     found = posterior.status.message.partition(". ")[0].rstrip(".")  # leaves out the remedies of `fit_mcmc`
-    said += [found, f"{lengths.num_steps} steps of each chain in C, {seconds:.0f} s in all"]
+    said = [chosen, *found.split("; ", 1), f"{lengths.num_steps} steps of each chain in C, {seconds:.0f} s in all"]
     diverging = posterior.statistics.diverging
     is_fine = diverging is None or float(diverging.double().mean()) <= MOST_DIVERGING
     is_explored = bool(posterior.status) or lengths.num_steps >= MOST_STEPS
-    return Status(is_fine, "; ".join(said) + ".", remedy="" if is_explored else MORE_TIME)
+    return Status(is_fine, " ".join(f"{sentence}." for sentence in said), remedy="" if is_explored else MORE_TIME)
 
 
 def _slowness(make: Candidate, data: Rows, seed: int) -> float:

@@ -21,7 +21,7 @@ from ...modelling.model import BayesianModel
 from ..choosing import UnsuitableError, fit_best
 from ._variational import fit_variational
 
-CHAINS = "chains from trained modes, since C code runs this network fast enough"
+CHAINS = "Chains from trained modes, since C code runs this network fast enough"
 """First words of the status of chains."""
 
 
@@ -177,7 +177,7 @@ def fit(
         >>> model = BayesianModel(nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20)
         >>> posterior = fit(model, (x, y), seed=0)
         >>> str(posterior.status)[:26]
-        'chains from trained modes,'
+        'Chains from trained modes,'
         >>> posterior = fit(model, (x, y), method="svi", seed=0)
         >>> str(posterior.status)[:32]
         'converged: the ELBO rose by less'

@@ -1,5 +1,6 @@
 """Markov chain Monte Carlo on the same model that SVI uses."""
 
+from ._diagnostics import LARGEST_WITHIN as LARGEST_WITHIN
 from ._diagnostics import Convergence as Convergence
 from ._diagnostics import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import Diagnostics as Diagnostics
@@ -7,6 +8,7 @@ from ._diagnostics import Modes as Modes
 from ._diagnostics import convergence as convergence
 from ._diagnostics import judge as judge
 from ._diagnostics import modes as modes
+from ._diagnostics import modes_of_predictions as modes_of_predictions
 from ._fit import fit_mcmc as fit_mcmc
 from ._fit import fit_nuts as fit_nuts
 from ._hmc import HMC as HMC

@@ -258,6 +258,19 @@ def modes(values: Tensor) -> Modes:
     return Modes(within, -_smallest(-r_hats(values)), float(share))
 
 
+def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes:
+    """Agreement of predictions at up to 50 of the inputs x, of chains with draws ``{site: shape (K, S, *event)}``."""
+    return modes(_predicted(model, samples, _few_rows(model, x), MAX_QUANTITIES_OF_MODES))
+
+
+def _few_rows(model: BayesianModel, x: Inputs) -> Inputs:
+    """Up to 50 evenly spaced rows of the inputs."""
+    x = as_inputs("x", x, model.like)
+    rows = num_rows(x)
+    chosen = torch.linspace(0, rows - 1, min(rows, NUM_PREDICTION_CHECKS)).long()
+    return take(x, chosen.to(leaves(x)[0].device))
+
+
 def diagnose(
     samples: Mapping[str, Tensor],
     statistics: ChainStatistics,
@@ -320,15 +333,12 @@ def judge(
     seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
     divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
     done = f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"
-    if x is not None and model is not None:
-        x = as_inputs("x", x, model.like)
-        rows = num_rows(x)
-        chosen = torch.linspace(0, rows - 1, min(rows, NUM_PREDICTION_CHECKS)).long()
-        x = take(x, chosen.to(leaves(x)[0].device))
     try:
         if at_modes and model is not None and x is not None and num_draws >= 2 * FEWEST_DRAWS:
-            found = modes(_predicted(model, samples, x, MAX_QUANTITIES_OF_MODES))
+            found = modes_of_predictions(model, samples, x)
             return _judged(f"{done}; {found}", [*_of_divergences(num_divergences), *found.problems])
+        if x is not None and model is not None:
+            x = _few_rows(model, x)
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
         message = f"{done}; R-hat and effective sample sizes were not computed: {error}"

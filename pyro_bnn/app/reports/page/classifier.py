@@ -254,12 +254,10 @@ def calibration_section(subject: Subject) -> Section | None:
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
     """Calibration error of class probabilities, shape (N, C), and its mean and limit by chance."""
-    chance = metrics.calibration_error_by_chance(
-        probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed, equal_mass=True
-    )
+    chance = metrics.calibration_error_by_chance(probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed)
     confidence = probs.double().amax(-1)
     return {
-        "error": metrics.expected_calibration_error(probs, y, num_bins=NUM_BINS, equal_mass=True),
+        "error": metrics.expected_calibration_error(probs, y, num_bins=NUM_BINS),
         "usual": float(chance.mean()),
         "limit": float(chance.quantile(LIMIT)),
         "confidence": float(confidence.mean()),

@@ -16,6 +16,7 @@ import pyro_bnn
 
 from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
+from ....inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
 from ....results import plotting, pruning
 from ... import recipes
 from ...chains import OF_NET
@@ -23,7 +24,7 @@ from ...config import RunConfig, settings
 from ...runs import is_chains
 from ...starting import OWN, VARIATIONAL
 from ..pictures import drawn, panel
-from .section import Section, Verdict, percent, plural, sentence
+from .section import Section, Verdict, judged, percent, plural, sentence
 from .subject import Subject
 from .verdicts import NUM_ERRORS
 
@@ -88,21 +89,44 @@ def chains_section(subject: Subject) -> Section | None:
     if density is not None:
         ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-")
         ax.set(xlabel="draw", ylabel="log-density (nats)")
-    rule = "Problem: more than 1 % of the draws diverged. R-hat within chains measures how well modes were explored."
-    few = f"At most 1 % of the draws of {plural(posterior.num_chains, 'chain')} diverged."
-    verdict = (
-        Verdict("good", "fit", "", few, rule)
-        if status
-        else Verdict("problem", "fit", "the chains are in trouble", status.message, rule)
-    )
     values = {
+        "agreement": str(subject.modes) if subject.modes else "",
         "status": str(status),
         "num_chains": posterior.num_chains,
         "num_draws": posterior.num_stored // posterior.num_chains,
         "seconds": posterior.seconds or 0.0,
         "pictures": [] if density is None else [drawn(ax)],
     }
-    return Section("Chains", "chains.html", values, (verdict,))
+    return Section("Chains", "chains.html", values, (of_chains(posterior, subject.modes),))
+
+
+def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
+    """Whether draws diverged, and whether every chain has explored its mode."""
+    rule = (
+        "Problem: more than 1 % of the draws diverged. Note: R-hat between the two halves of a chain is above "
+        f"{LARGEST_WITHIN} for the prediction of some test row."
+    )
+    count, diverging = plural(posterior.num_chains, "chain"), posterior.statistics.diverging
+    diverged = (
+        "the sampler does not report divergences"
+        if diverging is None
+        else f"{percent(float(diverging.double().mean()))} of the draws diverged"
+    )
+    unexplored = 0 if modes is None else int((modes.within > LARGEST_WITHIN).sum())
+    least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f}"
+    few = f"modes not yet explored by {unexplored} of {count}"
+    return judged(
+        "fit",
+        rule,
+        (not posterior.status, "problem", "the chains are in trouble", posterior.status.message),
+        (
+            unexplored > 0,
+            "note",
+            few,
+            f"{sentence(few)}{least}. With more time, set by --time-limit, the chains explore further.",
+        ),
+        (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
+    )
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ....inference.mcmc import Modes, modes_of_predictions
 from ....modelling.likelihoods import PoissonLikelihood
 from ....modelling.model import BayesianModel
 from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
@@ -17,6 +18,9 @@ from ..drivers import Driver, drivers_of
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units, rivals_of, ways_to_predict
 from ..trained import Trained
+
+FEWEST_DRAWS = 8
+"""With fewer draws of a chain, R-hat of its halves is not computed."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Subject:
     classified: Classified | None = None
     regressed: Regressed | None = None
     drivers: Sequence[Driver] = ()  # effects of the columns, the largest first
+    modes: Modes | None = None  # agreement of the predictions of the test rows, within and between chains
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
@@ -128,7 +133,15 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
         classified,
         regressed,
         drivers_of(found),
+        _modes_of(found),
     )
+
+
+def _modes_of(run: Trained) -> Modes | None:
+    """How well chains have explored their modes; None for a variational run, and for too few draws to tell."""
+    if not runs.is_chains(run.posterior) or run.posterior.num_stored < FEWEST_DRAWS * run.posterior.num_chains:
+        return None
+    return modes_of_predictions(run.model, run.posterior.chains, run.test[0])
 
 
 def _regressed(run: Trained) -> Regressed:
