@@ -385,3 +385,11 @@ def test_an_output_in_the_place_of_a_runs_own_file_is_refused(pyro_bnn, place, c
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
     code, _, err = pyro_bnn(command, run, *arguments, "--num-samples", 2, "--out", run / "mine.csv")  # the twin
     assert code == 0, err
+
+
+def test_scores_of_rows_that_were_trained_on_say_so(pyro_bnn, place):  # noqa: F811
+    old = [[f"h{number}", *row] for number, row in enumerate(houses())]
+    num_trained = json.loads((place / "run" / "data.json").read_text())["num_train"]
+    mixed = write_table(place / "mixed.csv", [["new", *houses(1, seed=9)[0]], *old], ("id", *NAMES))
+    assert f"trained on {num_trained} of these rows" in pyro_bnn("predict", place / "run", mixed)[2]
+    assert "trained on" not in pyro_bnn("predict", place / "run", new_rows(place / "new.csv"))[2]

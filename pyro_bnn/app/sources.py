@@ -296,6 +296,24 @@ def read_sample(
     return Sample(encoding.inputs(table), y, has_target, table.frame.index.tolist(), copied, (*notes, *on_targets))
 
 
+def num_trained_on(config: RunConfig, facts: Facts, sample: Sample) -> int:
+    """Number of rows with targets that a run was trained on; 0 if the run's file has moved or changed."""
+    if sample.y is None or config.kind == "images" or not Path(config.dataset).exists():
+        return 0
+    try:
+        data = load(config, facts=facts)
+    except ValueError:
+        return 0
+    trained = set(_row_bytes(data.x_train, data.y_train))
+    return sum(row in trained for row in _row_bytes(sample.x[sample.has_target], sample.y[sample.has_target]))
+
+
+def _row_bytes(x: Tensor, y: Tensor) -> list[bytes]:
+    """The numbers of each row, its inputs and targets, as bytes."""
+    parts = [part.flatten(1).numpy() if part.dim() > 1 else part[:, None].numpy() for part in (x, y)]
+    return [a.tobytes() + b.tobytes() for a, b in zip(*parts, strict=True)]
+
+
 def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor, list[str]]:
     """The targets of new rows, if there are any; which rows have one; and notes for the user."""
     none = torch.zeros(len(table), dtype=torch.bool)

@@ -112,6 +112,13 @@ def predict(
     if scores:
         said = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in scores.items())
         typer.echo(f"Scores of {sample.has_target.sum()} rows: {said}.", err=True)
+        num_known = sources.num_trained_on(config, facts, sample)
+        if num_known:
+            typer.echo(
+                f"The run was trained on {num_known} of these rows, so new rows will have worse scores; `pyro-bnn "
+                f"evaluate {run}` has the scores of the rows set aside.",
+                err=True,
+            )
     if out != "-":
         typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
     output.document(folder=run, file=out, num_rows=len(sample.x), scores=scores, notes=sample.notes)

@@ -253,7 +253,8 @@ def _words(value: object) -> str:
 
 def about_section(subject: Subject) -> Section:
     """Versions, date, and commands."""
-    report = ["pyro-bnn", "report", str(subject.run), "--num-samples", str(subject.num_samples)]
+    again = subject.run.with_name(f"{subject.run.name}-again")
+    report = ["pyro-bnn", "report", str(again), "--num-samples", str(subject.num_samples)]
     report += ["--seed", str(subject.seed)]
     environment = {
         "pyro_bnn": pyro_bnn.__version__,
@@ -265,8 +266,10 @@ def about_section(subject: Subject) -> Section:
         "weight draws": f"{subject.num_samples}, seed {subject.seed}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
-    commands = [training_command(subject.config, subject.run), shlex.join(report)]
-    return Section("How to repeat", "about.html", {"commands": commands, "environment": environment})
+    commands = [training_command(subject.config, again), shlex.join(report)]
+    is_timed = is_chains(subject.posterior) and subject.config.time_limit > 0
+    values = {"commands": commands, "environment": environment, "is_timed": is_timed}
+    return Section("How to repeat", "about.html", values)
 
 
 def training_command(config: RunConfig, run: Path) -> str:
