@@ -47,12 +47,18 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write blocks that are separated by empty lines: tables with bold headings, and dim notes."""
+        """Write blocks that are separated by empty lines: tables with bold headings, and dim notes.
+
+        On a terminal that is narrower than a table, the gaps between its columns shrink to two spaces.
+        """
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()
-            heading, _, rows = block.partition("\n")
+            heading = block.partition("\n")[0]
             is_table = "  " in heading.strip() or heading.endswith(":")
+            if is_table and self._stream.isatty() and _width(block) > shutil.get_terminal_size().columns:
+                block = _squeezed(block)
+            heading, _, rows = block.partition("\n")
             self.say(heading, style="bold" if is_table else "dim", wraps=not is_table)
             if rows:
                 self.say(rows, style="" if is_table else "dim", wraps=not is_table)
@@ -64,6 +70,19 @@ class Output:
 
             whole = {"command": self._command, "version": pyro_bnn.__version__, **content}
             typer.echo(to_json(whole, indent=1, inf_nan_mode="null").decode())
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def _squeezed(table: str) -> str:
+    """The table without the spaces that all its lines have, except two between columns."""
+    width = _width(table)
+    lines = [line.ljust(width) for line in table.splitlines()]
+    blank = [all(line[i] == " " for line in lines) for i in range(width)]
+    kept = [i for i in range(width) if not all(blank[max(i - 2, 0) : i + 1]) or i < 2]
+    return "\n".join("".join(line[i] for i in kept).rstrip() for line in lines)
 
 
 def has_colours(stream: TextIO) -> bool:
