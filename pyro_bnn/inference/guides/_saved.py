@@ -143,7 +143,9 @@ def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: Gui
         raise ValueError(f"its scale map is {record.scale_map}, but `guide` has {guide.scale_map.name}; pass another.")
     if record.scale_map in SCALE_MAPS and record.map_of_scales() != guide.scale_map:
         found = record.map_of_scales()
-        raise ValueError(f"its scale map is {found}, but `guide` has {guide.scale_map}; pass one with the file's map.")
+        raise ValueError(
+            f"its scale map is {found}, but `guide` has {guide.scale_map}; pass a guide with the file's map."
+        )
     for site in guide.sites:
         name = f"{guide.scale_map.name}.{site.name}"
         scale = guide.scale_map(state[name])

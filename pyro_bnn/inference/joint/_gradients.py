@@ -34,7 +34,8 @@ SUSPICIOUS = 1e-3
 """Each site is checked alone if the relative disagreement for all sites together is larger than this."""
 
 WRONG = 0.1
-"""Relative disagreement above which a gradient is wrong. A kink that `SMOOTH` allows causes at most `SMOOTH` / 2."""
+"""Relative disagreement above which a gradient is wrong. A kink that `SMOOTH` allows causes a disagreement of at most
+`SMOOTH` / 2."""
 
 SMOOTH = 0.05
 """A function has a kink if the slopes of the two steps, or those on both sides of the shorter step, differ by a larger
@@ -52,7 +53,7 @@ class _Direction:
 class _Function:
     """The log-likelihood of some rows as a function of the weights.
 
-    Every call uses float64 and the same random numbers. The function changes the model, which must be a copy.
+    Every call uses float64 and the same random numbers. The model must be a copy, since it is changed.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -87,7 +88,7 @@ class _Function:
             if value._version != drawn[name]:
                 raise _WrongGradientError(
                     f"the network must not change its weights in place (`max_norm`, `clamp_`), since `{name}` is then "
-                    "no longer the drawn value; compute new tensors instead, or leave it out of `where`."
+                    "no longer the drawn value; compute new tensors instead, or leave this site out of `where`."
                 )
         for name, part, earlier in (("x", self._x, before[0]), ("y", self._y, before[1])):
             if versions(part) != earlier:

@@ -58,7 +58,7 @@ class Joint:
         return [piece for run in runs for piece in _cut(run, self.model.device, longest)]
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the values of the sites, differentiably, from their unconstrained values."""
+        """Return the values of the sites for these unconstrained values. The result is differentiable."""
         return constrained(self.sites, free)
 
 

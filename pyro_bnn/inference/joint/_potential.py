@@ -28,7 +28,8 @@ from ._gradients import check_gradients
 from ._sites import Site, find_sites
 
 DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws in a batch. Their matrix products are efficient, and they need little memory."""
+"""Heuristic: number of draws in a batch. Batches of this size need little memory, and their matrix products are
+efficient."""
 
 
 def batched_observation(
@@ -153,7 +154,7 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site; if it depends on other sites, it differs between the K rows of values."""
+        """Return the prior of a site. A prior that depends on other sites differs between the K rows of `values`."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))
@@ -165,7 +166,7 @@ def network_potential(
 ) -> NetworkPotential:
     """Return the potential of a copy of the model on all rows of data.
 
-    The copy is in eval mode and, unless `dtype` is None, of this dtype. `stacklevel` is the stack level of the warning
+    The copy is in eval mode and, unless `dtype` is None, has this dtype. `stacklevel` is the stack level of the warning
     about learnable parameters, as seen from the caller.
 
     Raises:

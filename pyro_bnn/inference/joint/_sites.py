@@ -62,7 +62,7 @@ class Site:
 
 
 def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the values of sites, differentiably, from their unconstrained values."""
+    """Return the values of the sites for these unconstrained values. The result is differentiable."""
     pairs = ((site, free[site.name]) for site in sites)
     return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
 
@@ -162,7 +162,7 @@ def _site(name: str, node: Any) -> Site:
     if support.is_discrete:
         raise ValueError(
             f"latent variables must be continuous, but `{name}` is {prior} on {support}; sum it out of the "
-            "model, or, if it is the observed site, pass the targets, too."
+            "model; if it is the observed site, pass the targets, too."
         )
     frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
     for frame in frames:

@@ -59,7 +59,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """Compute a convolution by convolutions without padding and elementwise operations."""
+    """Compute a convolution by elementwise operations, and convolutions without padding."""
     if transposed or (groups == 1 and bias is None and not any(padding)):
         return NotImplemented
     options = stride, [0] * len(padding), dilation, False, output_padding, 1
@@ -133,7 +133,7 @@ def _is_pooled_simply(
 class _Windows:
     """The windows of a pooling.
 
-    They are stored by place: the elements at one place of all windows are a tensor of shape (N, C, *windows).
+    Iteration gives each place in a window. The elements of x at this place form a tensor of shape (N, C, *windows).
     """
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
@@ -158,7 +158,7 @@ class _Windows:
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Write each element of `part` to one place of its window, in zeros of the shape of the padded x."""
+        """Return zeros of the shape of the padded x, with the elements of `part` at one place of each window."""
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part
@@ -166,7 +166,7 @@ class _Windows:
     def largest(self) -> tuple[Tensor, Tensor]:
         """Return the largest element of each window, and the number of its place.
 
-        The first of equal elements is taken.
+        Of equal elements, the first is taken, as in torch.
         """
         padded = _padded(self.x, self.padding)
         if any(self.padding):

@@ -235,7 +235,7 @@ def _arguments(data: object) -> tuple[Any, ...]:
     if not isinstance(data, tuple | list):
         raise ValueError(
             f"`data` must be the tuple of the model's arguments, such as (x, y), got {_checks.described(data)}; pass "
-            "(x,) for a single one."
+            "(x,) for a single argument."
         )
     return tuple(map(unwrapped, data))
 

@@ -111,7 +111,7 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel of the same potential at other points, shape (K, P); None if a new kernel is made as fast."""
+        """Return a kernel of the same potential at other points, shape (K, P); None if making a new one is as fast."""
         return None
 
     def state(self) -> dict[str, Any]:

@@ -37,8 +37,8 @@ SHRINKAGE = 0.8
 """After a step that was not taken, all later step sizes are at most this fraction of the size of that step."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of warm-up after which the second and the third phase begin. Both phases set the length over which a chain
-forgets its direction: the second phase from the variances of its draws, the third from the autocorrelations."""
+"""Shares of warm-up after which the second and the third phase begin. These two phases set the length over which a
+chain forgets its direction: the second phase from the variances of its draws, the third from the autocorrelations."""
 
 FORGETTING = 0.4
 """Length over which a chain forgets its direction, as a fraction of the distance that it moves in its mean

@@ -308,7 +308,7 @@ def _compiler() -> list[str] | None:
 
 
 def _loaded(text: str) -> ctypes.CDLL:
-    """Return the library that is compiled from a text, which a process compiles only once."""
+    """Compile a text, once in a process, and return the library."""
     with _LOCK:
         library = _kept.pop(text, None) or _compile(text)
         _kept[text] = library

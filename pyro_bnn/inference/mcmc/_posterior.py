@@ -193,7 +193,7 @@ def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
         if not values.is_floating_point():
             raise ValueError(
                 f"`{name}` is discrete ({values.dtype}), but diagnostics and predictions of chains need continuous "
-                "latent variables. Sum it out of the model, as in a mixture likelihood."
+                "latent variables. Sum this variable out of the model, as in a mixture likelihood."
             )
         if values.shape[1] < FEWEST_DRAWS:
             raise ValueError(

@@ -31,7 +31,7 @@ class UnsupportedError(Exception):
 
 @contextmanager
 def unsupported_if_it_fails() -> Iterator[None]:
-    """Trace a density inside this context, in which any error becomes an `UnsupportedError`."""
+    """Turn any error in the context into an `UnsupportedError` about the density."""
     try:
         yield
     except Exception as error:  # whatever a user's model raises

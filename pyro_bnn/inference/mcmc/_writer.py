@@ -165,7 +165,7 @@ def order(shape: Sequence[int]) -> list[int]:
 
 
 def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
-    """Return a tensor in an array, in which it begins with the element at `offset`."""
+    """Return a tensor that is stored in an array, beginning at the element `offset`."""
     axes = zip(places(shape), strides(shape), shape, strict=True)
     terms = [scaled(place, step) for place, step, n in axes if n > 1]
     return Value(tuple(shape), f"{name}[{' + '.join([str(offset), *terms])}]", is_stored=True)

@@ -86,7 +86,7 @@ class Store:
             )
         if self._run not in (None, run):
             raise ValueError(
-                "`resume` must name the checkpoints of one run, got chains of several; pass files of one run."
+                "`resume` must name the checkpoints of one run, got those of several runs; pass files of one run."
             )
         self._run = run
 

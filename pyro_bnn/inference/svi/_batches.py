@@ -87,7 +87,7 @@ class Batches:
     def first(self) -> Batch:
         """Return an example batch: the first rows of a tuple, or a loader's first batch.
 
-        The first epoch gives this batch again.
+        The first epoch of a loader gives this batch again.
         """
         if self._loader is not None:
             return self._loader.first()
@@ -187,7 +187,7 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Return the begin and the end of each batch.
+    """Return where each batch begins and ends.
 
     If the last batch has fewer rows than there are processes, the batch before it takes these rows.
     """
@@ -210,7 +210,7 @@ def _require_kind(data: object) -> None:
         options = "batch_size=..." if isinstance(data, IterableDataset) else "batch_size=..., shuffle=True"
         raise ValueError(
             f"`data` must be a loader or a tuple of tensors, got the data set {type(data).__name__}; pass "
-            f"`DataLoader(data, {options})`, with `batch_size=None` if it gives whole batches."
+            f"`DataLoader(data, {options})`, with `batch_size=None` if the data set gives whole batches."
         )
     if isinstance(data, Mapping):
         raise ValueError(f"`data` must be a pair (x, y), got a dictionary with the keys {list(data)}; {remedy}.")
