@@ -48,7 +48,7 @@ FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-f
 """Options of the C compiler. Infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
-"""The C file that defines the numbers of each dtype."""
+"""The C file for each dtype, with its exponentials and logarithms."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Heuristic: largest relative difference between C and torch, both for a potential and for its gradient."""

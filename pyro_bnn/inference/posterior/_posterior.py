@@ -79,7 +79,7 @@ class Posterior(Shown, ABC):
     """
 
     status: Status
-    """How the inference ended, and what to try if it ended badly."""
+    """Tells how the inference ended, and what to try if it ended badly."""
 
     history: History | None = None
     """Record of the fit, epoch by epoch; None for a method without epochs."""
