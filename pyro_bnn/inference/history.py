@@ -13,7 +13,7 @@ __all__ = ["EpochRecord", "History"]
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Means over one epoch; each row of the data has the same weight.
+    """Means over one epoch, in which each row of the data has the same weight.
 
     Args:
         epoch: Number of the epoch, from 0.
@@ -40,8 +40,8 @@ class History(Shown):
 
     Args:
         num_data: Number of data points; None for a model that does not define it.
-        path: How gradients were computed: ``"direct"``, without effect handlers, or ``"pyro: "`` and the reason why not
-            directly.
+        path: How gradients were computed: ``"direct"`` (without effect handlers), or ``"pyro: "`` followed by the
+            reason why not directly.
         elbo: Estimate of the evidence lower bound of the whole data set at each step, in nats.
         expected_log_likelihood: Estimate of the expected log-likelihood of the whole data set at each step, in nats.
         kl: KL divergence of the posterior from the prior at each step, in nats, or its estimate.
@@ -71,7 +71,7 @@ class History(Shown):
 
     @property
     def loss(self) -> list[float]:
-        """The minimised objective at each step: KL weight times KL minus expected log-likelihood, in nats."""
+        """The minimised objective at each step, in nats: KL weight times KL, minus the expected log-likelihood."""
         terms = zip(self.kl_weight, self.kl, self.expected_log_likelihood, strict=True)
         return [weight * kl - log_likelihood for weight, kl, log_likelihood in terms]
 
@@ -83,7 +83,7 @@ class History(Shown):
         self.kl_weight.append(kl_weight)
 
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
-        """Record the last steps as one epoch. The epoch's means weight each step by its number of rows."""
+        """Record the last steps as one epoch. The means over the epoch weight each step by the number of its rows."""
 
         def mean(column: list[float]) -> float:
             steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)
@@ -96,15 +96,15 @@ class History(Shown):
         return record
 
     def to_dict(self) -> dict[str, object]:
-        """Plain lists and numbers, for JSON."""
+        """Return the record as plain lists and numbers, for JSON."""
         return {**vars(self), "epochs": [asdict(record) for record in self.epochs]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "History":
-        """A history from the result of :meth:`to_dict`.
+        """Make a history from the result of :meth:`to_dict`.
 
         Raises:
-            ValueError: If a field is missing, unknown, of another type, not finite or of another length; the message
+            ValueError: If a field is missing or unknown, is not finite, or has a wrong type or length; the message
                 names the field.
         """
         found = record(cls, values, "history")

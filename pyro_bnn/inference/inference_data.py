@@ -19,7 +19,7 @@ __all__ = ["check_data", "inference_data"]
 
 
 def check_data(model: object, x: object, y: object) -> None:
-    """Raise unless ArviZ is installed, model and x are given together, and y only with both."""
+    """Raise an error if ArviZ is not installed, only one of `model` and `x` is given, or `y` is given without them."""
     _require_arviz()
     if (model is None) != (x is None) or (y is not None and x is None):
         raise ValueError("`model` and `x` go together, and `y` needs both; pass the missing ones.")
@@ -37,16 +37,16 @@ def inference_data(
     y: Tensor | None,
     stream: Stream,
 ) -> Any:
-    """An `InferenceData` of draws, ``{site: shape (K, S, *event)}``; see :meth:`Posterior.to_arviz`.
+    """Return draws, ``{site: shape (K, S, *event)}``, as an `InferenceData`; see :meth:`Posterior.to_arviz`.
 
     Args:
         samples: The draws.
-        statistics: The sampler's statistics under ArviZ's names, shapes (K, S).
+        statistics: The sampler's statistics under ArviZ's names, each of shape (K, S).
         attributes: Attributes of the group ``posterior``; values that are None are left out.
         model: The model, if predictions are wanted.
         x: Inputs, shape (N, ...).
         y: Targets.
-        stream: Generators for the random numbers of predictive draws.
+        stream: Generators of the random numbers in predictive draws.
     """
     arviz = _require_arviz()
     parts = {"posterior": samples, "sample_stats": statistics}

@@ -25,10 +25,11 @@ from .posterior import Destination, Draw, Posterior, Status
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
 MAX_DIMENSIONS = 5000
-"""Largest number of latent numbers; their Hessian takes 200 MB in double precision."""
+"""Largest number of latent numbers. The Hessian then takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
-"""Heuristic: largest gradient (root mean square) of a point that counts as the mode, in nats per standard deviation."""
+"""Heuristic: a point counts as the mode if its gradient (root mean square) is at most this, in nats per standard
+deviation."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class LaplacePosterior(Posterior):
         return {name: (median[name], scales[name].to(self._dtype)) for name in free}
 
     def median(self) -> Draw:
-        """The values at the mode, ``{site: shape (*event)}``; these are also the marginal medians."""
+        """Return the values at the mode, ``{site: shape (*event)}``, which are also the marginal medians."""
         return self._values(self.location)
 
     @property
@@ -150,16 +151,16 @@ def fit_laplace(
 
     H is the full, exact Hessian with P x P numbers. If H is not positive definite, as at a saddle or a kink of the
     network, negative eigenvalues of the likelihood's Hessian are set to 0, so that only the prior's curvature is left
-    in these directions. The status reports such a change of H. The mode and the Gaussian are those in unconstrained
-    space, in which a constrained variable is transformed: a noise scale is replaced by its logarithm.
+    in these directions. The status reports such a change of H. The mode and the Gaussian are in unconstrained space, in
+    which constrained variables are transformed. For example, the logarithm of a noise scale replaces the noise scale.
 
     Args:
         model: The model; its learnable parameters do not change.
         data: A tuple (x, y) with all rows, or a loader of such pairs. All rows are read into memory.
         max_iterations: Largest number of L-BFGS iterations.
         dtype: Dtype of the computation; None uses that of the model. The draws always have the dtype of the model.
-        init: Posterior, for example of a fitted :class:`~pyro_bnn.DeltaGuide`, from which the start of the search is
-            drawn; by default the search starts at the network's own weights.
+        init: Posterior from which the start of the search is drawn, for example that of a fitted
+            :class:`~pyro_bnn.DeltaGuide`. By default, the search starts at the network's own weights.
         progress: Whether to show a progress bar that counts evaluations of the potential.
         seed: Seed of the draw from `init` and of a loader's random order; torch's generators do not change.
 
@@ -233,10 +234,10 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqd
 
 
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
-    """The precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive.
+    """Return the precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive.
 
-    The precision is the Hessian. If the Hessian is not positive definite, negative eigenvalues of the likelihood's part
-    are set to 0.
+    The precision is the Hessian if that is positive definite. Otherwise, negative eigenvalues of the likelihood's part
+    of the Hessian are first set to 0.
     """
 
     def log_likelihood(z: Tensor) -> Tensor:

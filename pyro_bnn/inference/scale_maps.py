@@ -33,18 +33,18 @@ class ScaleMap(ABC):
     """Prefix of the parameters' names in a guide; it must be an identifier."""
 
     moderate: ClassVar[float] = 0.0
-    """The parameter of removed weights; its scale is moderate."""
+    """The parameter that removed weights get; its scale is moderate."""
 
     @abstractmethod
     def __call__(self, parameter: Tensor) -> Tensor:
-        """The scale, above 0, of the parameter's shape; differentiable."""
+        """Return the scale, which is above 0, has the parameter's shape and is differentiable."""
 
     @abstractmethod
     def inverse(self, scale: Tensor) -> Tensor:
-        """The parameter whose scale is `scale`."""
+        """Return the parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """The parameter at which a guide starts; a map may replace `scale` by a lower initial scale."""
+        """Return the parameter at which a guide starts. A map may choose a lower initial scale than `scale`."""
         return self.inverse(scale)
 
     @abstractmethod
@@ -55,9 +55,9 @@ class ScaleMap(ABC):
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale into `out`, without gradients. A map may override this method to avoid new memory.
+        """Write the scale into `out`, without gradients. A map may override this method to allocate no memory.
 
-        `parameter` and `out` have shape (P,). `scratch`, shape (2 or more, P), is memory that may be overwritten.
+        `parameter` and `out` have shape (P,). `scratch` has shape (2 or more, P) and may be overwritten.
         """
         out.copy_(self(parameter))
 
@@ -79,20 +79,20 @@ class Softplus(ScaleMap):
     name: ClassVar[str] = "rho"
 
     def __call__(self, parameter: Tensor) -> Tensor:
-        """The softplus of the parameter."""
+        """Return the softplus of the parameter."""
         return softplus(_checks.real_tensor("parameter", parameter))
 
     def inverse(self, scale: Tensor) -> Tensor:
-        r""":math:`\sigma + \log(1 - e^{-\sigma})`, which neither overflows nor loses digits."""
+        r"""Return :math:`\sigma + \log(1 - e^{-\sigma})`, which neither overflows nor loses digits."""
         _require_positive(scale)
         return scale + torch.log(-torch.expm1(-scale))
 
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
-        """The logistic function."""
+        """Write the logistic function of the parameter into `out`."""
         return torch.sigmoid(parameter, out=out)
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        r"""Write the scale in full relative precision, even if it is tiny; see :meth:`ScaleMap.write`.
+        r"""Write the scale into `out` in full relative precision, even if it is tiny; see :meth:`ScaleMap.write`.
 
         Let :math:`u = e^\rho`, and let v be the rounded value of 1 + u. Then :math:`\log(1 + u) = \log v - ((v - 1) -
         u) / v`. This formula is used on a CPU, where torch's softplus is sometimes slow: its log1p took 0.5 ms for
@@ -121,25 +121,25 @@ class LogVariance(ScaleMap):
     name: ClassVar[str] = "log_variance"
 
     def __call__(self, parameter: Tensor) -> Tensor:
-        """The exponential of half the parameter."""
+        """Return the exponential of half the parameter."""
         return (0.5 * _checks.real_tensor("parameter", parameter)).exp()
 
     def inverse(self, scale: Tensor) -> Tensor:
-        """Twice the logarithm of the scale."""
+        """Return twice the logarithm of the scale."""
         _require_positive(scale)
         return 2 * scale.log()
 
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
-        """Half of the scale."""
+        """Write half of the scale into `out`."""
         return torch.mul(scale, 0.5, out=out)
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale without new memory; see :meth:`ScaleMap.write`."""
+        """Write the scale into `out` without allocating memory; see :meth:`ScaleMap.write`."""
         torch.mul(parameter, 0.5, out=out).exp_()
 
 
 FIRST_SHARE = 0.9
-"""Heuristic: largest initial scale as a share of the cap. At this share the slope is a hundredth of that of
+"""Heuristic: largest initial scale as a share of the cap. At this share, the slope is a hundredth of the slope of
 softplus."""
 
 
@@ -148,9 +148,9 @@ class Capped(ScaleMap):
     r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`, which never exceeds the cap m.
 
     Far below the cap this map is :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds / d\rho` is above 0
-    everywhere, so a scale at the cap can decrease again, unlike a clamped scale. Initial scales above nine tenths of
-    the cap are reduced to this value. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales
-    :math:`\sigma`, not to the marginal standard deviations.
+    everywhere, so a scale at the cap can decrease again, unlike a clamped scale. Initial scales are at most nine tenths
+    of the cap. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`, not to the marginal
+    standard deviations.
 
     Args:
         max_scale: The cap m, above 0.
@@ -172,31 +172,31 @@ class Capped(ScaleMap):
         object.__setattr__(self, "max_scale", _checks.positive("max_scale", self.max_scale))
 
     def __call__(self, parameter: Tensor) -> Tensor:
-        """The scale from the softplus s."""
+        """Return s / (1 + s / m), where s is the softplus of the parameter and m the cap."""
         scale = softplus(_checks.real_tensor("parameter", parameter))
         return (scale / (1 + scale / self.max_scale)).clamp(max=self.max_scale)  # rounding may exceed the cap
 
     def inverse(self, scale: Tensor) -> Tensor:
-        """The inverse of softplus, at s."""
+        """Return the parameter whose softplus is s = `scale` / (1 - `scale` / m)."""
         _require_positive(scale)
         if not bool((scale < self.max_scale).all()):
             raise ValueError(f"`scale` must be below `max_scale` {self.max_scale:g}, got {float(scale.max()):g}.")
         return Softplus().inverse(scale / (1 - scale / self.max_scale))
 
     def start(self, scale: Tensor) -> Tensor:
-        """The parameter of the scale, or of nine tenths of the cap if this is less."""
+        """Return the parameter for `scale`, or for nine tenths of the cap if `scale` is larger."""
         _checks.scale_in("max_scale", self.max_scale, scale.dtype)
         return self.inverse(scale.clamp(max=FIRST_SHARE * self.max_scale))
 
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
-        r"""The logistic function times :math:`(1 - \sigma / m)^2`, which is :math:`(\sigma / s)^2`."""
+        r"""Write the logistic function times :math:`(\sigma / s)^2 = (1 - \sigma / m)^2` into `out`."""
         torch.sigmoid(parameter, out=out)
         for _ in range(2):
             out.addcmul_(out, scale, value=-1 / self.max_scale)
         return out
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale without new memory; see :meth:`ScaleMap.write`."""
+        """Write the scale into `out` without allocating memory; see :meth:`ScaleMap.write`."""
         Softplus().write(parameter, out, scratch)
         divisor = torch.div(out, self.max_scale, out=scratch[0]).add_(1)
         out.div_(divisor).clamp_(max=self.max_scale)
@@ -218,18 +218,18 @@ class Precision(ScaleMap):
     moderate: ClassVar[float] = 1.0
 
     def __call__(self, parameter: Tensor) -> Tensor:
-        """One divided by the square root of the parameter."""
+        """Return one divided by the square root of the parameter."""
         return _checks.real_tensor("parameter", parameter).rsqrt()
 
     def inverse(self, scale: Tensor) -> Tensor:
-        """One divided by the square of the scale."""
+        """Return one divided by the square of the scale."""
         _require_positive(scale)
         return scale.reciprocal().square()
 
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
-        """Minus half of the scale divided by the precision."""
+        """Write minus half of the scale, divided by the precision, into `out`."""
         return torch.div(scale, parameter, out=out).mul_(-0.5)
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale without new memory; see :meth:`ScaleMap.write`."""
+        """Write the scale into `out` without allocating memory; see :meth:`ScaleMap.write`."""
         torch.rsqrt(parameter, out=out)

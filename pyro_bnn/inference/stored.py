@@ -28,7 +28,7 @@ class StoredRecord:
 
 
 class StoredPosterior(Posterior):
-    """A fixed set of draws; each draw may have its own values of the network's learned parameters and buffers.
+    """A fixed set of draws. Each draw may have its own values of the network's learned parameters and buffers.
 
     :meth:`of` makes such a set from any posterior. All predictions then use the same draws. A fixed set saves time if
     draws are expensive, as from a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws contains no training
@@ -36,14 +36,14 @@ class StoredPosterior(Posterior):
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
-        values: Each draw's values of parameters and buffers, ``{"net.PATH": shape (S, ...)}``; see
+        values: The values of parameters and buffers in each draw, ``{"net.PATH": shape (S, ...)}``; see
             :attr:`Posterior.carried`.
         method: Name of the inference method.
         status: How the inference ended.
         seconds: Wall time of the inference, if known.
 
     Raises:
-        ValueError: If there is no site, or the first axes have different lengths.
+        ValueError: If there is no site, or the first axes of the tensors have different lengths.
 
     Example:
         >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior, predict
@@ -69,7 +69,7 @@ class StoredPosterior(Posterior):
         _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (S, *event)}")
         _checks.kind("status", status, Status, "a Status")
         self.samples, self.values = dict(samples), dict(values or {})
-        """The draws, ``{site: shape (S, *event)}``, and each draw's values of parameters and buffers."""
+        """The draws, ``{site: shape (S, *event)}``, and the values of parameters and buffers in each draw."""
         counts = {name: len(_checks.rows(name, tensor)) for name, tensor in {**self.samples, **self.values}.items()}
         if not self.samples or len({*counts.values()}) > 1:
             raise ValueError(f"`samples` and `values` must hold the same number of draws of each site, got {counts}.")
@@ -88,8 +88,8 @@ class StoredPosterior(Posterior):
                 generator.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised, since linearisation needs a median, which
-                stored draws lack.
+            ValueError: If predictions with the posterior are linearised. Linearisation needs a median, which stored
+                draws lack.
         """
         source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
         if source.is_linearised:
@@ -122,7 +122,7 @@ class StoredPosterior(Posterior):
         return {name: value[0] for name, value in self.samples.items() if _is_same(value)}
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Evenly spaced draws, each at most once."""
+        """Yield evenly spaced draws, each at most once."""
         yield from spaced({**self.samples, **self.values}, num_samples, remedy="store more of them")
 
     def to_record(self) -> dict[str, Any]:
@@ -152,5 +152,5 @@ class StoredPosterior(Posterior):
 
 
 def _is_same(value: Tensor) -> bool:
-    """Whether all rows are equal. If the last row differs from the first, no other row is read."""
+    """Return whether all rows are equal. If the last row differs from the first, no other row is read."""
     return torch.equal(value[0], value[-1]) and bool((value == value[:1]).all())

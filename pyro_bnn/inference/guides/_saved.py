@@ -1,4 +1,4 @@
-"""The record of a guide in a file: its class and its parameters. A removed weight takes one bit."""
+"""The record of a guide in a file: the guide's class and its parameters. A removed weight takes one bit."""
 
 import inspect
 import math
@@ -32,7 +32,7 @@ SCALE_MAPS: dict[str, type[ScaleMap]] = {
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """The content of a file about a guide."""
+    """What a file stores of a guide."""
 
     family: str
     scale_map: str | None
@@ -43,7 +43,7 @@ class GuideRecord:
     frozen: list[str]  # parameters that are not learned
 
     def map_of_scales(self) -> ScaleMap:
-        """The scale map, which must be one of this package."""
+        """Return the scale map, which must be one of this package."""
         if self.scale_map not in SCALE_MAPS:
             raise ValueError(f"its scale map {self.scale_map!r} is not of this package; pass a `guide` made with it.")
         try:
@@ -67,11 +67,11 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
     DeltaGuide: lambda model, _: DeltaGuide(model),
     **{kind: lambda model, r, kind=kind: auto_guide(kind, model, rank=r.rank) for kind in KINDS},  # type: ignore[misc]
 }
-"""How to rebuild a guide, for each class that needs only the model."""
+"""Functions that rebuild a guide from its model and its record, for the classes that need nothing else."""
 
 
 def record_of(guide: object) -> GuideRecord:
-    """The record of a guide's present state; the guide must be a module."""
+    """Return the record of the present state of a guide, which must be a module."""
     if not isinstance(guide, nn.Module):
         raise ValueError(
             f"the guide must be a module to be saved, got {type(guide).__name__}; save the parameters of a function, "
@@ -91,7 +91,7 @@ def record_of(guide: object) -> GuideRecord:
 
 
 def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
-    """A new guide for a model, of the class in a record."""
+    """Make a new guide for a model, of the class that the record names."""
     found = [make for kind, make in FAMILIES.items() if kind.__name__ == record.family]
     if not found or model is None:
         raise ValueError(
@@ -109,7 +109,10 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
-    """The complete state of a guide from a record, after checks; `sites` are those of a `BayesianModel`, else None."""
+    """Check a record, and return the complete state of its guide.
+
+    `sites` are the latent variables of a `BayesianModel`, and None for any other model.
+    """
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")
     if isinstance(guide, FlatGuide) and sites is not None:
@@ -140,7 +143,9 @@ def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: Gui
         raise ValueError(f"its scale map is {record.scale_map}, but `guide` has {guide.scale_map.name}; pass another.")
     if record.scale_map in SCALE_MAPS and record.map_of_scales() != guide.scale_map:
         found = record.map_of_scales()
-        raise ValueError(f"its scale map is {found}, but `guide` has {guide.scale_map}; pass one with the file's map.")
+        raise ValueError(
+            f"its scale map is {found}, but `guide` has {guide.scale_map}; pass a guide with the file's map."
+        )
     for site in guide.sites:
         name = f"{guide.scale_map.name}.{site.name}"
         scale = guide.scale_map(state[name])
@@ -153,7 +158,7 @@ def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: Gui
 
 
 def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A guide's state with masks packed into bits, and without the removed elements of parameters."""
+    """Pack the masks of a guide's state into bits, and leave out the removed elements of parameters."""
     for site, keep in masks.items():
         bits = torch.from_numpy(np.packbits(keep.cpu().numpy()))
         state = state | {name: state[name][keep] for name in _named_after(site, state)} | {f"keep.{site}": bits}
@@ -161,12 +166,12 @@ def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
-    """The parameters of a site, such as ``loc.net.0.weight``, without its mask."""
+    """Return the names of a site's parameters, such as ``loc.net.0.weight``, without the mask."""
     return [name for name in state if name.partition(".")[2] == site and name != f"keep.{site}"]
 
 
 def _unpacked(record: GuideRecord, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`_packed`; removed weights get a mean of 0 and a moderate scale."""
+    """Undo :func:`_packed`. Removed weights get a mean of 0 and a moderate scale."""
     state = dict(record.state)
     for site, shape in record.removed.items():
         if f"loc.{site}" not in expected or tuple(expected[f"loc.{site}"].shape) != shape:

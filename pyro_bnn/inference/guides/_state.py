@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from ..joint import Joint, Layout, Piece, Site
 
 LARGE = 2**16
-"""Heuristic: smallest size of a site whose gradient has its own tensor on a CPU."""
+"""Heuristic: on a CPU, the gradient of a site has its own tensor if the site has at least this many elements."""
 
 
 class ParameterVector:
-    """Moves the parameters in nested modules into one vector, until :meth:`close` gives each its own memory again.
+    """Moves the parameters of nested modules into one vector, until :meth:`close` gives each its own memory again.
 
     With one vector, a step over all weights needs some fifteen operations on long vectors, and allocates no memory. On
-    a CPU, allocation often takes more time than the arithmetic. If `memory` is given, it holds the vector.
+    a CPU, allocation often takes more time than the arithmetic. The vector uses `memory` if this is given.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -36,13 +36,13 @@ class ParameterVector:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that the modules have now."""
+        """The present parameters of the modules."""
         found = (owner._parameters[leaf] for owner, leaf in self._owners)  # `get_parameter` takes ten times as long
         return [parameter for parameter in found if parameter is not None]
 
     @torch.no_grad()
     def link(self) -> None:
-        """Make the parameters views of the vector; parameters that are not yet views are copied into it."""
+        """Make all parameters views of the vector, into which any parameter that is not yet a view is copied."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -54,16 +54,16 @@ class ParameterVector:
                 parameter.data = view
 
     def set_gradient(self, gradient: Tensor) -> None:
-        """Choose the vector, shape (P,), that holds the gradients of all parameters."""
+        """Choose the vector, shape (P,), that contains the gradients of all parameters."""
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """Set each parameter's `grad` to its part of the vector of :meth:`set_gradient`, if there is one."""
+        """Set each parameter's `grad` to its part of the vector that :meth:`set_gradient` chose, if any."""
         if self._gradients:
             self.give_once(self._gradients)
 
     def give_once(self, gradients: Iterable[Tensor]) -> None:
-        """Set each parameter's `grad` to one of these tensors, in the order of the parameters."""
+        """Set each parameter's `grad` to its tensor in `gradients`, which has the order of the parameters."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 
@@ -84,8 +84,8 @@ class ParameterVector:
 class DrawGradients:
     """Gradients of minus the log-likelihood in a draw. Large sites have their own tensors; the others share a vector.
 
-    A site's own tensor is made by the backward pass. A gradient in a shared vector costs more memory and time, since
-    the backward pass must add to it. But small sites that share a vector are updated together. On a GPU each operation
+    The backward pass makes the tensors of large sites. A gradient in the shared vector costs more memory and time,
+    since the backward pass must add to it, but all sites in this vector are updated together. On a GPU each operation
     costs time, so only sites of at least `large_on_gpu` elements have their own tensor; if `large_on_gpu` is None, no
     site has. All draws of a step use the memory of the vector `draw`.
     """
@@ -109,11 +109,11 @@ class DrawGradients:
         self._own: dict[str, Tensor] = {}
 
     def label(self, site: Site) -> str | None:
-        """Label of a site for :meth:`Joint.pieces`, so that the gradients of each piece are in one tensor."""
+        """Return the label of a site for :meth:`Joint.pieces`, so that the gradients of a piece are in one tensor."""
         return site.name if site.name in self._large else None
 
     def leaves(self) -> dict[str, Tensor]:
-        """New autograd leaves, one per site, which are views of the draw; all gradients start at zero."""
+        """Return new autograd leaves, one per site, which are views of the draw. All gradients start at zero."""
         self._own.clear()
         self._joined.zero_()
         self._leaves = {name: view.detach().requires_grad_() for name, view in self._draws.items()}
@@ -131,23 +131,23 @@ class DrawGradients:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All gradients, in as few vectors as possible; valid after :meth:`take`."""
+        """All gradients, in as few vectors as possible. Call :meth:`take` first."""
         return [*self._own.values(), *([self._joined] if len(self._joined) else [])]
 
     def by_site(self) -> Iterator[Tensor]:
-        """The gradient of each site, in its shape and without a copy; valid after :meth:`take`."""
+        """Yield the gradient of each site, in the site's shape and without a copy. Call :meth:`take` first."""
         for name, shape in self._layout.shapes.items():
             yield self._own[name].view(shape) if name in self._large else self._views[name]
 
     def of(self, part: slice) -> Tensor:
-        """The gradients of a contiguous part of all values; valid after :meth:`take`."""
+        """Return the gradients of a contiguous part of the draw. Call :meth:`take` first."""
         begin, name, offset = self._runs[bisect_right(self._begins, part.start) - 1]
         tensor = self._joined if name is None else self._own[name]
         return tensor[part.start - begin + offset : part.stop - begin + offset]
 
 
 class Noise(Enum):
-    """What an estimator gets of each Gaussian parameter, in addition to the mean."""
+    """The quantity that an estimator gets for each Gaussian parameter, in addition to the mean."""
 
     DEVIATION = "deviation"
     """A draw of the weight minus its mean."""
@@ -157,7 +157,7 @@ class Noise(Enum):
 
 @dataclass(frozen=True)
 class RandomParameter:
-    """A Gaussian parameter of a layer, for an estimator.
+    """A Gaussian parameter of a layer, as an estimator gets it.
 
     Args:
         name: Site name of the parameter.
@@ -173,15 +173,15 @@ class RandomParameter:
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
-        """A parameter whose `value` is its deviation or its variance, depending on `noise`."""
+        """Make a parameter from `value`, which is the deviation or the variance, depending on `noise`."""
         return cls(name, loc, **{noise.value: value})
 
 
 class FlatState(ABC):
-    r"""Draws values for a step, and computes the guide's gradients from the network's.
+    r"""Draws values for a step, and computes the gradients of the guide from those of the network.
 
     A step calls :meth:`begin`. For each draw, the step calls :meth:`draw`, :meth:`observe` before the network's
-    backward pass, and :meth:`pull_back`. At its end, the step calls :meth:`give_gradients`.
+    backward pass, and :meth:`pull_back`. At the end, the step calls :meth:`give_gradients`.
     """
 
     value: Tensor
@@ -194,7 +194,7 @@ class FlatState(ABC):
     @property
     @abstractmethod
     def gradients(self) -> list[Tensor]:
-        """Gradients with respect to the parameters, as long vectors; valid after :meth:`pull_back`."""
+        """The gradients with respect to the parameters, as long vectors. Call :meth:`pull_back` first."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -202,36 +202,39 @@ class FlatState(ABC):
         return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
 
     def begin(self, weight: float) -> None:
-        """Start a step from the present parameters; `weight` is the weight of the divergence."""
+        """Start a step from the present parameters, with this weight of the divergence."""
         for vector in self.vectors.values():
             vector.link()
         self.update()
 
     @abstractmethod
     def update(self) -> None:
-        """Compute quantities that all draws of a step need, such as scales."""
+        """Compute the quantities that all draws of a step need, such as scales."""
 
     @abstractmethod
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Draw a value of each site for the network, and set its gradient to zero."""
+        """Draw a value of each site for the network. The gradients of these values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Use the loss, minus the log-likelihood of all or some rows, before its backward pass."""
+        """Use the loss before its backward pass. The loss is minus the log-likelihood of all or some rows."""
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Compute the gradients of the parameters from those of the draw, plus `weight` times those of the divergence.
+        """Compute the gradients of the parameters.
+
+        They are the sum of the gradients of the loss, computed from those of the draw, and `weight` times the gradients
+        of the divergence.
 
         Returns the divergence in nats, in double precision.
         """
 
     def give_gradients(self) -> None:
-        """Set the `grad` of each parameter."""
+        """Set each parameter's `grad`."""
         for vector in self.vectors.values():
             vector.give_gradients()
 
     def bad_site(self) -> str | None:
-        """The first site with a value or log-density that is not finite in the last draw, as text, or None."""
+        """Describe the first site whose value or log-density in the last draw is not finite; None if there is none."""
         free = self.joint.layout.views(self.value)
         values = self.joint.constrained(free)
         for site in self.joint.sites:
@@ -244,11 +247,11 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether a scale of a site is not above 0, so that the site has no density."""
+        """Return whether a scale of a site is not above 0, so that the site has no density."""
         return False
 
     def close(self) -> None:
-        """Give each parameter its own memory. All other memory is freed first, to keep the peak low."""
+        """Give each parameter its own memory. All other memory is freed first, so that the peak of memory stays low."""
         vectors = self.vectors.values()
         vars(self).clear()
         for vector in vectors:
@@ -257,9 +260,9 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """New autograd leaves, one per site, which are views of `vector`; their gradients are added to `gradient`.
+        """Return new autograd leaves, one per site, as views of `vector`. Their gradients are added to `gradient`.
 
-        The views of both vectors are kept, so calls should use the same vectors.
+        The views of both vectors are kept, so all calls should pass the same vectors.
         """
         leaves = {}
         for name, view, its_gradient in zip(
@@ -280,7 +283,7 @@ State = TypeVar("State", bound=FlatState)
 
 @contextmanager
 def lent(state: State) -> Iterator[State]:
-    """A context that yields a state and closes it at the end."""
+    """Yield a state, and close it at the end of the context."""
     try:
         yield state
     finally:
@@ -288,5 +291,5 @@ def lent(state: State) -> Iterator[State]:
 
 
 def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
-    """Scratch memory for the longest piece, shape (rows, length of that piece)."""
+    """Return scratch memory for the longest piece, shape (rows, length of that piece)."""
     return like.new_empty(rows, max(piece.part.stop - piece.part.start for piece in pieces))

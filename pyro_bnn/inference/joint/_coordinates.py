@@ -1,4 +1,4 @@
-"""Latent variables in a flat vector, or as rows of a matrix, in unconstrained space."""
+"""Converts latent variables to flat vectors in unconstrained space, and back."""
 
 import itertools
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from ..._core.reflection import unvalidated
 from ._sites import Site, constrained
 
 Draw = dict[str, Tensor]
-"""One value of each latent variable, by site."""
+"""One draw: the value of each latent variable, by the name of its site."""
 
 
 class Layout:
-    """Positions of named tensors in a vector of P numbers, which contains one tensor after the other."""
+    """The positions of named tensors in a vector of P numbers, in which one tensor follows the other."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)
@@ -27,12 +27,12 @@ class Layout:
         self.num_elements = sum(self._sizes)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """The tensors in a vector of shape (..., P), as views: ``{name: shape (..., *shape)}``."""
+        """Return the tensors in a vector of shape (..., P) as views, ``{name: shape (..., *shape)}``."""
         lead, pieces = vector.shape[:-1], vector.split(self._sizes, -1)
         return {n: piece.view(lead + shape) for (n, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
 
     def pack(self, values: Mapping[str, Tensor]) -> Tensor:
-        """A new vector of shape (..., P) from the tensors: the inverse of :meth:`views`."""
+        """Join the tensors in a new vector of shape (..., P): the inverse of :meth:`views`."""
         parts = []
         for name, shape in self.shapes.items():
             value = values[name]
@@ -51,20 +51,20 @@ class Coordinates:
         starts = {site.name: site.unconstrained_start for site in sites}
         self.layout = Layout({name: start.shape for name, start in starts.items()})
         self.start = self.layout.pack(starts)
-        """Initial values of all sites, such as a network's own weights, in unconstrained space, shape (P,)."""
+        """The initial values of all sites in unconstrained space, shape (P,), such as a network's own weights."""
         self.like = self.start[:0]  # an empty tensor with the right device and dtype
 
     @property
     def num_dimensions(self) -> int:
-        """Length P of a flat vector."""
+        """The length P of a flat vector."""
         return self.layout.num_elements
 
     def constrain(self, z: Tensor) -> Draw:
-        """Values of the sites, ``{site: shape (K, *event)}``."""
+        """Return the values of the sites at z, ``{site: shape (K, *event)}``."""
         return constrained(self.sites, self.layout.views(z))
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
-        """The inverse of :meth:`constrain`."""
+        """Return z, shape (K, P), for values of the sites: the inverse of :meth:`constrain`."""
         parts = []
         for site in self.sites:
             got = values.get(site.name)

@@ -37,13 +37,13 @@ class Density(ABC):
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """The log-density in nats, summed in double precision; its gradient is written into `slope`.
+        """Return the log-density in nats, summed in double precision, and write its gradient into `slope`.
 
-        All vectors have shape (P,). `scratch` is two or more vectors that may be overwritten.
+        All vectors have shape (P,). `scratch` contains two or more vectors, which may be overwritten.
         """
 
     def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
-        """The log-density; `weight` times its gradient is added to `gradient`. `scratch` needs three vectors."""
+        """Return the log-density, and add `weight` times its gradient to `gradient`. `scratch` needs three vectors."""
         slope, *rest = scratch
         log_prob = self.log_prob(value, slope, rest)
         gradient.add_(slope, alpha=weight)
@@ -52,20 +52,21 @@ class Density(ABC):
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        """KL(N(loc, scale^2) || prior) in nats, summed in double precision; its gradients are written into the slopes.
+        """Return KL(N(loc, scale^2) || prior) in nats, and write its gradients into the slopes.
 
-        All vectors have shape (P,). `scratch` is two or more vectors that may be overwritten.
+        The sum is in double precision. All vectors have shape (P,). `scratch` contains two or more vectors, which may
+        be overwritten.
         """
         raise NotImplementedError
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether the formulas work for these arguments of the prior: single numbers, or one number per weight."""
+        """Return whether the formulas work for these arguments of the prior (single numbers, or one per weight)."""
         return True
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """A differentiable function from points, shape (K, P), to log-densities, shape (K,).
+        """Return a differentiable function from points, shape (K, P), to log-densities, shape (K,).
 
         The function has no branches on values, so that it can be recorded as C code.
         """
@@ -91,12 +92,12 @@ class NormalDensity(Density):
         return self._log_scale * (count if self._is_scalar else 1) + count * LOG_ROOT_TAU
 
     def centred(self, value: Tensor, scratch: Tensor) -> Tensor:
-        """The deviations of the values from the mean, in `scratch`; for a mean of 0 the values themselves."""
+        """Return the deviations from the mean, which use the memory `scratch`. If the mean is 0, return `value`."""
         is_zero = not isinstance(self.loc, Tensor) and self.loc == 0
         return value if is_zero else torch.sub(value, self.loc, out=scratch)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        r"""The sum of :math:`-\tfrac12 (w - m)^2 / s^2 - \log s - \tfrac12 \log 2\pi` over all numbers w."""
+        r"""Return the sum of :math:`-\tfrac12 (w - m)^2 / s^2 - \log s - \tfrac12 \log 2\pi` over all numbers w."""
         deviation = self.centred(value, scratch[0])
         torch.mul(deviation, -self.precision, out=slope)
         return 0.5 * torch.dot(deviation, slope).double() - self._constant(len(value))
@@ -117,9 +118,10 @@ class NormalDensity(Density):
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        r"""Half the sum of :math:`r - 1 - \log r + (d / s)^2`, with :math:`r = (\sigma / s)^2` and d = loc - m.
+        r"""Return half the sum of :math:`r - 1 - \log r + (d / s)^2`, with :math:`r = (\sigma / s)^2` and d = loc - m.
 
-        No term is negative, so no digits are lost if guide and prior are nearly equal.
+        The prior has mean m and scale s. No term is negative, so no digits are lost if guide and prior are nearly
+        equal.
         """
         deviation = self.centred(loc, scratch[0])
         torch.mul(deviation, self.precision, out=loc_slope)
@@ -130,9 +132,10 @@ class NormalDensity(Density):
         return 0.5 * (ratio.sub_(torch.log(ratio, out=scratch[1])).sub_(1).sum().double() + squares)
 
     def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        r"""Half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
+        r"""Return half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
 
-        This is minus the expected log-density, without the constant :math:`\tfrac12 \log 2\pi` of each number.
+        The prior has mean :math:`m_0` and precision P. The result is minus the expected log-density, without the
+        constant :math:`\tfrac12 \log 2\pi` of each number.
         """
         variance = torch.reciprocal(precision, out=scratch[0])
         deviation = self.centred(loc, scratch[1])
@@ -144,7 +147,7 @@ class NormalDensity(Density):
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """See :meth:`Density.rows`; the log-density is one weighted sum of squares."""
+        """See :meth:`Density.rows`. The log-density is computed as one weighted sum of squares."""
         loc, scale = arguments
         is_centred, root_precision = not bool(loc.any()), scale.reciprocal()
         log_constant = scale.log() + LOG_ROOT_TAU
@@ -166,7 +169,7 @@ class ScaleMixtureDensity(Density):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether all arguments are single numbers, and the odds at zero do not overflow in single precision."""
+        """Return whether all arguments are single numbers, and the odds at zero do not overflow in single precision."""
         if any(isinstance(number, Tensor) for number in numbers):
             return False
         return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]
@@ -182,7 +185,7 @@ class ScaleMixtureDensity(Density):
         self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """See :meth:`Density.log_prob`: the log-density of the wider component plus the softplus of the log-odds."""
+        """Add the softplus of the log-odds to the log-density of the wider component; see :meth:`Density.log_prob`."""
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
@@ -193,10 +196,11 @@ class ScaleMixtureDensity(Density):
 
 
 class AnyDensity(Density):
-    """Any other prior, with gradients from autograd.
+    """Any other prior. Its gradients come from autograd.
 
-    The density of a constrained variable is that of its unconstrained value. Without `jacobian` the Jacobian
-    determinant of the transform is omitted, as for a point estimate, which is the mode in constrained space.
+    The density of a constrained variable is that of its unconstrained value. If `jacobian` is false, the Jacobian
+    determinant of the transform is omitted. A point estimate omits it, since the estimate is the mode in constrained
+    space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
@@ -239,11 +243,11 @@ class AnyDensity(Density):
 
 
 FORMULAS: dict[Any, type[Density]] = {dist.Normal: NormalDensity, ScaleMixtureNormal: ScaleMixtureDensity}
-"""Priors with explicit gradients; the formulas of :meth:`Density.rows` also serve Laplace priors."""
+"""The priors with explicit gradients, and their densities. :func:`groups_of` has formulas for Laplace priors, too."""
 
 
 def density_of(site: Site, *, jacobian: bool = True) -> Density:
-    """The prior density of a site's unconstrained value; for `jacobian` see :class:`AnyDensity`."""
+    """Return the prior density of a site's unconstrained value; for `jacobian` see :class:`AnyDensity`."""
     base: Any = elementwise_prior(site)
     if formulas := FORMULAS.get(type(base)):
         numbers = [_number_or_flat(getattr(base, name), site) for name in type(base).arg_constraints]
@@ -253,13 +257,13 @@ def density_of(site: Site, *, jacobian: bool = True) -> Density:
 
 
 def elementwise_prior(site: Site) -> Distribution | None:
-    """The prior of single elements of a site; None if the site is constrained or its elements are dependent."""
+    """Return the prior of a single element of a site; None if the site is constrained or its elements are dependent."""
     base = unwrap(site.prior)
     return base if site.transform is None and base.event_shape == () else None
 
 
 def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
-    """A single number if all elements are equal, else a vector."""
+    """Return a single number if all elements are equal, else a vector."""
     argument = argument.detach()  # for a learned prior, only `is_closed` of the density is used
     first = argument.reshape(-1)[0]
     if bool((argument == first).all()):
@@ -270,9 +274,11 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
 def groups_of(
     sites: Sequence[Site], layout: Layout, children: Collection[str]
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
-    """Groups of sites whose elements are independent under one kind of prior, with their density at points (K, P).
+    """Yield the sites whose elements are independent, in one group for each kind of prior.
 
-    Sites inside plates, and `children`, whose priors depend on other sites, belong to no group.
+    Each group is the names of its sites, and a function from points, shape (K, P), to the log-density of these sites.
+
+    Sites inside plates belong to no group, nor do `children`, whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

@@ -1,4 +1,4 @@
-"""A check that autograd's gradients of a network are correct; a fit with a wrong gradient would fail silently."""
+"""Checks that autograd's gradients of a network are correct, since a fit with a wrong gradient would fail silently."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
 MAX_ROWS = 32
-"""Heuristic: number of rows for the check. So few rows cost little time, and reach most parts of a network."""
+"""Heuristic: largest number of rows in the check. So few rows cost little time, but reach most parts of a network."""
 
 MAX_WEIGHTS = 10_000_000
 """Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
@@ -25,20 +25,21 @@ CHECKPOINTED = (
     "the network must not use activation checkpointing (`torch.utils.checkpoint`), which runs layers again in the "
     "backward pass, when the drawn weights are no longer in the network; remove the checkpointing."
 )
-"""Message for torch's `CheckpointError`, raised if layers that run again get other tensors than in the first run."""
+"""Message that replaces torch's `CheckpointError`, which says that layers got other tensors when they ran again."""
 
 STEPS = (1e-4, 1e-5)
-"""Lengths of two steps, relative to the size of a site's weights. Rounding errors are far smaller."""
+"""Lengths of two steps, relative to the size of a site's weights. Rounding errors are far smaller than these steps."""
 
 SUSPICIOUS = 1e-3
-"""Relative disagreement of all sites together above which each site is checked alone."""
+"""Each site is checked alone if the relative disagreement for all sites together is larger than this."""
 
 WRONG = 0.1
-"""Relative disagreement above which a gradient is wrong; a kink that `SMOOTH` allows causes at most `SMOOTH` / 2."""
+"""Relative disagreement above which a gradient is wrong. A kink that `SMOOTH` allows causes a disagreement of at most
+`SMOOTH` / 2."""
 
 SMOOTH = 0.05
-"""Relative difference between the slopes of the two steps, or of both sides of the shorter step, above which the
-function has a kink."""
+"""A function has a kink if the slopes of the two steps, or those on both sides of the shorter step, differ by a larger
+fraction than this."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class _Direction:
 
 
 class _Function:
-    """The log-likelihood of some rows as a function of the weights, in float64, always with the same random numbers.
+    """The log-likelihood of some rows as a function of the weights.
 
-    The model is changed, so it must be a copy.
+    Every call uses float64 and the same random numbers. The model must be a copy, since it is changed.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -87,7 +88,7 @@ class _Function:
             if value._version != drawn[name]:
                 raise _WrongGradientError(
                     f"the network must not change its weights in place (`max_norm`, `clamp_`), since `{name}` is then "
-                    "no longer the drawn value; compute new tensors instead, or leave it out of `where`."
+                    "no longer the drawn value; compute new tensors instead, or leave this site out of `where`."
                 )
         for name, part, earlier in (("x", self._x, before[0]), ("y", self._y, before[1])):
             if versions(part) != earlier:
@@ -98,7 +99,7 @@ class _Function:
         return result, leaves
 
     def value_and_gradients(self) -> tuple[float, dict[str, Tensor]]:
-        """The log-likelihood in nats, and autograd's gradient with respect to each site of the network."""
+        """Return the log-likelihood in nats, and autograd's gradient with respect to each site of the network."""
         result, leaves = self._call({})
         if not result.requires_grad:
             return float(result), {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
@@ -106,17 +107,17 @@ class _Function:
         return float(result.detach()), dict(zip(leaves, found, strict=True))
 
     def along(self, moves: Mapping[str, Tensor], step: float) -> float:
-        """The log-likelihood in nats, after a step along a direction."""
+        """Return the log-likelihood in nats after a step along a direction."""
         moved = {name: self._values[name] + step * move for name, move in moves.items()}
         return float(self._call(moved)[0].detach())
 
     def size(self, name: str) -> float:
-        """Root-mean-square size of a site's weights."""
+        """Return the root mean square of a site's weights."""
         return _size_of(self._values[name])
 
 
 def _size_of(value: Tensor) -> float:
-    """Root mean square of the elements; 1 if all are 0."""
+    """Return the root mean square of the elements, or 1 if all are 0."""
     root = float(value.square().mean().sqrt()) if value.numel() else 0.0
     return root or 1.0
 
@@ -124,8 +125,8 @@ def _size_of(value: Tensor) -> float:
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     r"""Raise if autograd's gradient of the log-likelihood in the random weights is wrong.
 
-    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Every fit
-    with a network that hides part of its gradient would fail silently.
+    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Every fit of
+    such a network would fail silently.
 
     The derivative along a direction d of the weights is compared with a central difference,
 
@@ -133,14 +134,14 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
 
     in double precision, on a copy of the model, at a point near the sites' initial values. All evaluations use the same
     random numbers. Two directions are tried for each site. One direction moves all weights whose gradient is exactly 0
-    according to autograd, which reveals a hidden gradient. The other direction follows the signs of the gradient. First
-    all sites are moved together. Each site is moved alone only if this first check shows a disagreement.
+    according to autograd, in order to find hidden gradients. The other direction follows the signs of the gradient.
+    First, all sites are moved together. Each site is moved alone only if this first check shows a disagreement.
 
-    Doubtful cases pass, since a false alarm would be worse than a miss. If the slopes of two step sizes, or of the
-    two sides, disagree, the function has a kink and the check passes. The check also passes if the network does not run
-    in double precision, gives different values for the same weights and seed, or is constant where autograd has a slope
-    (a straight-through estimator). Networks with more than ten million random weights, and models with an estimator
-    applied, are not checked. The model does not change, and is checked in its present mode, train or eval.
+    Doubtful cases pass, since a false alarm would be worse than a miss. If the slopes of two step sizes, or on the two
+    sides of a point, disagree, the function has a kink and the check passes. The check also passes if the network does
+    not run in double precision, gives different values for the same weights and seed, or is constant where autograd has
+    a slope (a straight-through estimator). Networks with more than ten million random weights, and models with an
+    estimator applied, are not checked. The check does not change the model, and uses its present mode (train or eval).
 
     Raises:
         ValueError: If a gradient is wrong, or if the network changes its weights or its input in place; the message
@@ -178,11 +179,14 @@ def _example(value: Tensor) -> Tensor:
 
 
 class _WrongGradientError(Exception):
-    """The check found an error of the network; any other error is one in the check."""
+    """An error that the check found in the network. Any other exception is an error of the check itself."""
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
-    """Two directions for each site: random in the weights with zero gradient, and along the gradient's signs."""
+    """Return two directions for each site.
+
+    The first is random in the weights whose gradient is 0, and the second follows the signs of the gradient.
+    """
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}
     with seeded(1, next(iter(gradients.values())).device):
@@ -197,7 +201,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """One direction for all sites; sites with large slopes move less, so that they do not hide the others."""
+    """Join the directions of all sites. Sites with large slopes move less, so that they do not hide the others."""
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0
@@ -210,7 +214,10 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Largest rounding error of a difference quotient; heuristic: 1000 rounding errors of the log-likelihood / step."""
+    """Return the largest rounding error of a difference quotient.
+
+    Heuristic: 1000 rounding errors of the log-likelihood, divided by the step.
+    """
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

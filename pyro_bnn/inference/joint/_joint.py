@@ -1,4 +1,4 @@
-"""The joint density of a model's data and latent variables, which lie in a flat vector."""
+"""The joint density of a model's data and latent variables, as a function of a flat vector."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from ._densities import Density, density_of
 from ._sites import Site, constrained, find_sites
 
 CHUNK = 2**20
-"""Heuristic: length of a piece on a CPU; one piece of each vector then fits in the cache."""
+"""Heuristic: largest length of a piece on a CPU. One piece of each vector then fits in the cache."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive numbers of a flat vector that are evaluated together."""
+    """A part of a flat vector whose numbers are evaluated together."""
 
     part: slice  # of the vector
     density: Density
@@ -29,8 +29,8 @@ class Piece:
 class Joint:
     r"""The joint density :math:`p(y \mid w)\, p(w)` of a :class:`~pyro_bnn.BayesianModel` with fixed priors.
 
-    The latent variables lie in a flat vector, in unconstrained space and in the order in which the model draws them.
-    For `jacobian` see :class:`AnyDensity`.
+    A flat vector holds the latent variables in unconstrained space, in the order in which the model draws them. For
+    `jacobian` see :class:`AnyDensity`.
     """
 
     def __init__(self, model: BayesianModel, *, jacobian: bool = True) -> None:
@@ -41,9 +41,11 @@ class Joint:
         self.layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
 
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
-        """The prior of the vector in pieces: neighbours of equal density and label are joined, long pieces are cut.
+        """Divide the vector into pieces with one prior density each.
 
-        `kind` is a function from a site to its label, `longest` the length of the longest piece on a CPU.
+        Neighbouring sites with equal densities and labels share a piece, and long pieces are cut.
+
+        The function `kind` returns the label of a site. `longest` is the length of the longest piece on a CPU.
         """
         runs: list[Piece] = []
         for site in self.sites:
@@ -56,12 +58,12 @@ class Joint:
         return [piece for run in runs for piece in _cut(run, self.model.device, longest)]
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Values of the sites from their unconstrained values, differentiable."""
+        """Return the values of the sites for these unconstrained values. The result is differentiable."""
         return constrained(self.sites, free)
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """Cut a long piece; a density without a key may have one number per weight, so its piece stays whole."""
+    """Cut a long piece. A density without a key may have one number per weight, so its piece stays whole."""
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

@@ -1,6 +1,6 @@
 """Potentials: minus the log joint density as a function of a flat vector, for samplers and Laplace's method.
 
-Models run for many draws of their latent variables at once, without Pyro's effect handlers where possible.
+Where possible, a model runs without Pyro's effect handlers, for many draws of its latent variables at once.
 """
 
 import warnings
@@ -28,15 +28,17 @@ from ._gradients import check_gradients
 from ._sites import Site, find_sites
 
 DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws in a batch, for efficient products and little memory."""
+"""Heuristic: number of draws in a batch. Batches of this size need little memory, and their matrix products are
+efficient."""
 
 
 def batched_observation(
     model: BayesianModel, example: Mapping[str, Tensor], x: Inputs
 ) -> Callable[[Mapping[str, Tensor], Inputs], Distribution]:
-    """A function of K draws, ``{site: shape (K, *event)}``, and x: the distribution of the targets, (K, N, ...).
+    """Return a function that maps K draws, ``{site: shape (K, *event)}``, and x to the distribution of the targets.
 
-    `example` is two draws. The model must already have the mode, device and dtype of later runs.
+    The distribution has batch shape (K, N, ...). `example` contains two draws. The model must already have the mode,
+    device and dtype of later runs.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 
@@ -50,9 +52,9 @@ def batched_observation(
 def draw_batches(
     model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, *, stream: Stream | None = None
 ) -> Iterator[Distribution]:
-    """The distributions of the targets at x for stored draws, ``{site: shape (K, S, *event)}``, several at a time.
+    """Yield the distributions of the targets at x for batches of stored draws, ``{site: shape (K, S, *event)}``.
 
-    `stream` has the generators for random numbers inside the network; None uses torch's generators.
+    `stream` contains the generators of random numbers inside the network; None uses torch's generators.
 
     Yields:
         Distributions of batch shape ``(number of draws, N, ...)``, chain after chain.
@@ -89,10 +91,10 @@ class Potential(Coordinates, ABC):
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:
-        """U at each row, differentiable, shape (K,)."""
+        """Return U at each row, shape (K,). The result is differentiable."""
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """U at each row, shape (K,), and its gradient, shape (K, P)."""
+        """Return U at each row, shape (K,), and its gradient, shape (K, P)."""
         with torch.enable_grad():
             z = z.detach().requires_grad_()
             value = self.value(z)
@@ -101,11 +103,11 @@ class Potential(Coordinates, ABC):
 
     @abstractmethod
     def from_prior(self, num_rows: int) -> Tensor:
-        """Independent draws from the prior, unconstrained, shape (K, P)."""
+        """Return independent draws from the prior, in unconstrained space, shape (K, P)."""
 
 
 class NetworkPotential(Potential):
-    """The potential of a :class:`BayesianModel` on all of its data, without effect handlers.
+    """The potential of a :class:`BayesianModel` on all of its data, computed without effect handlers.
 
     The model must already have the mode and dtype of later evaluations.
     """
@@ -128,12 +130,12 @@ class NetworkPotential(Potential):
         return -self.log_likelihood(values) - self.log_prior(z, values)
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Log-likelihood of all data in nats, shape (K,), for values of shape (K, *event), in one run."""
+        """Return the log-likelihood of all data in nats, shape (K,), for values of shape (K, *event)."""
         log_prob = self._observation(values, self._x).log_prob(self._y)
         return _rowwise_sum(log_prob if self._weights is None else log_prob * self._weights)
 
     def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
-        """Log-density of z under the prior in nats, shape (K,)."""
+        """Return the log-density of z under the prior in nats, shape (K,)."""
         total = z.new_zeros(len(z))
         for log_density in self._groups:
             total = total + log_density(z)
@@ -152,7 +154,7 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The prior of a site; if it depends on other sites, one prior for each of the K rows of values."""
+        """Return the prior of a site. A prior that depends on other sites differs between the K rows of `values`."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))
@@ -162,9 +164,10 @@ class NetworkPotential(Potential):
 def network_potential(
     model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None, *, stacklevel: int
 ) -> NetworkPotential:
-    """The potential of a copy of a model in eval mode, in another `dtype` unless it is None, on all rows of data.
+    """Return the potential of a copy of the model on all rows of data.
 
-    `stacklevel` is the stack level of the warning about learnable parameters, as seen from the caller.
+    The copy is in eval mode and, unless `dtype` is None, has this dtype. `stacklevel` is the stack level of the warning
+    about learnable parameters, as seen from the caller.
 
     Raises:
         ValueError: If the data do not fit the model or are not the whole data set, if the network is random, or if it

@@ -30,7 +30,7 @@ class Site:
         prior: Distribution of the site in the model.
         start: Initial value: the network's weight if it is inside the support, else a median of the prior.
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
-        plates: The plates around the site, as (name, size, dim).
+        plates: The plates around the site, each as (name, size, dim).
         is_fixed: Whether the prior depends on no other variable and is not learned.
     """
 
@@ -52,7 +52,7 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """A context inside the site's plates; a plate is created on first use and kept in `plates` for other sites."""
+        """Return a context inside the site's plates. A new plate is kept in `plates` for the other sites."""
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -62,17 +62,17 @@ class Site:
 
 
 def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Values of sites from their unconstrained values, differentiable."""
+    """Return the values of the sites for these unconstrained values. The result is differentiable."""
     pairs = ((site, free[site.name]) for site in sites)
     return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
 
 
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
-    """The latent variables of a model, in the order in which it draws them.
+    """Find the latent variables of a model, in the order in which it draws them.
 
     Each variable gets an initial value: the weights of the network, or a median of the prior. The priors of later
-    variables are conditioned on the initial values of earlier variables, not on draws, since after an extreme draw of a
-    heavy-tailed parent the initial values of its children would be extreme as well.
+    variables are conditioned on the initial values of earlier variables, not on draws. After an extreme draw of a
+    heavy-tailed parent, the initial values of its children would be extreme as well.
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
@@ -102,7 +102,7 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
 
 
 def _plain_sites(model: BayesianModel) -> list[Site]:
-    """The latent variables of a BayesianModel, found without a trace; empty if only a trace can find them."""
+    """Find the latent variables of a BayesianModel without a trace. The list is empty if only a trace can find them."""
     if overridden_names(type(model), BayesianModel):
         return []
     sites: list[Site] = []
@@ -133,7 +133,7 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
 
 
 def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
-    """The initial value of a site; see :class:`Site`."""
+    """Return the initial value of a site; see :class:`Site`."""
     if isinstance(model, BayesianModel) and name in model.site_names:
         value = model.initial_value(name)
         if bool(prior.support.check(value).all()):
@@ -143,7 +143,7 @@ def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
 
 
 class _AtStart(Messenger):
-    """Replaces each latent variable by its initial value, so that later priors are conditioned on this value."""
+    """Gives each latent variable its initial value, so that later priors are conditioned on this value."""
 
     def __init__(self, model: object) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def _site(name: str, node: Any) -> Site:
     if support.is_discrete:
         raise ValueError(
             f"latent variables must be continuous, but `{name}` is {prior} on {support}; sum it out of the "
-            "model, or, if it is the observed site, pass the targets, too."
+            "model; if it is the observed site, pass the targets, too."
         )
     frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
     for frame in frames:

@@ -41,7 +41,7 @@ def divergence(
     num_samples: int = 10_000,
     seed: int | None = None,
 ) -> Divergence:
-    r"""The Kullback-Leibler divergence KL(p || q), which is not symmetric.
+    r"""Return the Kullback-Leibler divergence KL(p || q), which is not symmetric.
 
     .. math:: \mathrm{KL}(p \,\|\, q) = E_{w \sim p}[\log p(w) - \log q(w)] \ge 0, \quad 0 \text{ iff } p = q.
 
@@ -49,19 +49,22 @@ def divergence(
     ``divergence(guide, target)`` is the *reverse* KL of variational inference. A guide that minimises the reverse KL
     stays close to one mode.
 
-    The closed form of torch or Pyro is used if there is one, also under ``to_event``; otherwise the value is a mean
-    over draws from p. A closed form is differentiable. An estimate is differentiable if p has reparameterised draws.
+    The closed form of torch or Pyro is used if there is one, also under ``to_event``; otherwise the divergence is
+    estimated by a mean over draws from p. A closed form is differentiable. An estimate is differentiable if p has
+    reparameterised draws.
 
     Args:
         p: The distribution over which the mean is taken.
         q: The distribution with which p is compared, of the same batch and event shape.
-        closed_form: Whether to use a closed form if there is one; if false, the value is always estimated.
+        closed_form: Whether to use a closed form if there is one; if false, the divergence is always estimated.
         num_samples: Number S of draws of a Monte Carlo estimate. The draws are made in chunks, so memory grows with S
             only if gradients are needed.
-        seed: Seed that makes the estimate repeatable, without a change of torch's generators; None draws from them.
+        seed: Seed that makes the estimate repeatable and leaves torch's generators unchanged; None uses torch's
+            generators.
 
     Returns:
-        One value per element of the batch shape; it is infinite if p has draws outside the support of q.
+        The divergence, with one value per element of the batch shape. A value is infinite if p has draws outside the
+        support of q.
 
     Raises:
         ValueError: If the shapes differ, if `num_samples` is below 2, if p or q has no density, or if a gradient
@@ -98,7 +101,7 @@ def divergence(
 
 
 def _closed_form(p: Distribution, q: Distribution) -> Tensor:
-    """The closed form of torch or Pyro for the distributions inside `to_event`, summed over the event."""
+    """Return the closed form of torch or Pyro for the distributions inside `to_event`, summed over the event."""
     base_p, base_q = unwrap(p), unwrap(q)
     if len(base_p.event_shape) != len(base_q.event_shape):
         return kl_divergence(p, q)
@@ -107,7 +110,7 @@ def _closed_form(p: Distribution, q: Distribution) -> Tensor:
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
-    """Mean and variance over chunks of draws; only the mean is differentiable."""
+    """Estimate the divergence from chunks of draws. The value is differentiable, but not its standard error."""
     chunk = max(1, CHUNK_NUMBERS // max(1, (p.batch_shape + p.event_shape).numel()))
     moments, total = RunningMoments(), torch.zeros(())
     while moments.count < num_samples:

@@ -7,11 +7,10 @@ from typing import cast
 from ..._core import checks as _checks
 
 KLWeight = Callable[[int, int, int], float]
-"""Function from (epoch, batch, num_batches) to the weight of the KL term; epoch and batch count from 0."""
+"""Function that returns the weight of the KL term for (epoch, batch, num_batches). Epochs and batches count from 0."""
 
 LARGEST_WEIGHT = 1e30
-"""Heuristic: largest KL weight; far above all weights at which the data still matter, and below 3e38, the limit of
-single precision."""
+"""Heuristic: largest KL weight. The data cease to matter at far smaller weights, and single precision ends at 3e38."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,9 @@ class _Warmup:
 
 
 def constant(weight: float) -> KLWeight:
-    """The same weight at every step: 1 gives the ELBO, less than 1 a cold posterior, 0 ignores the prior.
+    """Return a weight that is the same at every step.
+
+    The weight 1 gives the ELBO, a smaller one a cold posterior, and 0 ignores the prior.
 
     Example:
         >>> constant(0.1)(0, 3, 100)
@@ -48,7 +49,7 @@ def constant(weight: float) -> KLWeight:
 
 
 def as_function(weight: float | KLWeight) -> KLWeight:
-    """A weight as a function of the step: a number becomes :func:`constant`, a function is returned unchanged."""
+    """Return a weight as a function of the step: a number becomes :func:`constant`, a function stays unchanged."""
     if callable(weight) and not isinstance(weight, type):
         return weight
     return constant(cast("float", weight))  # raises for anything but a number
@@ -65,7 +66,9 @@ def check_weight(weight: float) -> float:
 
 
 def blundell() -> KLWeight:
-    r"""A weight that halves from batch to batch, :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M; its mean is 1.
+    r"""Return a weight that halves from batch to batch: :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M.
+
+    Its mean over the M batches of an epoch is 1.
 
     The weight is computed as :math:`M\, 2^{-i} / (1 - 2^{-M})`, which stays finite for every M.
 
@@ -80,12 +83,12 @@ def blundell() -> KLWeight:
 
 
 def per_weight(num_weights: int) -> KLWeight:
-    """The constant weight 1 / `num_weights`, as in some other libraries; it gives a very cold posterior."""
+    """Return the constant weight 1 / `num_weights`, as in some other libraries. It gives a very cold posterior."""
     return constant(1 / _checks.at_least("num_weights", num_weights, 1))
 
 
 def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
-    """A weight that grows in equal steps from near 0 to `weight` during `num_epochs` epochs, and then stays there.
+    """Return a weight that grows in equal steps from near 0 to `weight` in `num_epochs` epochs, and then stays there.
 
     Example:
         >>> [linear_warmup(2)(0, batch, 2) for batch in range(2)], linear_warmup(2)(5, 0, 2)

@@ -1,4 +1,4 @@
-"""Warm-up of one chain: step size by dual averaging, mass matrix from the variances of the draws."""
+"""Warm-up of a chain, which learns a step size by dual averaging and a mass matrix from the variances of its draws."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,29 +13,29 @@ from ..._core import checks as _checks
 from ..._core.records import plain, record
 
 TARGET_ACCEPT = 0.8
-"""Stan's default acceptance rate; a rate nearer to 1 means smaller steps and fewer divergences."""
+"""Stan's default acceptance rate. A rate nearer to 1 means smaller steps and fewer divergences."""
 
 INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
-"""Numbers of draws in Stan's default schedule of warm-up, for 150 warm-up draws or more."""
+"""Lengths, in draws, of the parts of Stan's default warm-up, which has 150 draws or more."""
 
 SHORTEST_WITH_MASS = 50
-"""Heuristic: a shorter warm-up learns no mass matrix, since a new mass matrix requires a new step size."""
+"""Heuristic: a warm-up with fewer draws learns no mass matrix, since a new mass matrix requires a new step size."""
 
 FEWEST_UPDATES = 10
-"""Heuristic: with fewer updates the initial step size is kept, since dual averaging starts at ten times its value."""
+"""Heuristic: with fewer updates the initial step size is kept, since dual averaging starts at ten times this size."""
 
 SHRINKAGE = 1e-3
 """Value towards which Stan shrinks a variance, with the weight of 5 draws."""
 
 FindStep = Callable[[Tensor, Tensor], float]
-"""Function of a point and an inverse mass, both of shape (P,), that returns an initial step size."""
+"""Function that returns an initial step size for a point and an inverse mass, both of shape (P,)."""
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Numbers of draws after which the mass matrix is updated.
+    """Return the numbers of draws after which the mass matrix is updated.
 
     Each window between updates is about twice as long as the one before. The first and the last draws of warm-up adapt
-    the step size only.
+    only the step size.
 
     References:
         Stan reference manual, "HMC algorithm parameters: automatic parameter tuning".
@@ -105,7 +105,7 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """An empty running variance, for vectors of this length."""
+        """Return an empty running variance, for vectors of this length."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:
@@ -115,7 +115,7 @@ class Welford:
         self.square += deviation * (value - self.mean)
 
     def variance(self) -> Tensor:
-        """Variance of each element, shrunk as in Stan."""
+        """Return the variance of each element, shrunk as in Stan."""
         n = self.count
         return (n / (n + 5)) * self.square / (n - 1) + SHRINKAGE * 5 / (n + 5)
 
@@ -128,10 +128,10 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Start to learn the step size anew, at the first point and after each new mass matrix."""
+        """Start to learn the step size at z. Warm-up does this at the first point and after each new mass matrix."""
 
     def apply(self, kernel: Any, chain: int) -> None:
-        """Give a kernel what one chain has learned."""
+        """Write what one chain has learned into a kernel."""
         kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     @abstractmethod
@@ -140,7 +140,7 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """What the chain has learned, as plain data."""
+        """Return what the chain has learned, as plain data."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -148,7 +148,7 @@ class AnyAdaptation(ABC):
 
 
 class Adaptation(AnyAdaptation):
-    """Learns a step size for a target acceptance rate, and a diagonal mass matrix; `start` has shape (P,)."""
+    """Learns a step size for a target acceptance rate, and a diagonal mass matrix. `start` has shape (P,)."""
 
     def __init__(self, num_warmup: int, target: float, start: Tensor) -> None:
         self._num_warmup, self._target = num_warmup, target

@@ -1,4 +1,4 @@
-"""Finds the part of a recorded function that computes each row of data by itself, and can run on blocks of rows.
+"""Finds the part of a recorded function that computes each row of data by itself, so that it can run on blocks of rows.
 
 A likelihood is a sum over rows. If C computed one operation for all rows and then the next, it would read and write
 each result in main memory. C computes all operations for one block of rows instead, so the results stay in the
@@ -22,11 +22,11 @@ ROWS = 248
 would be slower: the results of all units for one row would then share few sets of the processor's cache."""
 
 STEP = 8
-"""Number of rows in one step of a loop, for vector instructions. The last step of a block may go beyond the last row:
-sums leave out the surplus, and the C compiler needs no second loop for the remaining rows."""
+"""Number of rows that vector instructions treat in one step of a loop. The last step of a block may go beyond the last
+row, so that the C compiler needs no second loop for the remaining rows. Sums leave out the surplus."""
 
 FEWEST_ROWS = 32
-"""Heuristic: with fewer rows there are no blocks, and the C text is for this number of rows only."""
+"""Heuristic: a function with fewer rows has no blocks, and its C text is only valid for its own number of rows."""
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy, aten.expand, aten.unsqueeze, aten.squeeze),
@@ -41,10 +41,10 @@ VALUELESS = {
 """Operations whose results do not depend on the values of tensors."""
 
 PICKING = {aten.index, aten.index_put, aten.embedding_dense_backward}
-"""Operations that read or write elements at any index."""
+"""Operations that read or write elements at indices from another tensor."""
 
 SHARED = {aten.convolution: 1, aten.embedding: 0}
-"""Operations that treat all rows alike, and the index of the argument that all rows share: the weights."""
+"""Operations that use the same weights for all rows, and the index of the argument that contains the weights."""
 
 ALONG = {aten.gather: 1, aten.scatter_add: 1, aten._log_softmax: 1, aten._log_softmax_backward_data: 2}
 """Operations that combine elements along one axis, and the index of the argument that names this axis."""
@@ -66,17 +66,17 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """First row and end of each block. All blocks but the last have a multiple of `STEP` rows."""
+        """Return the first row and the end of each block. All blocks but the last have a multiple of `STEP` rows."""
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
         return list(itertools.pairwise(ends))
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of a tensor with rows within a block."""
+        """Return the shape that a tensor with rows has within a block."""
         return tuple(self.size if length == self.num_rows else length for length in shape)
 
     def cut(self, constant: Tensor) -> Tensor:
-        """A constant with rows, cut into blocks along a new first axis and padded with zeros."""
+        """Cut a constant with rows into blocks along a new first axis, and pad the blocks with zeros."""
         axis = constant.shape.index(self.num_rows)
         result = constant.new_zeros(len(self.bounds()), *self.shape(constant.shape))
         for block, (begin, end) in zip(result, self.bounds(), strict=True):
@@ -85,10 +85,12 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """The parts of a recorded function; None if it has fewer than `FEWEST_ROWS` rows, or an operation may mix rows.
+    """Divide a recorded function into parts.
 
-    The first of `nodes` is the point, the argument of the function. The operation of a node is in its `meta`. A
-    constant has rows if the length of one of its axes is the number of rows. Other tensors have rows if they are
+    The result is None if the function has fewer than `FEWEST_ROWS` rows, or if an operation may mix rows.
+
+    The first of `nodes` is the point, which is the argument of the function. Each node has its operation in its `meta`.
+    A constant has rows if the length of one of its axes is the number of rows. Other tensors have rows if they are
     computed from rows, or repeat a number for each row.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
@@ -102,7 +104,7 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 
 
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
-    """The axis of the rows, or None; several such axes raise a `ValueError`."""
+    """Return the axis of the rows, or None. Several such axes raise a `ValueError`."""
     axes = [axis for axis, size in enumerate(shape) if size == num_rows]
     if len(axes) > 1:
         raise ValueError(f"a tensor must have one axis of {num_rows} rows, got shape {tuple(shape)}.")
@@ -158,7 +160,7 @@ def _has_length(result: Any, length: int) -> bool:
 
 
 def _is_rowwise(node: Node, results: Mapping[Node, Any], num_rows: int, axes: Sequence[int | None]) -> bool:
-    """Whether an operation computes each row of its result from the same row of its arguments."""
+    """Return whether an operation computes each row of its result from the same row of its arguments."""
     operation = node.meta["packet"]
     if operation in VALUELESS or operation == aten.expand:
         return True
@@ -180,7 +182,7 @@ def _is_rowwise(node: Node, results: Mapping[Node, Any], num_rows: int, axes: Se
 
 
 def _is_sum(node: Node, results: Mapping[Node, Any], num_rows: int) -> bool:
-    """Whether an operation on rows is a sum over rows."""
+    """Return whether an operation on rows is a sum over rows."""
     if node.meta["packet"] == aten.convolution:  # it sums over channels, and would mix rows along other axes
         return all(row_axis(results[source].shape, num_rows) == 1 for source in node.all_input_nodes)
     return node.meta["packet"] in SUMMING

@@ -1,4 +1,4 @@
-"""Operations of networks in terms of simpler ones that can be written in C; used while a density is recorded.
+"""Replaces operations of networks, while a density is recorded, by simpler ones that can be written in C.
 
 Convolutions and their gradients become convolutions without padding. Pooling becomes operations on slices.
 Normalisation and softmax become sums and elementwise operations.
@@ -18,7 +18,10 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Zeros of length `size` along an axis, with the slices of x at `begin`, `begin + step` and so on."""
+    """Place the slices of x among zeros along one axis.
+
+    The axis gets the length `size`, and the slices stand at `begin`, `begin + step` and so on.
+    """
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
     placed: Tensor = aten.slice_backward(x, shape, axis, begin, end, step)
@@ -26,7 +29,7 @@ def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tenso
 
 
 def _padded(x: Tensor, padding: Sequence[int]) -> Tensor:
-    """The tensor with zeros at both ends of each spatial axis."""
+    """Pad x with zeros at both ends of each spatial axis."""
     for axis, size in enumerate(padding, 2):
         if size:
             x = _placed(x, axis, x.shape[axis] + 2 * size, size)
@@ -34,7 +37,7 @@ def _padded(x: Tensor, padding: Sequence[int]) -> Tensor:
 
 
 def _cropped(x: Tensor, begin: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Tensor:
-    """Slices along the spatial axes."""
+    """Take slices of x along its spatial axes."""
     for axis, (first, size, step) in enumerate(zip(begin, sizes, steps, strict=True), 2):
         if (first, size, step) != (0, x.shape[axis], 1):
             x = aten.slice(x, axis, first, first + step * (size - 1) + 1, step)
@@ -56,7 +59,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """A convolution without padding, and elementwise operations."""
+    """Compute a convolution by elementwise operations, and convolutions without padding."""
     if transposed or (groups == 1 and bias is None and not any(padding)):
         return NotImplemented
     options = stride, [0] * len(padding), dilation, False, output_padding, 1
@@ -79,10 +82,11 @@ def convolution_backward(
     groups: int,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    r"""The gradients of :math:`y = x * w` as convolutions.
+    r"""Compute the gradients of :math:`y = x * w` by convolutions.
 
-    The gradient of the weights is a convolution of x with the gradient of y; stride and dilation change places. For
-    the gradient of x, the gradient of y, with zeros between its elements, is convolved with the reversed weights.
+    The gradient of the weights is a convolution of x with the gradient of y; stride and dilation change places. For the
+    gradient of x, zeros are placed between the elements of the gradient of y, which is then convolved with the reversed
+    weights.
     """
     if transposed:
         return NotImplemented
@@ -119,12 +123,18 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Whether all windows of a pooling lie within the padded x, and an average divides by the window's size."""
+    """Return whether a pooling is simple.
+
+    All windows of a simple pooling lie within the padded x, and an average divides by the size of the window.
+    """
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
 class _Windows:
-    """The windows of a pooling: for each place in a window, the elements of x there, shape (N, C, *windows)."""
+    """The windows of a pooling.
+
+    Iteration gives each place in a window. The elements of x at this place form a tensor of shape (N, C, *windows).
+    """
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
         whole = ([*sizes] * (x.dim() - 2 if len(sizes) == 1 else 1) for sizes in (kernel, stride or kernel, padding))
@@ -137,21 +147,27 @@ class _Windows:
         return itertools.product(*map(range, self.kernel))
 
     def of(self, padded: Tensor, place: Sequence[int]) -> Tensor:
-        """The element at `place` in each window of an input that is already padded."""
+        """Return the element at `place` in each window of an input that is already padded."""
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """The adjoint, in the shape of x: a part for each place in a window is added to the elements at this place."""
+        """Return the adjoint, in the shape of x.
+
+        `parts` contains one tensor for each place in a window, which is added to the elements of x at this place.
+        """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Zeros in the shape of the padded x, except that each window has its element of `part` at one place."""
+        """Return zeros of the shape of the padded x, with the elements of `part` at one place of each window."""
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """The largest element of each window, and the number of its place; of equal elements the first, as in torch."""
+        """Return the largest element of each window, and the number of its place.
+
+        Of equal elements, the first is taken, as in torch.
+        """
         padded = _padded(self.x, self.padding)
         if any(self.padding):
             outside = _padded(torch.ones_like(self.x), self.padding) == 0
@@ -172,7 +188,10 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The largest element of each window, and the number of its place (not torch's index), only for the gradient."""
+    """Return the largest element of each window, and the number of its place.
+
+    Only the gradient uses this number, which is not the index that torch returns.
+    """
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()
@@ -211,7 +230,7 @@ def mean(x: Tensor, axes: Sequence[int] | None = None, keepdim: bool = False, *,
 
 
 def _standardised(x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The input standardised over some axes, with its mean and the inverse of its standard deviation."""
+    """Return x standardised over some axes, the mean of x, and the inverse of its standard deviation."""
     center = mean(x, axes, True)
     distance = x - center
     inverse = (mean(distance * distance, axes, True) + eps).rsqrt()
@@ -256,7 +275,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """Batch normalisation in eval mode, by the running mean and variance."""
+    """Normalise by the running mean and variance, as batch normalisation does in eval mode."""
     if training or center is None or variance is None:
         return NotImplemented
     shape = [1, -1, *[1] * (x.dim() - 2)]
@@ -269,7 +288,7 @@ def softmax(x: Tensor, axis: int, *_: Any, **__: Any) -> Tensor:
 
 
 def safe_softmax(x: Tensor, axis: int, *_: Any, **__: Any) -> Tensor:
-    """Zeros where all elements along the axis are minus infinity."""
+    """Return the softmax, with zeros where all elements along the axis are minus infinity."""
     number = torch.where(x > -math.inf, torch.ones_like(x), torch.zeros_like(x)).sum(axis, True)
     finite = torch.where(number > 0, x, torch.zeros_like(x))
     return torch.where(number > 0, finite.log_softmax(axis).exp(), torch.zeros_like(x))
@@ -298,4 +317,4 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
         [aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward]
     ),
 }
-"""Functions that are recorded in place of operations; those for gradients of normalisation are torch's own."""
+"""Functions that are recorded in place of operations. Those for the gradients of normalisation are torch's own."""

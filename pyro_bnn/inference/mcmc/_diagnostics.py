@@ -1,4 +1,4 @@
-"""Convergence of chains, by ArviZ."""
+"""Judges the convergence of chains, with ArviZ."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,11 @@ SMALLEST_ESS_PER_CHAIN = 100
 """Limits of R-hat and of the effective sample size, by Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
 FEWEST_DRAWS = 4
-"""R-hat and effective sample sizes need this many draws in each of several chains, or in each half of a single one."""
+"""R-hat and effective sample sizes need this many draws in each of several chains, or in each half of a single
+chain."""
 
 NUM_PREDICTION_CHECKS = 50
-"""Number of inputs at which the chains' predictions are compared; heuristic."""
+"""Heuristic: number of inputs at which the predictions of the chains are compared."""
 
 MAX_QUANTITIES = 400
 """Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each quantity."""
@@ -36,21 +37,24 @@ SMALLEST_BFMI = 0.3
 (2016), https://arxiv.org/abs/1604.00695."""
 
 LARGEST_WITHIN = 1.1
-"""A chain has explored its mode if R-hat of its two halves is at most this; heuristic."""
+"""Heuristic: a chain has explored its mode if R-hat between its two halves is at most this."""
 
 MAX_QUANTITIES_OF_MODES = 50
 """Heuristic: largest number of predicted quantities to judge if each chain is judged by itself."""
 
 
 class ConvergenceWarning(UserWarning):
-    """The chains are not reliable; the message says why, and what to do."""
+    """Warning that chains are not reliable. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, repr=False)
 class Convergence(Shown):
-    """R-hat and effective sample sizes of M scalar quantities; NaN for a quantity that is the same in all draws.
+    """R-hat and effective sample sizes of M scalar quantities.
 
-    All values are NaN if there are fewer than four draws in each of several chains, or eight in a single one.
+    They are NaN for a quantity that is the same in all draws.
+
+    All values are NaN if there are fewer than four draws in each of several chains, or fewer than eight in a single
+    chain.
 
     Args:
         r_hat: Rank-normalised split R-hat, shape (M,).
@@ -82,7 +86,7 @@ class Convergence(Shown):
 
     @property
     def worst_ess(self) -> float:
-        """The smallest bulk or tail size of all quantities that are not constant; NaN if all are constant."""
+        """The smallest bulk or tail sample size of all quantities that are not constant; NaN if all are constant."""
         return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
 
 
@@ -96,7 +100,7 @@ def _of_divergences(count: int | None) -> list[str]:
 
 
 def _smallest(values: Tensor) -> float:
-    """The smallest number that is not NaN; NaN if all are NaN."""
+    """Return the smallest number that is not NaN; NaN if all are NaN."""
     known = values[~values.isnan()]
     return float(known.min()) if len(known) else math.nan
 
@@ -132,7 +136,10 @@ class Diagnostics(Shown):
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """Name and convergence of what is judged: predictions, or latents if predictions are constant or missing."""
+        """The name and the convergence of the quantities that are judged.
+
+        These are the predictions, or the latent variables if predictions are constant or missing.
+        """
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
         return "predictions", self.predictions
@@ -169,7 +176,7 @@ class Diagnostics(Shown):
 
 
 def convergence(values: Tensor) -> Convergence:
-    """R-hat and effective sample sizes of scalar quantities.
+    """Compute R-hat and effective sample sizes of scalar quantities.
 
     Args:
         values: M quantities at each of S draws of K chains, shape (K, S, M).
@@ -183,7 +190,7 @@ def convergence(values: Tensor) -> Convergence:
 
 
 def r_hats(values: Tensor) -> Tensor:
-    """Rank-normalised split R-hat of M quantities at S draws of K chains, shape (K, S, M); NaN for constants."""
+    """Return the rank-normalised split R-hat, shape (M,), of quantities of shape (K, S, M); NaN for constants."""
     if len(values) == 1:  # ArviZ needs two chains to compare: here the halves of a single one
         half = values.shape[1] // 2
         values = torch.cat([values[:, :half], values[:, -half:]])
@@ -191,7 +198,7 @@ def r_hats(values: Tensor) -> Tensor:
 
 
 def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
-    """A statistic of ArviZ for each quantity, shape (M,); NaN for a quantity that is the same in all draws."""
+    """Return a statistic of ArviZ for each quantity, shape (M,); NaN for a quantity that is the same in all draws."""
     arviz = optional("arviz", "ArviZ", "mcmc")
     values = values.detach().double().cpu()
     varies = (values != values[0, 0]).flatten(0, 1).any(0)
@@ -204,7 +211,7 @@ def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
 
 
 def predictive_moments(observation: Distribution) -> Tensor:
-    """Moments of a distribution of targets: class probabilities, or mean and standard deviation."""
+    """Return moments of a distribution of targets: class probabilities, or mean and standard deviation."""
     if isinstance(observation, (Categorical, Bernoulli)):
         return observation.probs.flatten(1)
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
@@ -244,7 +251,7 @@ class Modes(Shown):
 
 
 def modes(values: Tensor) -> Modes:
-    """Whether chains have explored their modes.
+    """Find out whether chains have explored their modes.
 
     Args:
         values: M quantities at each of S draws of K chains, shape (K, S, M); S is at least 8.
@@ -279,7 +286,10 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """See :meth:`MCMCPosterior.diagnose`; `max_quantities` limits the number of latents and of predictions."""
+    """See :meth:`MCMCPosterior.diagnose`.
+
+    At most `max_quantities` latent numbers, and as many predictions, are judged.
+    """
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     arviz = optional("arviz", "ArviZ", "mcmc")
@@ -297,13 +307,13 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Predictive moments at each draw, shape (K, S, M): all, or `at_most` evenly spaced ones."""
+    """Return the predictive moments at each draw, shape (K, S, M): all, or `at_most` evenly spaced ones."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 
 
 def _count(marks: Tensor | None) -> int | None:
-    """Number of True values; None if they are not reported."""
+    """Return the number of True values; None if no values are reported."""
     return None if marks is None else int(marks.sum())
 
 
@@ -323,10 +333,11 @@ def judge(
     *,
     at_modes: bool = False,
 ) -> Status:
-    """The status of chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`; warns of problems.
+    """Return the status of chains, ``{site: shape (K, S, *event)}``, and warn of problems.
 
-    Given a model and inputs, predictions at up to 50 of the inputs are judged, otherwise the latent variables. With
-    `at_modes`, each chain began at its own mode. Such chains need not agree, so each chain is judged by itself.
+    `sampler` is the name of the algorithm. Given a model and inputs, predictions at up to 50 of the inputs are judged,
+    otherwise the latent variables. If `at_modes` is true, each chain began at its own mode. Such chains need not agree,
+    so each chain is judged by itself.
     """
     num_chains, num_draws = next(iter(samples.values())).shape[:2]
     num_divergences = _count(statistics.diverging)

@@ -29,11 +29,14 @@ class Emitted:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows; 0 for a function without blocks of rows."""
+        """The number of rows; 0 for a function without blocks of rows."""
         return 0 if self.blocks is None else self.blocks.num_rows
 
     def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """The constants as C reads them: with the longest axis innermost, and in blocks if they have rows."""
+        """Return the constants in the layout that C reads.
+
+        The longest axis of each constant is innermost. A constant with rows is cut into blocks.
+        """
         result = []
         for node, value in zip(self.constants, values, strict=True):
             if self.blocks is None or node not in self.blocks.with_rows:
@@ -46,7 +49,7 @@ class Emitted:
 
 
 Values = dict[Node, Any]
-"""The value in C of each node so far; a list for a node with several results."""
+"""The value in C of each node so far. A node with several results has a list of values."""
 
 Results = Mapping[Node, Any]
 """The result of each node in the example run."""
@@ -59,7 +62,7 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     reads the constants from `data`, in the layout of :meth:`Emitted.laid_out`.
 
     Raises:
-        UnsupportedError: If an operation is not in the table of operations; the message names it.
+        UnsupportedError: If an operation is not in the table of operations; the message names the operation.
     """
     interpreter, writer = Interpreter(graph, garbage_collect_values=False), Writer()
     interpreter.run(*example)
@@ -148,7 +151,7 @@ def _write_blocks(
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
-    """The positional arguments of an operation, including defaults."""
+    """Return the positional arguments of an operation, including defaults."""
     schema: Any = getattr(node.target, "_schema", None)  # Python's `getitem` has none
     if schema is None:
         return node.args
@@ -163,12 +166,12 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Tensors without values, in the shape and dtype that a result has in a block."""
+    """Return tensors without values, which have the shape and the dtype of a result in a block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")
 
 
 def _num_uses(node: Node) -> int:
-    """Number of operations that read a result, directly or through views."""
+    """Return the number of operations that read a result, directly or through views."""
     return sum(max(1, _num_uses(user)) if user.meta["packet"] in VIEWS else 1 for user in node.users)

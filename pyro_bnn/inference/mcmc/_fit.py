@@ -1,4 +1,4 @@
-"""Markov chain Monte Carlo of any model."""
+"""Markov chain Monte Carlo for any model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,9 +53,10 @@ def fit_mcmc(
 ) -> MCMCPosterior:
     r"""Draw from the exact posterior by Markov chain Monte Carlo.
 
-    Every step uses all data. Chains move in unconstrained space, in which a noise scale is replaced by its logarithm;
-    the density includes the Jacobian of this change. All chains run at the same time, in one batch or on several cores
-    (`compile`). During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
+    Every step uses all data. Chains move in unconstrained space: for example, the logarithm of a noise scale replaces
+    the noise scale. The density includes the Jacobian of this change. All chains run at the same time, in one batch or
+    on several cores (`compile`). During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal
+    mass matrix.
 
     If `torch.distributed` is initialised, each process draws a share of the chains and returns all of them. Every
     process must make the call with the same arguments and all data. Each process writes its own checkpoint, with its
@@ -64,35 +65,35 @@ def fit_mcmc(
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
         data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...);
-            for networks with several inputs, x is a tuple or a dictionary of these. For any other Pyro model, the tuple
-            of the arguments of the call ``model(*data)``.
+            for networks with several inputs, x is a tuple or a dictionary of these. For any other Pyro model, `data` is
+            the tuple of the arguments of the call ``model(*data)``.
         sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or, for an ensemble of
             modes, :class:`~pyro_bnn.MCLMC`.
-        num_samples: Number of draws that are kept from each chain, S.
+        num_samples: Number S of draws that are kept from each chain.
         num_warmup: Number of warm-up draws of each chain, which are not kept.
-        num_chains: Number of chains, K. R-hat shows whether several chains agree.
+        num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
             chain. With an ensemble or a descent, each chain explores its own mode, and the status judges each chain by
             itself.
         target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
-        dtype: Dtype of the computation; None is that of the model. The draws are returned in the model's dtype. In C,
+        dtype: Dtype of the computation; None uses that of the model. The draws are returned in the model's dtype. In C,
             float32 takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is possible for NUTS and MCLMC of a small network on a CPU. If C is
-            impossible, True raises an error with the reason, and ``"auto"`` draws in torch. Compiling takes about a
-            second, once in a process for each network with its kind of prior and likelihood. The number of chains that
+            impossible, True raises an error with the reason, and ``"auto"`` draws in torch. A process compiles each
+            network, with its kind of prior and likelihood, once. This takes about a second. The number of chains that
             run at a time is torch's number of threads (`torch.set_num_threads`); the draws do not depend on this
             number. C and torch use different random numbers, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar.
         checkpoint: File for the state of the run, which is written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
             current draw and end it.
-        resume: Checkpoint of a run with the same arguments, to continue from. A resumed run gives bit for bit the draws
-            of an uninterrupted run. A finished run can be resumed with a larger `num_samples`: it keeps its draws and
-            adds new ones, which differ from the draws of a single longer run.
-        seed: Seed that makes the run repeatable; None draws one from torch's generator. The run itself leaves torch's
-            generators unchanged.
+        resume: Checkpoint from which to continue. It must come from a run with the same arguments. A resumed run gives
+            bit for bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`: it
+            keeps its draws and adds new ones, which differ from the draws of a single longer run.
+        seed: Seed that makes the run repeatable; None draws a seed from torch's generator. The run itself leaves
+            torch's generators unchanged.
 
     Returns:
         The chains, with `status`, `statistics` and `path`. The status judges divergences and, if ArviZ is installed,
@@ -102,7 +103,7 @@ def fit_mcmc(
     Raises:
         ValueError: If the data do not fit the model, the model is random for given weights (dropout), no start with a
             finite density is found, ``compile=True`` is impossible, or `resume` is damaged or from another run.
-        OSError: If `checkpoint` cannot be written, or exists and is not `resume`, or if `resume` does not exist.
+        OSError: If `checkpoint` cannot be written, if it exists but is not `resume`, or if `resume` does not exist.
         Interrupted: If a signal has ended the run after its state was written.
 
     Warns:
@@ -220,7 +221,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Inputs and targets as tensors, from which a checkpoint recognises the data."""
+    """Return inputs and targets as tensors, from which a checkpoint recognises the data."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(
@@ -234,13 +235,13 @@ def _arguments(data: object) -> tuple[Any, ...]:
     if not isinstance(data, tuple | list):
         raise ValueError(
             f"`data` must be the tuple of the model's arguments, such as (x, y), got {_checks.described(data)}; pass "
-            "(x,) for a single one."
+            "(x,) for a single argument."
         )
     return tuple(map(unwrapped, data))
 
 
 def _constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Values of the sites, ``{site: shape (K, S, *event)}``, at points of shape (K, S, P)."""
+    """Return the values of the sites, ``{site: shape (K, S, *event)}``, at points of shape (K, S, P)."""
     values = potential.constrain(z.flatten(0, 1))
     return {name: value.unflatten(0, z.shape[:2]).to(dtype).contiguous() for name, value in values.items()}
 
@@ -250,7 +251,7 @@ class ChainProcesses(Processes):
     """This process and the others that share the chains."""
 
     def share(self, num_chains: int) -> int:
-        """Number of chains of this process."""
+        """Return the number of chains that this process draws."""
         if num_chains < self.count:
             raise ValueError(
                 f"`num_chains` must be at least the number of processes, {self.count}, got {num_chains}; ask for more "
@@ -259,7 +260,10 @@ class ChainProcesses(Processes):
         return num_chains // self.count + (self.rank < num_chains % self.count)
 
     def own_seed(self, seed: int | None) -> int:
-        """Seed of this process; each process has another seed. If `seed` is None, the first process draws it."""
+        """Return the seed of this process.
+
+        Each process has another seed. If `seed` is None, the first process draws one.
+        """
         return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
 
     def file(self, path: str | Path) -> Path:
@@ -275,7 +279,7 @@ class ChainProcesses(Processes):
                     )
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """Call a function in the first process only; all processes get its result."""
+        """Call a function in the first process only, and return its result in all processes."""
         value: T = self.from_first(make() if self.is_first else None)
         return value
 
@@ -283,7 +287,7 @@ class ChainProcesses(Processes):
 def _together(
     processes: ChainProcesses, recorded: dict[str, Tensor], seconds: float
 ) -> tuple[dict[str, Tensor], float]:
-    """The chains of all processes, and the longest time."""
+    """Return the chains of all processes, and the longest of their times."""
     if processes.count == 1:
         return recorded, seconds
     device = recorded["z"].device
@@ -293,7 +297,7 @@ def _together(
 
 
 def _starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Points with a finite potential and gradient, shape (K, P)."""
+    """Draw points with a finite potential and gradient, shape (K, P)."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)

@@ -13,7 +13,7 @@ from ..._core.summary import Shown, Summary
 from ._adaptation import Adaptation, AnyAdaptation
 
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Function of points of shape (K, P): returns their potentials, shape (K,), and gradients, shape (K, P)."""
+"""Function that returns the potentials, shape (K,), and their gradients, shape (K, P), at points of shape (K, P)."""
 
 Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
@@ -25,16 +25,17 @@ energy error of a step, divided by P."""
 
 @dataclass(frozen=True)
 class Draws:
-    """Draws of the chains that have just finished a draw, shape (K,) unless stated otherwise.
+    """What a kernel reports when chains finish a draw. Shapes are (K,) unless stated otherwise.
 
-    For the other fields see :class:`ChainStatistics`; they are None if the sampler does not report them.
+    For the fields that are not listed here see :class:`ChainStatistics`. They are None if the sampler does not report
+    them.
 
     Args:
         finished: Which chains have finished a draw. The rows of other chains have no meaning.
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
-        energy_errors: Energy error of each step in nats, shape (K, T), for samplers that adapt to it; NaN for a step
-            that was not taken.
+        energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken. Only
+            samplers that adapt to this error report it.
     """
 
     finished: Tensor
@@ -48,14 +49,14 @@ class Draws:
 
     @property
     def energy_error(self) -> Tensor | None:
-        """Mean squared energy error of the steps that were taken, divided by P, shape (K,)."""
+        """The mean squared energy error of the steps that were taken, divided by P; shape (K,)."""
         errors = self.energy_errors
         return None if errors is None else errors.square().nanmean(-1).nan_to_num(0.0) / self.z.shape[1]
 
 
 @dataclass(frozen=True, repr=False)
 class ChainStatistics(Shown):
-    """What the sampler reported for each draw, shape (K, S) unless stated otherwise; None if not reported.
+    """What the sampler reported for each draw. Shapes are (K, S) unless stated otherwise; unreported fields are None.
 
     Args:
         log_density: Log joint density in unconstrained space, in nats.
@@ -66,7 +67,8 @@ class ChainStatistics(Shown):
         step_size: Step size after warm-up, shape (K,).
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
         seconds: Wall time of warm-up and sampling together.
-        energy_error: Mean squared energy error of a step in nats, divided by P, for samplers that adapt to it.
+        energy_error: Mean squared energy error, in nats, of the steps of a draw, divided by the number P of latent
+            numbers. Only samplers that adapt to this error report it.
     """
 
     log_density: Tensor | None = None
@@ -96,9 +98,9 @@ class Kernel(ABC):
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor) -> None:
         self.value_and_grad = value_and_grad
         self.step_size = z.new_ones(len(z))
-        """Step size of each chain, shape (K,). Warm-up writes it."""
+        """The step size of each chain, shape (K,). Warm-up sets it."""
         self.inverse_mass = torch.ones_like(z)
-        """Diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z. Warm-up writes it."""
+        """The diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z. Warm-up sets it."""
         self.is_needed = [True] * len(z)
         """Which chains still need draws. A kernel may skip the other chains."""
         self.path = ""
@@ -109,22 +111,22 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """A kernel of the same potential at other points, shape (K, P); None if making a new kernel is as fast."""
+        """Return a kernel of the same potential at other points, shape (K, P); None if making a new one is as fast."""
         return None
 
     def state(self) -> dict[str, Any]:
-        """State of the chains between two draws, as numbers, tensors, and lists and dictionaries of these.
+        """Return the state of the chains between two draws: numbers, tensors, and lists and dictionaries of these.
 
         This state, the step sizes, the inverse masses and the state of torch's generators determine the next draws.
         """
         raise self._stateless()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state` returned, possibly in another process; its tensors may be on the CPU."""
+        """Continue from what :meth:`state` returned, possibly in another process. Its tensors may be on the CPU."""
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` unless a state has an entry `name`, as all states of this kernel have."""
+        """Raise a `ValueError` unless a state has the entry `name`, which all states of this kernel have."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
@@ -138,11 +140,13 @@ class Kernel(ABC):
         )
 
     def momentum(self, chain: int) -> Tensor:
-        """Standard normal numbers, shape (P,), from which one chain's first momentum is made."""
+        """Draw the standard normal numbers, shape (P,), from which a chain's first momentum is made."""
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """Initial step size of a chain at z, shape (P,): 1, doubled or halved until the acceptance rate crosses 1/2.
+        """Find an initial step size of a chain at z, shape (P,).
+
+        The size is 1, doubled or halved until the acceptance rate crosses 1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
@@ -172,7 +176,7 @@ NOT_ASKED = "`compile` is False"
 
 
 class NotInCError(ValueError):
-    """``compile=True`` was passed, but draws cannot be computed in C; `reason` is a clause that says why not."""
+    """Error if ``compile=True`` was passed, but C cannot compute the draws. `reason` is a clause that says why not."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -185,7 +189,10 @@ class NotInCError(ValueError):
 def leapfrog(
     value_and_grad: ValueAndGrad, z: Tensor, r: Tensor, gradient: Tensor, step: Tensor | float, drift: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One leapfrog step; `drift` is the step size times the inverse mass. Returns z, r, gradient and potential."""
+    """Take a leapfrog step, and return z, r, gradient and potential.
+
+    `drift` is the step size times the inverse mass.
+    """
     r = r - (0.5 * step) * gradient
     z = torch.addcmul(z, r, drift)
     potential, gradient = value_and_grad(z)
@@ -201,11 +208,11 @@ class Sampler(ABC):
 
     @property
     def name(self) -> str:
-        """Name of the algorithm in messages."""
+        """The name of the algorithm in messages."""
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """What one chain learns during warm-up: by default a mass matrix, and a step size for `target_accept`.
+        """Make the adaptation of one chain, which by default learns a mass matrix, and a step size for `target_accept`.
 
         `start` is the first point of the chain, shape (P,).
         """
@@ -213,7 +220,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
-        """The kernel for one potential and the first points z, shape (K, P).
+        """Make the kernel for one potential and the first points z, shape (K, P).
 
         If the sampler cannot draw in C, ``compile=True`` raises a `NotInCError`, and ``"auto"`` draws in torch.
         """

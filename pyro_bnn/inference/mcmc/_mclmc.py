@@ -4,8 +4,8 @@ A point has a position z of P numbers and a direction u of length 1. With the po
 
 .. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1)
 
-leave the density exp(-U) of z unchanged. After each step noise is added to the direction, which leaves the density
-unchanged, too. A step whose energy error is divergent is not taken.
+leave the density exp(-U) of z unchanged. Noise is added to the direction after each step, which leaves the density
+unchanged, too. A step is not taken if its energy error is divergent.
 """
 
 import math
@@ -24,7 +24,8 @@ from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 
 OUTER = 0.1931833275037836
-"""Fraction of a step in the first and in the last turn of the direction; it minimises the error of the integrator."""
+"""Fraction of a step that the first turn of the direction takes, and also the last turn. This value minimises the error
+of the integrator."""
 
 MEMORY = 99 / 101
 """Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
@@ -33,14 +34,15 @@ TRUST = 9.0
 """The weight of a step is a Gaussian function of log xi (see `MCLMCAdaptation`) with this standard deviation."""
 
 SHRINKAGE = 0.8
-"""After a step that was not taken, all later step sizes are at most this fraction of its size."""
+"""After a step that was not taken, all later step sizes are at most this fraction of the size of that step."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of warm-up after which the second and the third phase begin. At the end of the second phase, the length is set
-from the variances of its draws; at the end of the third, from the autocorrelations of its draws."""
+"""Shares of warm-up after which the second and the third phase begin. These two phases set the length over which a
+chain forgets its direction: the second phase from the variances of its draws, the third from the autocorrelations."""
 
 FORGETTING = 0.4
-"""Length as a fraction of the distance that a chain moves in its mean autocorrelation time."""
+"""Length over which a chain forgets its direction, as a fraction of the distance that it moves in its mean
+autocorrelation time."""
 
 FEWEST_DRAWS = 20
 """Heuristic: a phase with fewer draws does not change the length."""
@@ -54,16 +56,16 @@ class MCLMC(Sampler):
     small, so warm-up chooses the step size by this error. Warm-up also learns the length over which a chain forgets its
     direction. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
 
-    The posterior of a network has many modes, and a chain stays in one. Start every chain at a trained network: pass an
-    :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The draws give the
-    modes of all chains the same weight, which is not their probability under the posterior.
+    The posterior of a network has many modes, and a chain stays in one of them. Start every chain at a trained network:
+    pass an :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. All of
+    these modes have the same weight in the draws, although their posterior probabilities differ.
 
     Args:
-        steps_per_draw: Number of steps from one draw to the next, in warm-up too.
-        energy_error: Target at the end of warm-up for the mean squared energy error of a step in nats, divided by P.
-            For a Gaussian posterior, the bias of the variances is proportional to the square root of this target, and
-            small for 5e-4.
-        first_energy_error: Target at the beginning of warm-up, from which the target changes linearly.
+        steps_per_draw: Number of steps from one draw to the next, also in warm-up.
+        energy_error: Target for the mean squared energy error of a step, in nats, divided by the number P of latent
+            numbers. Warm-up ends with this target. For a Gaussian posterior, the bias of the variances is proportional
+            to the square root of this target, and small for 5e-4.
+        first_energy_error: The same target at the beginning of warm-up. The target changes linearly during warm-up.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),
@@ -92,13 +94,14 @@ class MCLMC(Sampler):
 
 
 class MCLMCAdaptation(AnyAdaptation):
-    r"""What one chain learns during warm-up.
+    r"""What one chain of MCLMC learns during warm-up.
 
     The variance of the energy error grows with the sixth power of the step size h. With the error E of a step and
-    :math:`\xi = E^2 / (P \tau)` for a target :math:`\tau`, the step size is :math:`\langle \xi / h^6 \rangle^{-1/6}`,
-    an average over the last hundred steps with the weights :math:`\exp(-(\log \xi / 9)^2 / 2)`.
+    :math:`\xi = E^2 / (P \tau)` for a target :math:`\tau`, the step size is :math:`\langle \xi / h^6 \rangle^{-1/6}`.
+    The angle brackets denote an average over about a hundred steps with the weights
+    :math:`\exp(-(\log \xi / 9)^2 / 2)`.
 
-    `targets` are those at the beginning and at the end of warm-up; `start` is the first point, shape (P,).
+    `targets` contains :math:`\tau` at the beginning and at the end of warm-up. `start` is the first point, shape (P,).
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549, section 4.
@@ -114,7 +117,7 @@ class MCLMCAdaptation(AnyAdaptation):
         self.step_size = self.length / 4
 
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Nothing is learned before the first draw."""
+        """Do nothing, since nothing is learned before the first draw."""
 
     def apply(self, kernel: Any, chain: int) -> None:
         kernel.step_size[chain] = self.step_size
@@ -171,7 +174,7 @@ class MCLMCAdaptation(AnyAdaptation):
 
 
 def autocorrelation_time(draws: Tensor) -> float:
-    """Integrated autocorrelation time of successive draws, shape (S, P), averaged over the P numbers; at least 1.
+    """Return the integrated autocorrelation time of draws, shape (S, P), averaged over the P numbers; at least 1.
 
     Pairs of neighbouring autocorrelations are summed until the sum of a pair is negative.
 
@@ -210,7 +213,7 @@ class MCLMCKernel(TorchKernel):
         return _draws(torch.ones_like(self.step_size, dtype=torch.bool), self._z, self._potential, errors)
 
     def _step(self) -> Tensor:
-        """Take one step of every chain; returns the energy errors, shape (K,), NaN for a step that was not taken."""
+        """Take one step of every chain, and return the energy errors, shape (K,); NaN for a step that was not taken."""
         z, step, num_weights = self._z, self.step_size[:, None], self._z.shape[1]
         direction, change = turned(self._direction, self._gradient, OUTER * step)
         z = torch.addcmul(z, direction, 0.5 * step)
@@ -230,7 +233,9 @@ class MCLMCKernel(TorchKernel):
 
 
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Directions u, shape (K, P), after a time t of shape (K, 1) at constant gradients, and changes of kinetic energy.
+    r"""Turn directions u, shape (K, P), for a time t, shape (K, 1), at constant gradients.
+
+    Returns the new directions, and the changes of kinetic energy.
 
     With gradients g, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`, :math:`\zeta = e^{-\delta}` and
     :math:`a = u \cdot e`, the direction becomes :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled
@@ -248,22 +253,25 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Standard deviation of the noise on each component of a direction, which is forgotten over a distance `length`."""
+    """Return the standard deviation of the noise on each component of a direction.
+
+    With this noise, a chain forgets its direction over the distance `length`.
+    """
     return (torch.expm1(2 * step / length) / num_weights).sqrt()
 
 
 def _draws(finished: Tensor, z: Tensor, potential: Tensor, errors: Tensor) -> Draws:
-    """The report of chains; `errors` are the energy errors of all steps of a draw, shape (K, T)."""
+    """Return the report of chains. `errors` are the energy errors of all steps of a draw, shape (K, T)."""
     num_steps = torch.full_like(finished, errors.shape[1], dtype=torch.long)
     diverging = errors.isnan().any(-1)
     return Draws(finished, z, -potential, None, None, diverging, num_steps, energy_errors=errors)
 
 
 class _MCLMCChain(NativeChain):
-    """One chain of MCLMC: its point is a position, a direction, a gradient, a potential, and T energy errors."""
+    """One chain of MCLMC. Its point contains a position, a direction, a gradient, a potential, and T energy errors."""
 
     def draw(self, setting: tuple[float, float]) -> Tensor:
-        """The point of the next draw; the setting is a step size and the standard deviation of the noise."""
+        """Return the point of the next draw. `setting` is a step size and the standard deviation of the noise."""
         point, num_weights = self.point.clone(), self.sampler.num_weights
         direction = point[num_weights : 2 * num_weights]
         if not bool(direction.any()):  # before the first draw

@@ -1,7 +1,7 @@
-"""Samplers in C for small networks, compiled and loaded.
+"""Compiles and loads samplers in C for small networks.
 
-Compiling takes about a second. The sampler runs in torch instead if the density has an operation that cannot be written
-in C (`_operations.py`), needs large matrix products, or is not on the CPU.
+Compiling takes about a second. A sampler runs in torch instead if the density has an operation that cannot be written
+in C (`_operations.py`), if it needs large matrix products, or if it is not on the CPU.
 
 Several threads draw chains at the same time. Each chain has its own random numbers, so its draws depend neither on
 other chains nor on the thread.
@@ -39,19 +39,19 @@ MOST_PRODUCTS_OF_BLOCKS = 2**24
 blocks stay in the processor's cache."""
 
 MOST_LINES, MOST_CHARACTERS = 5000, 200_000
-"""Heuristic: longer C texts take longer than ten seconds to compile."""
+"""Heuristic: longer C texts take more than ten seconds to compile."""
 
 NUM_KEPT = 64
-"""Number of compiled texts to keep; the least recently used are dropped. Each text takes a few kilobytes."""
+"""Number of compiled texts to keep. The least recently used texts are dropped. Each text takes a few kilobytes."""
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
 """Options of the C compiler. Infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
-"""The file of C text for each dtype."""
+"""The C file for each dtype, with its exponentials and logarithms."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Heuristic: largest relative difference of a potential and its gradient between C and torch."""
+"""Heuristic: largest relative difference between C and torch, both for a potential and for its gradient."""
 
 _LOCK = ProcessLock()
 _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
@@ -61,7 +61,7 @@ _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
 
 
 class _Data(ctypes.Structure):
-    """The `Data` of `_functions.c`."""
+    """The struct `Data` in `_functions.c`."""
 
     _fields_ = (("num_rows", ctypes.c_long), ("constants", ctypes.c_void_p))
 
@@ -69,8 +69,8 @@ class _Data(ctypes.Structure):
 class Native:
     """The compiled samplers of one potential. Several threads may call the samplers at the same time.
 
-    `advance` is the function in `_trajectory.c`, `langevin_steps` that in `_microcanonical.c`; `data` is their last
-    argument.
+    `advance` is the function in `_trajectory.c`, and `langevin_steps` the function in `_microcanonical.c`. `data` is
+    the last argument of both.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Native:
 
     @functools.cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Threads that evaluate parts of the points; they are kept between evaluations."""
+        """The threads that evaluate parts of the points. They are kept between evaluations."""
         return ThreadPoolExecutor(torch.get_num_threads())
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
@@ -113,7 +113,7 @@ class Native:
 
 
 class NativeChain(ABC):
-    """One chain between two draws; `point` has all numbers with which a draw starts, of which P are the position."""
+    """One chain between two draws. `point` has all numbers with which a draw starts; the first P are the position."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self.sampler, self.point = sampler, point
@@ -125,10 +125,10 @@ class NativeChain(ABC):
 
     @abstractmethod
     def draw(self, setting: Any) -> Tensor:
-        """The point of the next draw; this may run in any thread."""
+        """Return the point of the next draw. This method may run in any thread."""
 
     def state(self) -> dict[str, Any]:
-        """Everything on which the next draw depends, except the numbers that warm-up sets."""
+        """Return everything on which the next draw depends, except the numbers that warm-up sets."""
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class NativeChain(ABC):
 
 
 class NativeKernel(Kernel):
-    """A sampler in C on one potential, with chains that begin at z, of which `num_threads` draw at the same time."""
+    """A sampler in C on one potential. The chains begin at z, and `num_threads` of them draw at the same time."""
 
     def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain], *, num_threads: int) -> None:
         super().__init__(sampler.value_and_grad, z)
@@ -152,14 +152,14 @@ class NativeKernel(Kernel):
 
     @abstractmethod
     def setting(self, chain: int) -> Any:
-        """Numbers that warm-up has set for a chain, as an argument of `NativeChain.draw`."""
+        """Return the numbers that warm-up has set for a chain, as an argument of `NativeChain.draw`."""
 
     @abstractmethod
     def report(self, finished: Tensor, points: Tensor) -> Draws:
-        """Draws from the points of all chains."""
+        """Return the report of the chains that have finished a draw, given the points of all chains."""
 
     def draw(self) -> Draws:
-        """Run until at least one chain finishes a draw; the others continue in their threads."""
+        """Run until at least one chain finishes a draw. The other chains continue in their threads."""
         self._seed()
         waiting = [k for k in range(len(self._chains)) if self.is_needed[k] and k not in self._before]
         new: dict[int, Tensor] = {}
@@ -185,7 +185,7 @@ class NativeKernel(Kernel):
         return self._chains[chain].normal(self.inverse_mass.shape[1])
 
     def state(self) -> dict[str, Any]:
-        """The chains after their last draws; see :meth:`Kernel.state`. Unfinished draws start again after a resume."""
+        """Return the state of the chains after their last draws. Unfinished draws start again after a resume."""
         return {
             "is_seeded": self._is_seeded,
             "chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)],
@@ -198,7 +198,7 @@ class NativeKernel(Kernel):
         self._is_seeded = state["is_seeded"]
 
     def _seed(self) -> None:
-        """At the first draw, seed the chains from torch's generator, unless :meth:`restore` has set them."""
+        """Seed the chains from torch's generator, unless they are seeded or :meth:`restore` has set their states."""
         if not self._is_seeded:
             for chain, seed in zip(self._chains, torch.randint(2**62, (len(self._chains),)).tolist(), strict=True):
                 chain.generator.manual_seed(seed)
@@ -209,7 +209,7 @@ class NativeKernel(Kernel):
 
 
 def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
-    """The compiled samplers of a potential; z is one point, shape (1, P).
+    """Compile the samplers of a potential. z is one point, shape (1, P).
 
     Raises:
         UnsupportedError: If C cannot compute the potential, the C compiler fails, or C and torch give different
@@ -241,7 +241,10 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """The compiled samplers and an empty text, or None and the reason, which `compile=True` raises."""
+    """Return the compiled samplers and an empty text, or None and the reason why there are none.
+
+    If `compile` is True, the reason is raised as an error instead.
+    """
     if not compile:
         return None, NOT_ASKED
     try:
@@ -295,14 +298,17 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 
 
 def _compiler() -> list[str] | None:
-    """The command of the C compiler: `CC`, which may have options, or the first one that is found; else None."""
+    """Return the command of the C compiler; None if there is no compiler.
+
+    The command is `CC`, which may have options, or the first known compiler that is found.
+    """
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
     return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
 
 
 def _loaded(text: str) -> ctypes.CDLL:
-    """The library compiled from a text, once in a process."""
+    """Compile a text, once in a process, and return the library."""
     with _LOCK:
         library = _kept.pop(text, None) or _compile(text)
         _kept[text] = library

@@ -62,7 +62,7 @@ class NUTSKernel(TorchKernel):
         self._position = 0  # number of steps whose numbers were used
 
     def draw(self) -> Draws:
-        """Run all chains until at least one finishes a draw. Other chains continue their trees at the next call."""
+        """Run all chains until at least one finishes a draw. The other chains continue their trees at the next call."""
         normal = torch.randn_like(self._tree.proposal)
         constants = TreeConstants(self.step_size, self.inverse_mass, *self._tables)
         self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, constants, normal)
@@ -92,7 +92,7 @@ class NUTSKernel(TorchKernel):
         self._log_uniform, self._position = to(state["log_uniform"]), state["position"]
 
     def _next_log_uniform(self) -> Tensor:
-        """Logarithms of uniform numbers for one step, shape (3, K)."""
+        """Return the logarithms of the uniform numbers for one step, shape (3, K)."""
         if self._position == len(self._log_uniform):
             self._log_uniform = self._tree.log_weight.new_empty(RANDOM_BLOCK, 3, len(self.step_size)).uniform_().log()
             self._position = 0
@@ -113,7 +113,7 @@ class NUTSKernel(TorchKernel):
 
 
 class _NUTSChain(NativeChain):
-    """One chain of NUTS: its point is a position, a gradient, and what :meth:`NativeNUTSKernel.report` reads."""
+    """One chain of NUTS. Its point contains a position, a gradient, and what :meth:`NativeNUTSKernel.report` reads."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         super().__init__(sampler, point)
@@ -121,7 +121,7 @@ class _NUTSChain(NativeChain):
         self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
 
     def draw(self, setting: tuple[float, Tensor]) -> Tensor:
-        """The point of the next draw; the setting is a step size and an inverse mass."""
+        """Return the point of the next draw. `setting` is a step size and an inverse mass."""
         (step_size, inverse_mass), point = setting, self.point.clone()
         normal, is_new, is_done = self.normal(len(inverse_mass)), True, False
         while not is_done:

@@ -1,8 +1,8 @@
 """Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
-An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. All other operations are
-given as functions of the writer, the result of the operation in the example run, and the arguments of the operation,
-with a :class:`Value` in place of each tensor.
+An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is given
+as a function. Its arguments are the writer, the result of the operation in the example run, and the arguments of the
+operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator
@@ -48,7 +48,7 @@ ELEMENTWISE = {
     aten.hardtanh: "where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))",
     aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0f, {0})",
 }
-"""Fast elementwise operations. The results of fast operations are not stored, but computed wherever they are read."""
+"""Fast elementwise operations. Their results are not stored, but computed wherever they are read."""
 
 SLOW = {
     aten.sqrt: "sqrt({0})",
@@ -77,7 +77,7 @@ SLOW = {
     aten.elu_backward: "{0} * {2} * where_({5} > 0.0f, 1.0f, {1} * {3} * exp_({3} * {5}))",
     aten.celu: "where_({0} > 0.0f, {0}, {1} * expm1_({0} / {1}))",
 }
-"""Slow elementwise operations. The results of slow operations are computed once, in a loop, and stored."""
+"""Slow elementwise operations. Their results are computed once, in a loop, and stored."""
 
 REQUIRED: dict[Any, dict[int, object]] = {
     aten.softplus: {1: 1, 2: 20},
@@ -88,7 +88,7 @@ REQUIRED: dict[Any, dict[int, object]] = {
     aten.index_put: {3: True},
     aten.embedding_dense_backward: {3: -1, 4: False},
 }
-"""Values that some arguments must have, by index of the argument; the C text is correct only for these values."""
+"""Values that some arguments must have, by the index of the argument. The C text is correct only for these values."""
 
 POWERS: dict[object, str] = {
     -2.0: "1.0f / ({0} * {0})",
@@ -115,7 +115,7 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Two results, as in torch; C does not use the second one."""
+    """Return two results, as torch does. C does not use the second one."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -144,11 +144,12 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
 
 
 LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are summed. C has one line for each comparison along this axis."""
+"""Heuristic: longest axis over which exponentials are summed. The C text has one line for each element along this
+axis."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
-    """The logarithm of the sum of exponentials over one axis, which keeps size 1."""
+    """Write the logarithm of the sum of exponentials over one axis, which keeps size 1."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
     largest = _largest(writer, value, axis)
@@ -158,7 +159,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """The largest element along an axis, which keeps size 1; 0 if it is infinite, as in torch's `logsumexp`."""
+    """Write the largest element along an axis, which keeps size 1. An infinite element becomes 0, as in `logsumexp`."""
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")
@@ -205,7 +206,7 @@ def cat(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Va
 
 
 def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis: int, number: int) -> Value:
-    """Zeros, except for one slice."""
+    """Return a tensor of zeros, except for one slice."""
     shape, axis = tuple(result.shape), axis % result.dim()
     index = places(shape)
     inside = source.at([*index[:axis], *index[axis + 1 :]])
@@ -217,7 +218,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Zeros, with the slices of the source at `begin`, `begin + step` and so on along an axis.
+    """Write zeros, and the slices of the source at `begin`, `begin + step` and so on along an axis.
 
     torch 2.4 records this operation for gradients of slices; later versions record padding.
     """
@@ -233,7 +234,7 @@ def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Valu
 
 
 def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
-    """Adds one number per row to one element of the row."""
+    """Add one number per row to one element of the row."""
     shape, axis = tuple(result.shape), axis % result.dim()
     if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise UnsupportedError(f"of {which.shape}")
@@ -244,7 +245,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """The slices of a tensor at the positions in a vector of integers, along one axis."""
+    """Return the slices of a tensor, along one axis, at the positions in a vector of integers."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:
@@ -262,7 +263,7 @@ def take(writer: Writer, result: Tensor, source: Value, indices: Sequence[Value 
 
 
 def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | None], added: Value, _: Any) -> Value:
-    """The base with slices added along one axis, at the positions in a vector of integers."""
+    """Add slices to the base, along one axis, at the positions in a vector of integers."""
     memory = writer.memory(result.shape)
     target = _picked(memory, indices)
     copy(writer, base, memory)
@@ -271,13 +272,13 @@ def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | N
 
 
 def embedding(writer: Writer, result: Tensor, weight: Value, which: Value, *_: Any) -> Value:
-    """The row of a table for each number."""
+    """Return the row of the weights at each index."""
     *lead, last = places(result.shape)
     return Value(tuple(result.shape), writer.stored(weight).at([f"(long){which.at(lead)}", last]))
 
 
 def embedding_backward(writer: Writer, result: Tensor, gradient: Value, which: Value, num_rows: int, *_: Any) -> Value:
-    """The sum of the gradients for each row of the table."""
+    """Add up the gradients with respect to each row of the weights."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     with writer.loops(gradient.shape, rows="rows") as index:

@@ -1,4 +1,4 @@
-"""Chains of draws as a posterior."""
+"""The posterior that consists of chains of draws."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class MCMCPosterior(Posterior):
     """The draws of K Markov chains, S draws each.
 
     Args:
-        chains: The draws of each chain, ``{site: shape (K, S, *event)}``, constrained.
+        chains: The draws of each chain in constrained space, ``{site: shape (K, S, *event)}``.
         statistics: What the sampler reported.
         status: Result of the diagnostics.
         sampler: Name of the algorithm.
@@ -68,20 +68,20 @@ class MCMCPosterior(Posterior):
         x: Inputs | None = None,
         seconds: float | None = None,
     ) -> "MCMCPosterior":
-        """The draws of Pyro's own `MCMC`, for `predict`, `compare`, diagnostics and files.
+        """Make a posterior from the draws of Pyro's own `MCMC`, for `predict`, `compare`, diagnostics and files.
 
         Of the statistics, only `diverging` and `seconds` are known.
 
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. The draws are not copied.
-            model: The model that was sampled. The status judges the predictions of this model; without a model, the
-                latent variables, which rarely converge if they are weights (see :meth:`diagnose`).
+            model: The model that was sampled. The status judges the predictions of this model. Without a model it
+                judges the latent variables, which rarely converge if they are weights (see :meth:`diagnose`).
             x: Inputs of the model, shape (N, ...). The status judges predictions at up to 50 of these inputs.
             seconds: Wall time of the run, if it was measured.
 
         Raises:
-            ValueError: If `mcmc` was not run, a site is discrete, only one of model and x is given, or the draws are of
-                another model.
+            ValueError: If `mcmc` was not run, a site is discrete, only one of `model` and `x` is given, or the draws
+                come from another model.
 
         Warns:
             ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
@@ -118,7 +118,7 @@ class MCMCPosterior(Posterior):
         return self._lead.numel()
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Evenly spaced draws from the chains, one after the other; see :meth:`Posterior.draws`.
+        """Yield evenly spaced draws, one chain after the other; see :meth:`Posterior.draws`.
 
         Raises:
             ValueError: If `num_samples` exceeds the number of stored draws.
@@ -127,7 +127,7 @@ class MCMCPosterior(Posterior):
         yield from spaced(flat, num_samples, remedy="sample longer")
 
     def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
-        """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
+        """Return R-hat and effective sample sizes of latent variables and, given a model and inputs, of predictions.
 
         Judge by the predictions. Permuting hidden units, or flipping their signs, changes the weights but not the
         function. Chains may therefore agree in their predictions while their weights differ.
@@ -146,7 +146,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """`num_samples` draws without statistics, or, if it is None, all draws with the sampler's statistics."""
+        """Return draws without statistics or, if `num_samples` is None, all draws with the sampler's statistics."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics
@@ -193,7 +193,7 @@ def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
         if not values.is_floating_point():
             raise ValueError(
                 f"`{name}` is discrete ({values.dtype}), but diagnostics and predictions of chains need continuous "
-                "latent variables. Sum it out of the model, as in a mixture likelihood."
+                "latent variables. Sum this variable out of the model, as in a mixture likelihood."
             )
         if values.shape[1] < FEWEST_DRAWS:
             raise ValueError(
@@ -216,7 +216,7 @@ def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
 
 
 def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
-    """Raise if a statistic of chains has a wrong dtype, shape or value.
+    """Raise an error if a statistic of chains has a wrong dtype, shape or value.
 
     `lead` is (K, S). `num_dimensions` is the number of unconstrained numbers in a draw; None if it is unknown.
     """

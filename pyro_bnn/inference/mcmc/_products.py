@@ -1,4 +1,4 @@
-"""Products of matrices and convolutions, in C: sums of products over axes that the result does not have."""
+"""Writes products of matrices and convolutions in C, as sums of products over axes that the result does not have."""
 
 import itertools
 import math
@@ -10,21 +10,24 @@ from ._traced import UnsupportedError
 from ._writer import Index, Value, Writer, constant, moved, order, places, scaled
 
 NUM_TERMS = 8
-"""Heuristic: number of terms of a sum that are added in one pass over the longest axis."""
+"""Heuristic: number of terms that one pass over the longest axis adds to a sum."""
 
 NUM_SUMS = 10
-"""Heuristic: largest number of sums over one long axis in one loop, which reads a number that several sums use only
-once."""
+"""Heuristic: largest number of sums over one long axis that one loop computes. If several of these sums use a number,
+the loop reads it only once."""
 
 MOST_TERMS = 256
-"""Heuristic: largest number of terms of a sum that are written out one by one, if there are no blocks of rows."""
+"""Heuristic: without blocks of rows, the largest number of terms of a sum that are written out one by one."""
 
 Term = Callable[[Index, Index], str]
-"""Function that returns the C code of a term, given the index of the sum and that of the term in it."""
+"""Function that returns the C code of a term, given the index of the sum and the index of the term in this sum."""
 
 
 def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
-    """A product of two matrices, of batches of matrices, or of a matrix and a vector; optionally added to a tensor."""
+    """Write a product of two matrices, of batches of matrices, or of a matrix and a vector.
+
+    If there are three arguments, the product is added to the first.
+    """
     *first, left, right = arguments
     left, right, shape = writer.stored(left), writer.stored(right), tuple(result.shape)
     if len(right.shape) == 1:
@@ -68,7 +71,7 @@ def convolution(
     _: object,
     num_groups: int,
 ) -> Value:
-    """A convolution without padding; `_decompositions.py` replaces all others."""
+    """Write a convolution without padding. `_decompositions.py` replaces all other convolutions."""
     if bias is not None or any(padding) or is_transposed or num_groups != 1:  # only transposed ones get here
         raise UnsupportedError("that is transposed")
     x, weight = writer.stored(x), writer.stored(weight)
@@ -90,7 +93,7 @@ def convolution(
 
 
 def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value, rows: str) -> None:
-    """Write loops over the terms of the sums; each loop computes some elements."""
+    """Write loops over the terms of the sums. Each loop computes some elements."""
     *outer, inner = order(result.shape)
     length = result.shape[inner]
     count = next((n for n in range(NUM_SUMS, NUM_SUMS // 2, -1) if length % n == 0), NUM_SUMS)
@@ -113,20 +116,20 @@ def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value,
 
 
 def _add_terms(writer: Writer, term: Term, terms: Sequence[Index], before: Value, result: Value) -> None:
-    """Write loops over the elements; some terms are added to each element."""
+    """Write loops over the elements, which add some terms to each element."""
     products = [term(places(result.shape), own) for own in terms]
     writer.each(result.shape, f"{result.text} = {' + '.join([before.text, *products])};")
 
 
 def _add_across(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value) -> None:
-    """Write loops over the elements; each loop adds some terms to all elements."""
+    """Write loops over the elements. Each loop adds some terms to all elements."""
     terms = [[str(k) for k in own] for own in itertools.product(*map(range, reduced))]
     for begin in range(0, len(terms), NUM_TERMS):
         _add_terms(writer, term, terms[begin : begin + NUM_TERMS], result if begin else added, result)
 
 
 def _add_rows(writer: Writer, term: Term, added: Value, result: Value) -> None:
-    """Write loops over the elements; one term for each row of a block is added to each element."""
+    """Write loops over the elements, which add one term for each row of a block to each element."""
     _add_terms(writer, term, [], added, result)
     row = writer.name("row")
     writer.add(f"long {row} = 0;")

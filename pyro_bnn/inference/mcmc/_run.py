@@ -23,13 +23,13 @@ from ._kernel import Compile, Draws, Kernel, Sampler
 from ._start import Descent
 
 KIND = "checkpoint of chains"
-"""Kind of the files; see :func:`write_state`."""
+"""The kind of the files; see :func:`write_state`."""
 
 SAME_DENSITY = 1e-4
 """Heuristic: largest relative difference of densities that rounding on another machine may cause."""
 
 RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "energy_error")
-"""Fields of `Draws` that are kept, if the sampler has them."""
+"""The fields of `Draws` that are kept, if the sampler has them."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Chain:
         return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
-        """Use a draw: in warm-up the chain learns from it, after warm-up it is recorded."""
+        """Use a draw. During warm-up, the chain learns from it; after warm-up, the chain records it."""
         if self.num_drawn < self.num_warmup:
             find_step = functools.partial(kernel.find_step, self.index)
             self.adaptation.update(self.num_drawn, draws, self.index, find_step)
@@ -60,7 +60,7 @@ class Chain:
         self.num_drawn += 1
 
     def recorded(self, name: str) -> Tensor | None:
-        """The recorded values of a field of `Draws`, shape (S, ...); None if there are none."""
+        """Return the recorded values of a field of `Draws`, shape (S, ...); None if there are none."""
         return torch.stack(self.records[name]) if self.records[name] else None
 
     def state(self) -> dict[str, Any]:
@@ -94,7 +94,10 @@ class RunPlan:
 
 
 class Run:
-    """A run of chains on one potential; only a run with equal `settings` (name -> value) can resume its file."""
+    """A run of chains on one potential.
+
+    `settings` contains values by name. A run can resume the file of an earlier run only if both have the same settings.
+    """
 
     def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
@@ -144,7 +147,7 @@ class Run:
         self._stream.restore(state["stream"])
 
     def finish(self, keeper: Keeper, *, progress: bool) -> None:
-        """Make the missing draws; the keeper writes the state at the beginning, at intervals and at the end."""
+        """Make the missing draws. The keeper writes the state at the beginning, at intervals and at the end."""
         if self._kernel is None:
             return
         keeper.write(self.state)  # so that an error in writing is raised before hours of drawing
@@ -165,11 +168,11 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Wall time so far, including the time before interruptions."""
+        """The wall time so far, including the time before interruptions."""
         return self._seconds_before + time.perf_counter() - self._begin
 
     def recorded(self) -> dict[str, Tensor]:
-        """The recorded fields of `Draws`, shape (K, S, ...), and the chains' step sizes and inverse masses."""
+        """Return the recorded fields of `Draws`, shape (K, S, ...), and the chains' step sizes and inverse masses."""
         steps = [chain.adaptation.step_size for chain in self._chains]
         fields = {name: [chain.recorded(name) for chain in self._chains] for name in RECORDED}
         known = {name: [value for value in values if value is not None] for name, values in fields.items()}
@@ -180,7 +183,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Everything on which the missing draws depend, as plain data. A finished run has no kernel."""
+        """Return everything on which the missing draws depend, as plain data. A finished run has no kernel."""
         return {
             "settings": dict(self._settings),
             "starts": self._starts,
@@ -204,7 +207,7 @@ class Run:
 
 
 def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
-    """Settings that a resumed run must have in common with its file, as plain data by argument."""
+    """Return the settings, by name, that a resumed run must have in common with its file."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
         "data": digest(data),
@@ -219,7 +222,7 @@ def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) 
 
 
 def digest(value: object) -> str:
-    """Dtype, shape and SHA-256 of a tensor's content, as text; for a list or dictionary, of each of its entries."""
+    """Describe a tensor by its dtype, its shape and the SHA-256 of its content, and a collection by its entries."""
     if isinstance(value, Shared):
         return f"shared {digest(value.value)}"
     if isinstance(value, Mapping):
@@ -245,7 +248,7 @@ def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def _require_same_densities(path: Path, before: Tensor, now: Tensor) -> None:
-    """Raise if the density at the first points has changed, which shows that the model has changed."""
+    """Raise an error if the density at the first points has changed, which shows that the model has changed."""
     if not torch.allclose(before, now, rtol=SAME_DENSITY, atol=SAME_DENSITY):
         raise ValueError(
             f"`resume` must be a file of the same model, but the posterior density differs from that in {path}: a "

@@ -17,8 +17,8 @@ from ._kernel import ValueAndGrad
 class FreshInit(Init):
     """Points of freshly initialised networks: Gaussian weights that keep the scale of activations across ReLU layers.
 
-    Weights have the standard deviation sqrt(2 / number of inputs). Sites with fewer than two axes have fixed starts:
-    0 for real ones, such as biases, and the prior's median for constrained ones, such as noise scales.
+    Weights have the standard deviation sqrt(2 / number of inputs). Sites with fewer than two axes have fixed starts: 0
+    for real sites, such as biases, and the prior's median for constrained sites, such as noise scales.
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.
@@ -60,7 +60,7 @@ class Descent:
             _checks.kind("init", self.init, Init, "an Init or None")
 
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor) -> Tensor:
-        """The point of lowest potential on each descent. The descents begin at the rows of z, shape (K, P)."""
+        """Return the point of lowest potential on each descent. The descents begin at the rows of z, shape (K, P)."""
         z = z.clone()
         lowest, best = torch.full_like(z[:, 0], torch.inf), z.clone()
         adam = torch.optim.Adam([z], lr=self.learning_rate)

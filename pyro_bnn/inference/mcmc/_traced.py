@@ -1,9 +1,9 @@
 """Records functions as graphs of tensor operations, with constant tensors as further arguments.
 
-In torch, samplers run the recorded potential, without Python and autograd, which take more time than the operations if
-the tensors are small. Recording needs no compiler. With a record, a leapfrog step of NUTS with 61, 481 and 1021 weights
-(100 rows, one thread) takes 175, 237 and 254 microseconds instead of 425, 593 and 558 without a record for one chain,
-and 268, 418 and 512 instead of 605, 780 and 949 for four chains.
+In torch, samplers run the recorded potential without Python and autograd, because these take more time than the
+operations if the tensors are small. Recording needs no compiler. With a record, a leapfrog step of NUTS with 61, 481
+and 1021 weights (100 rows, one thread) takes 175, 237 and 254 microseconds instead of 425, 593 and 558 without a record
+for one chain, and 268, 418 and 512 instead of 605, 780 and 949 for four chains.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,12 +26,12 @@ operation."""
 
 
 class UnsupportedError(Exception):
-    """A faster way to compute is not possible; the message is the reason, as a clause without a full stop."""
+    """Error if a faster way to compute is not possible. The message is the reason, as a clause without a full stop."""
 
 
 @contextmanager
 def unsupported_if_it_fails() -> Iterator[None]:
-    """A context in which a density is traced; its errors become an `UnsupportedError`."""
+    """Turn any error in the context into an `UnsupportedError` about the density."""
     try:
         yield
     except Exception as error:  # whatever a user's model raises
@@ -54,11 +54,11 @@ def traced(
     example: Sequence[Tensor],
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Traced:
-    """A function recorded as plain tensor operations, without Pyro and autograd.
+    """Record a function as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` are functions that are recorded in place of some operations, and consist of simpler ones.
+    `decompositions` are functions that consist of simpler operations, and are recorded in place of some operations.
 
-    Results that depend only on constants, such as the normaliser of a likelihood, are computed here, once.
+    Results that depend only on constants, such as the normaliser of a likelihood, are computed once, while recording.
 
     Raises:
         UnsupportedError: If the function cannot be recorded, for example because it branches on a value.
@@ -73,7 +73,7 @@ def traced(
 
 
 def _lift(graph: GraphModule) -> list[Tensor]:
-    """Make the constants of a graph its last arguments, and return them."""
+    """Make the constants of a graph its last arguments, and return these constants."""
     values = _constant_values(graph)
     own: dict[Node, Tensor] = {}  # constants with memory of their own
     memories: set[int] = set()
@@ -97,7 +97,7 @@ def _lift(graph: GraphModule) -> list[Tensor]:
 
 
 def _constant_values(graph: GraphModule) -> dict[Node, Any]:
-    """Values of all nodes that do not depend on the graph's arguments, in the order of the graph."""
+    """Return the values of all nodes that do not depend on the graph's arguments, in the order of the graph."""
     values: dict[Node, Any] = {}
     first: dict[int, Node] = {}  # by `id`: a tensor that was used several times is one constant
     is_pure = not any(node.op == "call_function" and node.is_impure() for node in graph.graph.nodes)
@@ -116,15 +116,18 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 
 
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
-    """Whether a node depends on constants alone. A node without inputs does not count: it may draw random numbers."""
+    """Return whether a node depends on constants alone.
+
+    A node without inputs does not count, since it may draw random numbers.
+    """
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
 
 
 class TorchKernel(Kernel):
-    """A kernel in torch, with a recorded potential if possible; `not_in_c` is the reason why it does not draw in C."""
+    """A kernel in torch. The potential is recorded if possible. `not_in_c` is the reason why the kernel is not in C."""
 
     fields: tuple[str, ...] = ()
-    """Names of its state: ``"z"`` stands for the attribute ``_z``."""
+    """The names of the entries in its state. The entry ``"z"`` is the attribute ``_z``."""
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, not_in_c: str) -> None:
         try:
@@ -144,7 +147,7 @@ class TorchKernel(Kernel):
 
 
 def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
-    """The potential recorded for points of z's shape.
+    """Record the potential for points of z's shape.
 
     Raises:
         UnsupportedError: If the potential cannot be recorded.

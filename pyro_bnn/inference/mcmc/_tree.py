@@ -1,10 +1,11 @@
 """The trees of the No-U-Turn Sampler: their fields, and the functions that make them grow.
 
-A trajectory starts as a tree of one point (`begin`). A subtree grows from one end of the tree, one leapfrog step at a
-time (`grow`), until it is as large as the tree (complete), turns back or diverges (`ended`). A complete subtree is
-added to the tree (`merge`), and the next one starts from a random end (`turn`); `finish` does both.
+`begin` starts a trajectory as a tree of one point. A subtree grows from one end of the tree: `grow` adds the point of
+one leapfrog step. The subtree has `ended` if it is complete (as large as the tree), turns back or diverges. `merge`
+adds a complete subtree to the tree, and `turn` starts the next subtree from a random end; `finish` does both.
 
-Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that it marks.
+Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that this argument
+marks.
 
 References:
     Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A, for the trees and their weights; Phan, Pradhan and
@@ -75,7 +76,10 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Chains that have just finished a draw at z. Only the proposals matter: `begin` replaces all other fields."""
+    """Return the state of chains that have just finished a draw at z.
+
+    Only the proposals matter: `begin` replaces all other fields.
+    """
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
@@ -90,7 +94,7 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
 def begin(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, normal: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start trajectories at the proposals of marked chains, with momenta made from standard normal numbers."""
+    """Start trajectories at the proposals of marked chains. Their momenta are made from standard normal numbers."""
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
     r = normal * constants.inverse_mass.rsqrt()
     energy = potential + 0.5 * torch.linalg.vecdot(r, r * constants.inverse_mass)
@@ -142,7 +146,7 @@ def grow(
 
 
 def ended(tree: Tree, subtree: Subtree) -> Tensor:
-    """Which subtrees grow no further, shape (K,)."""
+    """Return which subtrees grow no further, shape (K,)."""
     return subtree.turning | subtree.diverging | (subtree.leaf == tree.size)
 
 
@@ -166,13 +170,14 @@ def finish(
 def merge(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, max_size: int, log_uniform: Tensor
 ) -> Tree:
-    r"""Add the subtrees of marked chains to their trees, unless they turn back or diverge; mark trajectories that end.
+    r"""Add the subtrees of marked chains to their trees, and mark the trajectories that end.
 
-    With W for the sum of weights, the subtree's proposal replaces the tree's with probability
+    A subtree that turns back or diverges is not added. With W for the sum of weights, the proposal of the subtree
+    replaces the proposal of the tree with probability
 
     .. math:: \min\left(1, \frac{W_\text{subtree}}{W_\text{tree}}\right).
 
-    The trajectory ends if the subtree was not added, the tree has its largest size, or it turns back as
+    The trajectory ends if the subtree was not added, or if the tree has its largest size or turns back as
     :class:`~pyro_bnn.NUTS` defines.
     """
     grown = chains & ~subtree.turning & ~subtree.diverging
@@ -211,7 +216,7 @@ def merge(
 def turn(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, log_uniform: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start a subtree of marked chains at the right or the left end, each with probability 1/2."""
+    """Start a subtree of each marked chain at the right or the left end, each with probability 1/2."""
     right = (log_uniform < math.log(0.5))[:, None]
     ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))
     z, r, gradient = (torch.where(right, *pair) for pair in ends)
@@ -221,7 +226,10 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """A subtree without points, which grows from an end. Old checkpoints stay; each is written before it is read."""
+    """Return a subtree without points, which grows from an end.
+
+    Old checkpoints stay, since each checkpoint is written before it is read.
+    """
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),
@@ -230,15 +238,15 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Two tables: the level at which a leaf is stored as a checkpoint, and the levels with which a leaf is compared.
+    """Return two tables: the level at which a leaf is stored, and the levels of the stored leaves to compare it with.
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
-    needs the subtree's first leaf, so first leaves are stored. Every even leaf n is a first leaf; its level is the
-    number of ones in the binary form of n // 2. An odd leaf completes one balanced subtree for each 1
-    at the end of its binary form. The level of an odd leaf is defined in the same way. The first leaves of the subtrees
-    that an odd leaf completes are stored at the level of the odd leaf and at the levels just below.
+    needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of
+    ones in the binary form of n // 2. Every even leaf is a first leaf. An odd leaf completes one balanced subtree for
+    each 1 at the end of its binary form. The first leaves of the subtrees that an odd leaf completes are stored at the
+    level of the odd leaf and at the levels just below.
 
-    Both tables have a row per leaf of the largest tree's last subtree, and a column per level.
+    Both tables have a row for each leaf of the last subtree of the largest tree, and a column for each level.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)
@@ -257,7 +265,7 @@ State = TypeVar("State", Tree, Subtree)
 
 
 def _where(chains: Tensor, new: State, old: State) -> State:
-    """Rows of the new state for marked chains, rows of the old one for the others."""
+    """Return a state with the rows of `new` for marked chains and the rows of `old` for the others."""
 
     def select(a: Tensor, b: Tensor) -> Tensor:
         if a is b:

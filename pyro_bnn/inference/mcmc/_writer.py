@@ -1,8 +1,8 @@
-"""The text of a C function, and expressions for tensors in it.
+"""Writes the text of a C function, with expressions for its tensors.
 
-A tensor is a C expression for its elements, with a placeholder for the index along each axis. Most operations only
-combine such expressions. A result is written to memory if it is used more than once, or if its operation sums over an
-axis. The longest axis is innermost, so that the C compiler can vectorise over it.
+A tensor is represented by a C expression for its elements, with a placeholder for the index along each axis. Most
+operations only combine such expressions. A result is written to memory if it is used more than once, or if its
+operation sums over an axis. The longest axis is innermost, so that the C compiler can vectorise over it.
 """
 
 import math
@@ -33,15 +33,18 @@ class Value:
     example: Tensor | None = None  # the tensor in the example run, once it is known
 
     def at(self, index: Index) -> str:
-        """The expression of the element at an index."""
+        """Return the expression of the element at an index."""
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """A tensor of a new shape. Its elements are this tensor's elements at `index`, a text with :func:`places`."""
+        """Return a tensor of a new shape.
+
+        Its elements are this tensor's elements at `index`, which is written with the :func:`places` of the new shape.
+        """
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
-        """This tensor with new leading axes, and with axes of size 1 repeated."""
+        """Add leading axes to this tensor, and repeat its axes of size 1."""
         lead, own = len(shape) - len(self.shape), self.shape
         result = self.read_at(shape, ["0" if n == 1 else i for n, i in zip(own, places(shape)[lead:], strict=True)])
         return replace(result, is_scratch=self.is_scratch and own == tuple(shape[lead:]))
@@ -52,21 +55,21 @@ class Value:
         return self.read_at(shape, index)
 
     def permuted(self, shape: Sequence[int], axes: Sequence[int]) -> "Value":
-        """This tensor with its axes in another order."""
+        """Put the axes of this tensor in another order."""
         index = places(shape)
         for place, axis in zip(places(shape), axes, strict=True):
             index[axis % len(shape)] = place
         return self.read_at(shape, index)
 
     def flipped(self, shape: Sequence[int], axes: Sequence[int]) -> "Value":
-        """This tensor with its elements along some axes in reversed order."""
+        """Reverse the order of the elements along some axes."""
         index = places(shape)
         for axis in axes:
             index[axis] = f"({shape[axis] - 1} - {index[axis]})"
         return self.read_at(shape, index)
 
     def sliced(self, shape: Sequence[int], axis: int, begin: int | None, _: Any = None, step: int = 1) -> "Value":
-        """A range of slices along an axis."""
+        """Take a range of slices along an axis."""
         axis, begin = axis % len(shape), begin or 0
         first, place = begin + self.shape[axis] if begin < 0 else begin, places(shape)[axis]
         return self.read_at(shape, moved(places(shape), axis, f"({first} + {scaled(place, step)})"))
@@ -76,7 +79,7 @@ class Value:
         return self.read_at(shape, [*index[:axis], str(number % self.shape[axis]), *index[axis:]])
 
     def reshaped(self, shape: Sequence[int], *_: Any) -> "Value":
-        """The same elements in the same order, in another shape.
+        """Return the same elements in the same order, in another shape.
 
         Shapes that differ only in axes of size 1, the most frequent case, give short expressions.
         """
@@ -95,7 +98,10 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """The axes of two shapes in the smallest parts that have equal sizes in both; axes of size 1 are left out."""
+    """Divide the axes of two shapes into the smallest parts that have equal sizes in both.
+
+    Axes of size 1 are left out.
+    """
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
         num_from = num_to = 1
@@ -111,12 +117,12 @@ def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[lis
 
 
 def places(shape: Sequence[int]) -> list[str]:
-    """The placeholders for the indices of a tensor: `{0}`, `{1}` and so on."""
+    """Return the placeholders for the indices of a tensor: `{0}`, `{1}` and so on."""
     return [f"{{{axis}}}" for axis in range(len(shape))]
 
 
 def moved(index: Index, axis: int, text: str) -> list[str]:
-    """The index with a new text for one axis."""
+    """Return the index with a new text for one axis."""
     return [*index[:axis], text, *index[axis + 1 :]]
 
 
@@ -138,12 +144,15 @@ def literal(number: float) -> str:
 
 
 def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
-    """A tensor from a text with `{0}`, `{1}` and so on for the elements of other tensors, which are broadcast."""
+    """Make a tensor from a text, in which `{0}`, `{1}` and so on stand for the elements of other tensors.
+
+    The other tensors are broadcast to the shape.
+    """
     return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
 
 
 def strides(shape: Sequence[int]) -> list[int]:
-    """Strides of a tensor whose longest axis is innermost."""
+    """Return the strides of a tensor whose longest axis is innermost."""
     result, stride = [0] * len(shape), 1
     for axis in reversed(order(shape)):
         result[axis], stride = stride, stride * shape[axis]
@@ -151,19 +160,19 @@ def strides(shape: Sequence[int]) -> list[int]:
 
 
 def order(shape: Sequence[int]) -> list[int]:
-    """Axes from the outermost to the innermost loop; the longest axis is last."""
+    """Return the axes from the outermost to the innermost loop. The longest axis is last."""
     return sorted(range(len(shape)), key=lambda axis: shape[axis])
 
 
 def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
-    """A tensor in an array, from the element at `offset`."""
+    """Return a tensor that is stored in an array, beginning at the element `offset`."""
     axes = zip(places(shape), strides(shape), shape, strict=True)
     terms = [scaled(place, step) for place, step, n in axes if n > 1]
     return Value(tuple(shape), f"{name}[{' + '.join([str(offset), *terms])}]", is_stored=True)
 
 
 class Writer:
-    """The text of a C function so far."""
+    """Collects the text of a C function."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -180,7 +189,7 @@ class Writer:
         self.lines.append(line)
 
     def memory(self, shape: Sequence[int]) -> Value:
-        """A new tensor in memory without values."""
+        """Return a new tensor in memory, without values."""
         value = replace(in_memory("w", self.num_scratch, shape), is_scratch=True)
         self.num_scratch += -(-math.prod(shape) // 8) * 8  # whole cache lines
         return value
@@ -189,7 +198,7 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Loops over some axes, by default all; yields the index, which is 0 along the other axes.
+        """Write loops over some axes, by default all, and yield the index, which is 0 along the other axes.
 
         `pragma` belongs to the innermost loop. `rows` is the C variable for the number of rows of a block: "rows", or
         "room", which is rounded up to a multiple of `STEP`.
@@ -206,7 +215,7 @@ class Writer:
         self.add("}" * len(opened))
 
     def each(self, shape: Sequence[int], line: str) -> None:
-        """A line of C code in loops over all axes; the line has placeholders for the indices.
+        """Write loops over all axes around a line of C code, which has placeholders for the indices.
 
         The line must compute each element independently of the others. If the length of the loop is known, the compiler
         recognises independent elements without a pragma.
@@ -216,7 +225,7 @@ class Writer:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Write zeros after the last row of a block along an axis, if possible; returns whether there are zeros."""
+        """Write zeros after the last row of a block along an axis, if possible, and return whether there are zeros."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")
@@ -230,7 +239,7 @@ class Writer:
         return True
 
     def stored(self, value: Value) -> Value:
-        """The value in memory, or in a variable if it is one number."""
+        """Store the value in memory, or in a variable if it is one number."""
         if value.is_stored:
             return value
         if math.prod(value.shape) == 1:
@@ -242,7 +251,7 @@ class Writer:
         return result
 
     def sum(self, value: Value, axes: Sequence[int]) -> Value:
-        """Sum over some axes, which keep size 1.
+        """Write a sum over some axes, which keep size 1.
 
         A sum of at most 16 terms is one expression, so that the loop around it can run over the longest axis.
         """
@@ -266,7 +275,7 @@ class Writer:
     def reduction(
         self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
     ) -> Iterator[list[str]]:
-        """Loops that add terms to variables, in any order that the compiler chooses."""
+        """Write loops that add terms to variables, in any order that the compiler chooses."""
         if not axes:
             yield ["0"] * len(shape)
             return
@@ -279,12 +288,12 @@ class Writer:
 
 
 Operation = Callable[..., Any]
-"""Writes one operation in C. Arguments: the writer, the result in the example run, and the arguments of the
-operation."""
+"""Function that writes one operation in C. Its arguments are the writer, the result in the example run, and the
+arguments of the operation."""
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:
-    """An elementwise operation, from a text with `{0}`, `{1}` and so on for its arguments."""
+    """Make an elementwise operation from a text, in which `{0}`, `{1}` and so on stand for its arguments."""
     num_read = 1 + max(int(number) for number in re.findall(r"{(\d)}", text))
 
     def write(writer: Writer, result: Tensor, *arguments: Any) -> Value:
@@ -299,7 +308,7 @@ def elementwise(text: str, *, is_slow: bool = False) -> Operation:
 
 
 def view(of: Callable[..., Value]) -> Operation:
-    """An operation that only changes indices, from a method of :class:`Value`."""
+    """Make an operation that only changes indices from a method of :class:`Value`."""
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return of(source, result.shape, *others)

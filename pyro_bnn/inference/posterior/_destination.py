@@ -26,45 +26,46 @@ another dtype can lie outside."""
 
 @dataclass
 class Destination:
-    """The model and guides into which a posterior is loaded; `model` is None for posteriors of other Pyro models.
+    """The model and guides into which a posterior is loaded.
 
-    `own_sites` are the latent variables of another Pyro model, if they are known.
+    For a posterior of any other Pyro model, `model` is None, and `own_sites` are the model's latent variables if they
+    are known.
     """
 
     model: BayesianModel | None
     guides: Sequence[nn.Module] | None = None
-    """Guides that receive the saved states, in order; None makes guides from the file."""
+    """Guides that receive the saved states, in this order. If None, guides are made from the file."""
     pending: list[tuple[nn.Module, dict[str, Tensor]]] = field(default_factory=list)
-    """Modules that will change if all checks pass, with their new states."""
+    """Modules that will change if all checks pass, each with its new state."""
     own_sites: Sequence[Site] | None = None
 
     @property
     def sites(self) -> list[Site] | None:
-        """Latent variables of the model; None without a model."""
+        """The latent variables of the model; None without a model."""
         if self.own_sites is not None:
             return list(self.own_sites)
         return None if self.model is None else find_sites(self.model, (), {})
 
     @property
     def device(self) -> torch.device:
-        """Device of the model; without a model the CPU."""
+        """The device of the model; the CPU without a model."""
         if self.own_sites:
             return self.own_sites[0].start.device
         return torch.device("cpu") if self.model is None else self.model.device
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Floating-point type of the model; None without a model."""
+        """The floating-point type of the model; None without a model."""
         return None if self.model is None else self.model.dtype
 
     def model_for(self, what: str) -> BayesianModel:
-        """The model; raises if there is none."""
+        """Return the model; raise an error if there is none."""
         if self.model is None:
             raise ValueError(f"{what} needs its model; pass `model`.")
         return self.model
 
     def next_guide(self) -> nn.Module | None:
-        """The guide that receives the next state; None if guides are made from the file."""
+        """Return the guide that receives the next state; None if guides are made from the file."""
         if self.guides is None:
             return None
         if len(self.pending) == len(self.guides):
@@ -72,7 +73,7 @@ class Destination:
         return self.guides[len(self.pending)]
 
     def check_samples(self, samples: Mapping[str, Tensor]) -> torch.Size:
-        """The leading axes (K, S) of draws, ``{site: shape (K, S, *event)}``, after checks that they fit the model."""
+        """Check that draws, ``{site: shape (K, S, *event)}``, fit the model, and return their leading axes (K, S)."""
         if not samples:
             raise ValueError("the chains in the file must have at least one latent variable, got none.")
         first, sites = next(iter(samples.values())), self.sites

@@ -44,7 +44,8 @@ class EnsemblePosterior(Posterior):
         members: M posteriors over the same sites.
 
     Raises:
-        ValueError: If there is no member, or one is not a posterior; in :meth:`draws`, if sites or shapes differ.
+        ValueError: If there is no member, or a member is not a posterior. :meth:`draws` raises it if the members' sites
+            or shapes differ.
 
     References:
         Lakshminarayanan, Pritzel and Blundell (2017), Deep Ensembles, https://arxiv.org/abs/1612.01474.
@@ -62,7 +63,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Number of members, and the method of the first."""
+        """The number of members, and the method of the first member."""
         return f"ensemble of {len(self.members)} ({self.members[0].method})"
 
     @property
@@ -75,7 +76,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def num_stored(self) -> int | None:
-        """M times the smallest number of draws that a member stores; None without stored draws."""
+        """M times the smallest number of draws that a member stores; None if no member stores draws."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
         return len(self.members) * min(stored) if stored else None
 
@@ -119,7 +120,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def pruned_sites(self) -> frozenset[str]:
-        """Sites in which every member has some weights removed."""
+        """The sites in which every member has removed weights."""
         return frozenset.intersection(*(member.pruned_sites for member in self.members))
 
     def to_record(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..joint import Draw
 from ._destination import Destination
 
 MOST_DRAWS = 1000
-"""Default number of draws for ArviZ and for moments; a mean then has an error of 3 % of the standard deviation."""
+"""Default number of draws for ArviZ and for moments. A mean then has an error of 3 % of the standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Status:
     Args:
         ok: Whether inference shows no sign of trouble.
         message: Text that says what happened and, if there is no `remedy`, what to try.
-        detail: The last part of the message, about how the result was computed. A caller that writes its own message
-            appends this detail.
+        detail: The last part of the message, about how the result was computed. A caller that replaces the message
+            keeps this part.
         remedy: Advice on what to try, in terms of the arguments of the called function. A caller with other arguments,
             such as a scikit-learn estimator, replaces the remedy.
     """
@@ -57,9 +57,9 @@ class Moments(NamedTuple):
 
 
 def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
-    """Evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each at most once.
+    """Yield evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each row at most once.
 
-    `remedy` ends the error message if more draws are requested than stored.
+    If more draws are requested than stored, the error message ends with `remedy`.
     """
     num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
     if num_samples > stored:
@@ -79,7 +79,7 @@ class Posterior(Shown, ABC):
     """
 
     status: Status
-    """How the inference ended, and what to try if it ended badly."""
+    """Tells how the inference ended, and what to try if it ended badly."""
 
     history: History | None = None
     """Record of the fit, epoch by epoch; None for a method without epochs."""
@@ -113,7 +113,7 @@ class Posterior(Shown, ABC):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """Names ``net.PATH`` of learned parameters and buffers of which each draw has its own values."""
+        """The names, ``net.PATH``, of learned parameters and buffers that have their own values in each draw."""
         return ()
 
     @property
@@ -132,17 +132,17 @@ class Posterior(Shown, ABC):
         return False
 
     def median(self) -> Draw:
-        """The median of every latent variable, ``{site: shape (*event)}``; for a Gaussian the mean.
+        """Return the median of every latent variable, ``{site: shape (*event)}``. The median of a Gaussian is its mean.
 
         Raises:
-            ValueError: If the posterior has no closed-form median, like a set of draws or an ensemble.
+            ValueError: If the posterior has no closed-form median. A set of draws and an ensemble have none.
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Points around which predictions linearise the network; the draws use these points in turn.
+        """Return the points around which predictions linearise the network. The draws use these points in turn.
 
-        None in place of a point means that the prediction of this draw is not linearised.
+        If an entry is None instead of a point, the predictions of its draws are not linearised.
 
         Args:
             everywhere: Whether to return points even if :attr:`is_linearised` is false.
@@ -154,7 +154,7 @@ class Posterior(Shown, ABC):
 
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Draws, one at a time, ``{site: value of shape (*event)}``, from torch's global generator.
+        """Yield draws, ``{site: value of shape (*event)}``, which use torch's global generator.
 
         Each draw must have its own tensors, since earlier draws may still be in use.
 
@@ -164,19 +164,20 @@ class Posterior(Shown, ABC):
         """
 
     def sample(self, num_samples: int, *, seed: int | None = None) -> Draw:
-        """All draws at once, ``{site: value of shape (S, *event)}``.
+        """Return all draws at once, ``{site: value of shape (S, *event)}``.
 
         Memory grows with `num_samples`. :func:`~pyro_bnn.predict` does not store all draws.
 
         Args:
             num_samples: Number S of draws.
-            seed: Seed that makes the draws repeatable, without a change of torch's generator; None draws from it.
+            seed: Seed that makes the draws repeatable and leaves torch's generator unchanged; None uses torch's
+                generator.
         """
         count = _checks.at_least("num_samples", num_samples, 1)
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Draws, made inside the context `unit`, as one tensor per site; for `num_samples` see :meth:`moments`."""
+        """Return draws, made in the context `unit`, as one tensor per site; for `num_samples` see :meth:`moments`."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)
@@ -189,11 +190,11 @@ class Posterior(Shown, ABC):
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Closed-form means and standard deviations, by site; variables without a closed form are left out."""
+        """Return the closed-form mean and standard deviation of each site. Sites without a closed form are left out."""
         return {}
 
     def moments(self, *, num_samples: int | None = None, seed: int | None = None) -> Moments:
-        """Mean and standard deviation of every latent variable, in closed form if possible, else from draws.
+        """Return the mean and standard deviation of every latent variable, in closed form if possible, else from draws.
 
         Args:
             num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer.
@@ -202,7 +203,7 @@ class Posterior(Shown, ABC):
         return self._moments("", num_samples, seed)
 
     def _moments(self, prefix: str, num_samples: int | None, seed: int | None) -> Moments:
-        """The moments of the variables whose names begin with a prefix."""
+        """Return the moments of the variables whose names begin with a prefix."""
         found, shapes = self.marginals(), self.shapes
         if shapes is None or not all(name in found for name in shapes if name.startswith(prefix)):
             samples = self._stacked(num_samples, EXCLUSIVE if seed is None else Stream(seed), least=2)
@@ -214,7 +215,7 @@ class Posterior(Shown, ABC):
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Diagnostics of the result, to print; None for a method with no diagnostics except its `status`.
+        """Return diagnostics of the result, to print; None for a method with no diagnostics except its `status`.
 
         Args:
             model: The model.
@@ -230,7 +231,7 @@ class Posterior(Shown, ABC):
         y: Tensor | None = None,
         seed: int | None = None,
     ) -> Any:
-        """The posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
+        """Return the posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
 
         The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
         seconds, if known) and ``inference_library``. If the draws are independent, and not Markov chains, R-hat and
@@ -238,8 +239,8 @@ class Posterior(Shown, ABC):
 
         Args:
             num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer. For Markov
-                chains, None is all draws, as K chains, with the sampler's statistics in ``sample_stats``.
-            model: The model, which must be given with x; it adds the group ``posterior_predictive``.
+                chains, None gives all draws, as K chains, and the sampler's statistics in ``sample_stats``.
+            model: The model, which adds the group ``posterior_predictive`` and must be given with x.
             x: Inputs, shape (N, ...).
             y: Targets, which add the groups ``log_likelihood`` and ``observed_data``.
             seed: Seed of the draws; torch's generators do not change. None draws a seed.
@@ -261,18 +262,19 @@ class Posterior(Shown, ABC):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Draws for ArviZ, ``{site: shape (K, S, *event)}``, and the sampler's statistics under ArviZ's names."""
+        """Return draws, ``{site: shape (K, S, *event)}``, and the sampler's statistics under ArviZ's names."""
         return {name: value[None] for name, value in self._stacked(num_samples, stream, *arguments).items()}, {}
 
     def as_prior(
         self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
     ) -> PosteriorPrior:
-        """A prior for another model: independent Gaussians with the moments of the weights, see :meth:`moments`.
+        """Return a prior for another model: independent Gaussians with the moments of the weights; see :meth:`moments`.
 
         Variables other than weights, such as a noise scale, are left out, since their priors belong to the likelihood.
 
         Args:
-            otherwise: Prior of parameters that this posterior does not have; None raises an error for them.
+            otherwise: Prior of the parameters that this posterior does not have; if None, such parameters raise an
+                error.
             num_samples: Number of draws if draws are needed; see :meth:`moments`.
             seed: Seed of the draws; torch's generators do not change.
 
@@ -285,7 +287,7 @@ class Posterior(Shown, ABC):
         return PosteriorPrior(*self._moments(f"{SITE_PREFIX}.", num_samples, seed), otherwise)
 
     def attributes(self) -> dict[str, object]:
-        """Method, status and wall time, to be stored with the draws; unknown values are None."""
+        """Return the method, status and wall time, which are stored with the draws. Unknown values are None."""
         return {
             "method": self.method,
             "status": str(self.status),
@@ -297,16 +299,16 @@ class Posterior(Shown, ABC):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """The guides that are modules, in the order of the members of an ensemble."""
+        """The guides that are modules. Those of an ensemble have the order of its members."""
         return ()
 
     @property
     def pruned_sites(self) -> frozenset[str]:
-        """Sites with removed weights, which are 0 in all draws."""
+        """The sites with removed weights, which are 0 in all draws."""
         return frozenset()
 
     def to_record(self) -> dict[str, Any]:
-        """Plain data for a file: None, numbers, texts, tensors, and lists, tuples and dictionaries of these.
+        """Return plain data for a file: None, numbers, texts, tensors, and lists, tuples and dictionaries of these.
 
         Raises:
             ValueError: If the posterior cannot be saved.
@@ -318,7 +320,7 @@ class Posterior(Shown, ABC):
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "Posterior":
-        """The posterior in a file. All content must be checked, since the file may be forged.
+        """Make the posterior from the content of a file. All content must be checked, since the file may be forged.
 
         Args:
             values: The result of :meth:`to_record`.

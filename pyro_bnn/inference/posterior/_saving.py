@@ -20,41 +20,41 @@ class Calibration(ABC):
 
     @abstractmethod
     def to_record(self) -> dict[str, Any]:
-        """Plain data for a file, as in :meth:`Posterior.to_record`."""
+        """Return plain data for a file, as in :meth:`Posterior.to_record`."""
 
     @classmethod
     @abstractmethod
     def from_record(cls, values: Mapping[str, Any]) -> "Calibration":
-        """The correction in a file, from the result of :meth:`to_record`; see :meth:`Posterior.from_record`."""
+        """Make the correction from the result of :meth:`to_record`; see :meth:`Posterior.from_record`."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A posterior or a calibration in a file: the name of its class, and the result of its `to_record`."""
+    """What a file stores of a posterior or a calibration: the name of its class, and the result of its `to_record`."""
 
     kind: str
     content: dict[str, Any]
 
 
 def saved(value: Posterior | Calibration) -> Saved:
-    """The record of a posterior or a calibration for a file; raises if it cannot be saved."""
+    """Return the record of a posterior or a calibration for a file; raise an error if it cannot be saved."""
     return Saved(type(value).__name__, value.to_record())
 
 
 def restored(values: Saved, destination: Destination) -> Posterior:
-    """The posterior in a record, after checks; only `destination.pending` changes."""
+    """Check a record, and return its posterior. Of `destination`, only `pending` changes."""
     kind: type[Posterior] = _kind_of(values, Posterior)  # type: ignore[type-abstract]  # its subclasses are found
     return kind.from_record(values.content, destination)
 
 
 def restored_calibration(values: Saved) -> Calibration:
-    """The calibration in a record, after checks."""
+    """Check a record, and return its calibration."""
     kind: type[Calibration] = _kind_of(values, Calibration)  # type: ignore[type-abstract]
     return kind.from_record(values.content)
 
 
 def _kind_of(values: Saved, base: type[T]) -> type[T]:
-    """The class of a record: any imported subclass of `base` is found by its name."""
+    """Return the class that a record names, which may be any imported subclass of `base`."""
     every = base.__subclasses__()
     for kind in every:
         every += kind.__subclasses__()  # the loop also visits these

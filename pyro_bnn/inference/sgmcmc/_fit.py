@@ -1,4 +1,4 @@
-"""Stochastic-gradient MCMC of any model."""
+"""Stochastic-gradient MCMC of a :class:`~pyro_bnn.BayesianModel`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,29 +57,29 @@ def fit_sgmcmc(
         data: A tuple (x, y) with all rows, or a loader of such pairs with a length; see :func:`fit_svi`.
         sampler: The algorithm with its step size: :class:`SGHMC` or :class:`SGLD`.
         num_epochs: Number of passes of each chain over the data.
-        num_samples: Number of draws that each chain keeps, S, evenly spaced over the steps after warm-up. All draws
-            take 4 S K P bytes in single precision.
+        num_samples: Number S of draws that each chain keeps, evenly spaced over the steps at which the chain samples.
+            The draws of all chains take 4 S K P bytes in single precision, for P latent numbers.
         batch_size: Number of rows in each batch; None uses all rows at once.
         num_chains: Number of chains, K.
         steps: Plan of step sizes and stages; None is :class:`ConstantSteps`, whose first half is warm-up.
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. None is
             :class:`NetworkInit`, close to the network's own weights.
         store: New safetensors file for the draws; None keeps them in memory. The draws are read from the file when they
-            are used, so it must exist as long as the posterior is used. A resumed run uses its existing file of draws.
-            If a call fails, it removes the file that it made.
+            are used, so the file must exist as long as the posterior is used. A resumed run uses its existing file of
+            draws. If a call fails, it removes the file that it made.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain.
         execution: How steps are computed.
         checkpoint: File for the state of a chain; see :func:`fit_svi`. With several chains, the number of the chain is
             added to the file's name.
         resume: Checkpoint from which the chains continue.
-        seed: Seed that makes the chains repeatable; None draws one.
+        seed: Seed that makes the chains repeatable; None draws a seed.
 
     Returns:
         The chains, with a status that says whether their predictions agree.
 
     Raises:
-        ValueError: If the arguments do not fit each other, or `store` is a file of another run than `resume`.
+        ValueError: If the arguments do not fit each other, or `store` and `resume` are files of different runs.
         NonFiniteError: If a loss or gradient is not finite, mostly because the step size is too large.
         FileExistsError: If `store` exists and no chain is resumed, or if a checkpoint exists and is not resumed.
 
@@ -167,7 +167,7 @@ def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int
 
 @dataclass(frozen=True)
 class _Here(Init):
-    """Starts at the values of a draw."""
+    """Starts each site at its value in a draw."""
 
     draw: Draw
 
@@ -183,7 +183,7 @@ class _Here(Init):
 
 @contextmanager
 def _only_latent(model: BayesianModel) -> Iterator[None]:
-    """A context in which the model's learnable parameters do not change."""
+    """Keep the model's learnable parameters unchanged in a context."""
     warn_of_learnable(model, stacklevel=4)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learned:
@@ -198,9 +198,10 @@ def _only_latent(model: BayesianModel) -> Iterator[None]:
 def _files(
     chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
 ) -> tuple[Checkpoint | None, Path | None]:
-    """The checkpoint that a chain writes, and the one from which it continues; numbered if there are several chains.
+    """Return the checkpoint that a chain writes, and the file from which the chain continues.
 
-    A later chain without a file to resume begins anew.
+    If there are several chains, the files are numbered. A chain after the first begins anew if it has no file to
+    resume.
     """
 
     def own(path: str | Path) -> Path:
@@ -218,7 +219,7 @@ def _store(
     files: list[tuple[Checkpoint | None, Path | None]],
     execution: Execution,
 ) -> Store:
-    """Storage for the draws, after checks of all files of the run; no file is written."""
+    """Check all files of the run, and return the storage for the draws. No file is written."""
     if path is not None and execution.processes.are_many:
         raise ValueError("`store` must be None with several processes; each process keeps the draws in memory.")
     for checkpoint, resume in files:

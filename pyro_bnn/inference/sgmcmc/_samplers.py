@@ -14,8 +14,8 @@ from ..._core.processes import Processes
 from ..svi import SkippingOptimizer
 
 LEAST, MOST = 1e-30, 1e30
-"""Limits of the step size, and largest temperature. Far beyond these limits, steps or noise would be 0 or infinite in
-single precision."""
+"""Smallest and largest step size; `MOST` is also the largest temperature. Far beyond these limits, steps or noise would
+be 0 or infinite in single precision."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Stage:
     """What a chain does at one step.
 
     Args:
-        factor: Step size as a fraction of the sampler's, from 0 to 1.
+        factor: Step size as a fraction of the sampler's step size, from 0 to 1.
         is_noisy: Whether noise is added. A step without noise is a step of an optimizer.
         is_sampling: Whether draws are kept.
     """
@@ -38,7 +38,7 @@ class StepSizes(ABC):
 
     @abstractmethod
     def stage(self, step: int, num_steps: int) -> Stage:
-        """The stage at a step, counted from 0, of a chain of `num_steps` steps."""
+        """Return the stage of a chain of `num_steps` steps at step number `step`, counted from 0."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class ConstantSteps(StepSizes):
 class CyclicalSteps(StepSizes):
     r"""Cycles of large steps that explore, and small steps that sample.
 
-    With C cycles of equal length, and t the elapsed fraction of a step's cycle, the step size is
+    There are C cycles of equal length. When a fraction t of a cycle has passed, the step size is
 
     .. math:: \alpha = \tfrac12 \alpha_0 (1 + \cos \pi t).
 
-    While t is below `exploration` there is no noise, and the chain moves to a mode like an optimizer. In the rest of
-    the cycle, the chain samples from this mode. Each cycle may find another mode.
+    While t is below `exploration`, there is no noise: the chain moves to a mode, like an optimizer. In the rest of the
+    cycle, the chain samples from this mode. Each cycle may find another mode.
 
     Args:
         num_cycles: Number of cycles, C.
@@ -128,8 +128,8 @@ class SGLD(StochasticGradientSampler):
     The draws follow the posterior up to an error that vanishes with the step size :math:`\alpha`.
 
     Args:
-        lr: Step size :math:`\alpha`. U is a sum over N rows, so divide a learning rate that suits a mean over the rows
-            by N: ``lr=0.1 / num_data``.
+        lr: Step size :math:`\alpha`. U is a sum over N rows. So divide the usual learning rate, which belongs to a mean
+            over rows, by N: ``lr=0.1 / num_data``.
         temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 
     References:
@@ -164,10 +164,10 @@ class SGHMC(StochasticGradientSampler):
     error that vanishes with the step size.
 
     Args:
-        lr: Step size :math:`\alpha`. U is a sum over N rows, so divide a learning rate that suits a mean over the rows
-            by N: ``lr=0.01 / num_data``. As in SGD with momentum, a step along a constant gradient has about the
-            length :math:`\alpha / (1 - \beta)` times the gradient.
-        momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1. With 0 the sampler is
+        lr: Step size :math:`\alpha`. U is a sum over N rows. So divide the usual learning rate, which belongs to a mean
+            over rows, by N: ``lr=0.01 / num_data``. As in SGD with momentum, steps along a constant gradient are about
+            :math:`\alpha / (1 - \beta)` times the gradient.
+        momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1. A momentum of 0 gives
             Langevin dynamics.
         temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 
@@ -208,7 +208,8 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 class ChainOptimizer(SkippingOptimizer):
     """An optimizer whose steps move a chain. SVI of a :class:`~pyro_bnn.DeltaGuide` computes the gradients.
 
-    After each step `record` is called with the step's number. With several processes, all use the noise of process 0.
+    After each step, `record` is called with the number of the step. If there are several processes, all use the noise
+    of process 0.
     """
 
     def __init__(
@@ -252,7 +253,7 @@ class ChainOptimizer(SkippingOptimizer):
         point.copy_(torch.where(is_bad, before, point))
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of an optimizer, and the number of steps so far."""
+        """Return the optimizer's state, and the number of steps so far."""
         return {**super().state_dict(), "count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

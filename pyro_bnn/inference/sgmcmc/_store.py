@@ -1,4 +1,4 @@
-"""The draws that chains keep, and their storage: memory, or a file that identifies its run."""
+"""The draws that chains keep, in memory or in a file that identifies its run."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from ..joint import Layout
 from ._samplers import StepSizes
 
 KIND, NAME = "draws", "draws"
-"""Kind of the file in its header, and the name of its only tensor."""
+"""The kind of file that the header states, and the name of the only tensor in the file."""
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
@@ -33,7 +33,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Header:
-    """Content of the header of a file of draws."""
+    """The header of a file of draws."""
 
     run: str
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Header:
 class Store:
     """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped file.
 
-    The file is a safetensors file, whose header has the identifier of the run. The file is created, or opened for
+    The file is a safetensors file, whose header contains the identifier of the run. The file is created, or opened for
     writing, when the first draw is kept, after all other checks have passed. Only a resumed run accepts an existing
     file.
     """
@@ -73,12 +73,12 @@ class Store:
 
     @property
     def run(self) -> str:
-        """Identifier of the run; random for a new run."""
+        """The identifier of the run, which is random for a new run."""
         self._run = self._run or uuid.uuid4().hex
         return self._run
 
     def join(self, run: str) -> None:
-        """Continue the run of a checkpoint; the file and the earlier chains must belong to the same run."""
+        """Continue the run of a checkpoint. The file and the earlier chains must belong to the same run."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -86,12 +86,12 @@ class Store:
             )
         if self._run not in (None, run):
             raise ValueError(
-                "`resume` must name the checkpoints of one run, got chains of several; pass files of one run."
+                "`resume` must name the checkpoints of one run, got those of several runs; pass files of one run."
             )
         self._run = run
 
     def draws(self) -> Tensor:
-        """The draws, shape (K, S, P); the first call creates or opens the file."""
+        """Return the draws, shape (K, S, P). The first call creates or opens the file."""
         if self._draws is None:
             self._draws = self._like.new_zeros(self._shape) if self._path is None else self._mapped(self._path)
         return self._draws
@@ -119,7 +119,10 @@ class Store:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """A context that, on an error, removes the file if this run created it. Checkpoints still have the draws."""
+        """Remove the file after an error in the context, if this run created the file.
+
+        Checkpoints still have the draws.
+        """
         try:
             yield
         except BaseException:
@@ -129,13 +132,13 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise if the file of draws is also the file of the argument `name`."""
+    """Raise an error if the file of draws is also the file of the argument `name`."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
 
 def read_header(path: Path) -> Header:
-    """The header of a file of draws, after a check of the file's length."""
+    """Return the header of a file of draws, after a check of the file's length."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             about, draws = file.metadata() or {}, file.get_slice(NAME)
@@ -151,7 +154,7 @@ def read_header(path: Path) -> Header:
 
 @dataclass(frozen=True)
 class ChainState:
-    """Record of a chain in a checkpoint: the draws so far, ``{site: shape (number so far, *event)}``."""
+    """What a checkpoint stores of a chain: the draws so far, ``{site: shape (number so far, *event)}``."""
 
     run: str
     num_samples: int
@@ -159,7 +162,7 @@ class ChainState:
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Numbers of the steps after which a draw is kept, evenly spaced over the steps at which a chain samples."""
+    """Return the steps after which a draw is kept, evenly spaced over the steps at which a chain samples."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(
@@ -180,7 +183,7 @@ class Record:
         return self._layout.views(self._store.draws()[self._chain])
 
     def keep(self, step: int) -> None:
-        """Keep the point after a step if a draw is due."""
+        """Store the present point if a draw is due after this step."""
         if self._num_kept < len(self._kept) and step == self._kept[self._num_kept]:
             draws = self._draws()
             for name, value in self._point.locations().items():

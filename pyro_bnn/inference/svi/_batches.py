@@ -19,7 +19,8 @@ Data = Iterable[object] | tuple[object, ...]
 """A loader of batches, or a tuple with all rows of the model's arguments."""
 
 ENDLESS = 2
-"""Heuristic: a loader without a length counts as endless after this many times `num_data` rows in one epoch."""
+"""Heuristic: a loader without a length counts as endless if it gives more than this many times `num_data` rows in one
+epoch."""
 
 EMPTY = "the loader is empty; pass one with at least one batch."
 
@@ -29,8 +30,7 @@ class Batches:
 
     The data are a tuple with all rows, or a loader. `generator` shuffles the rows of a tuple in each epoch; a loader
     has its own order. For `device`, `like` and `paired` see :class:`Arguments`. If several processes fit together, each
-    process takes its share of every batch of a tuple. The loader of each process must give only the share of that
-    process.
+    process takes its share of every batch of a tuple. A loader must give only the share of its own process.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Batches:
     ) -> None:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
-        """Indices of the rows in the last batch of tensors; None if the batch was all rows in their order."""
+        """Indices of the rows in the last batch of a tuple; None if the batch was all rows in their order."""
         self.tensors: Batch | None = None
         """The data, if they were given as a tuple with all rows; None for a loader."""
         self._loader: Loader | None = None
@@ -72,7 +72,10 @@ class Batches:
             self.num_batches = self._loader.num_batches
 
     def require_same_end(self, batch: Batch | None) -> None:
-        """Raise in all processes if only some have a next batch; only loaders without a length need this check."""
+        """Raise an error in all processes if only some of them have a next batch.
+
+        Only loaders without a length need this check.
+        """
         if not self._processes.are_many or self._loader is None or self._loader.has_length:
             return
         if all(self._processes.any([batch is None, batch is not None])):
@@ -82,7 +85,10 @@ class Batches:
             )
 
     def first(self) -> Batch:
-        """An example batch: the first rows of a tuple, or a loader's first batch, which the first epoch still gives."""
+        """Return an example batch: the first rows of a tuple, or a loader's first batch.
+
+        The first epoch of a loader gives this batch again.
+        """
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None
@@ -94,11 +100,11 @@ class Batches:
         return self.epoch()
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """The batches of epoch `number`, without the first `skip` batches.
+        """Return the batches of epoch `number`, without the first `skip` batches.
 
-        The order is drawn, and skipped batches of a loader are fetched, before this method returns. Only a loader
-        without workers draws its order later, with its first batch. Samplers that have a method `set_epoch` get
-        `number`.
+        Before this method returns, the order is drawn, and the skipped batches of a loader are fetched. Only a loader
+        without workers draws its order later, with its first batch. `number` is passed to samplers that have a method
+        `set_epoch`.
         """
         if self._loader is not None:
             return self._loader.epoch(number, skip)
@@ -110,13 +116,13 @@ class Batches:
         return map(self._chosen, [order[begin:end] for begin, end in self.bounds()[skip:]])
 
     def _chosen(self, rows: Tensor) -> Batch:
-        """The share of this process in a batch with these rows."""
+        """Return the share of this process in a batch with these rows."""
         assert self.tensors is not None
         self.rows = rows.tensor_split(self._processes.count)[self._processes.rank] if self._processes.are_many else rows
         return tuple(take(part, self.rows) for part in self.tensors)
 
     def bounds(self) -> list[tuple[int, int]]:
-        """The first position of each batch in the epoch's order, and the position after the batch's last row."""
+        """Return the first position of each batch in the epoch's order, and the position after the batch's last row."""
         return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def require_passes(self, num_epochs: int) -> None:
@@ -128,10 +134,11 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """States of the generators that draw the order of the rows: `generator`, and those of a `DataLoader`.
+        """Return the states of all generators that draw the order of the rows: `generator` and those of a `DataLoader`.
 
-        To repeat the order of an epoch, restore the states from before its call of :meth:`epoch`. If a loader has no
-        generator of its own, torch's generator draws its order, and is not included.
+        To repeat the order of an epoch, restore the states that this method returned before the epoch began. If a
+        loader has no generator of its own, torch's generator draws its order, but that generator's state is not
+        included.
         """
         return [generator.get_state() for generator in self._generators()]
 
@@ -150,7 +157,7 @@ class Batches:
 
 
 def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None:
-    """All rows (x, y) of a model's data, checked, as tensors on its device; None if the data are a loader."""
+    """Check a model's data, and return all rows (x, y) on the model's device; None if the data are a loader."""
     _require_kind(data)
     if not _is_whole(data):
         return None
@@ -160,7 +167,7 @@ def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None
 
 
 def require_all_rows(model: BayesianModel, x: Inputs) -> None:
-    """Raise a `ValueError` unless x has as many rows as the model's data set, all of them finite."""
+    """Raise a `ValueError` unless x has as many rows as the model's data set, and all its numbers are finite."""
     rows = num_rows(x)
     if rows != model.num_data:
         raise ValueError(
@@ -172,7 +179,7 @@ def require_all_rows(model: BayesianModel, x: Inputs) -> None:
 
 
 def count_batches(data: Data, batch_size: int | None, *, num_data: int, execution: Execution | None) -> int | None:
-    """Number of batches in each epoch of a fit with these arguments; None if a loader has no length."""
+    """Return the number of batches in each epoch of a fit with these arguments; None if a loader has no length."""
     if not _is_whole(data):
         return length_of(data)
     size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
@@ -180,7 +187,10 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Begin and end of each batch; if the last has fewer rows than there are processes, it joins the one before."""
+    """Return where each batch begins and ends.
+
+    If the last batch has fewer rows than there are processes, the batch before it takes these rows.
+    """
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
         begins.pop()
@@ -188,7 +198,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 
 
 def _is_whole(data: Data) -> bool:
-    """Whether data hold all rows: a tuple or a list. A list of tuples, lists or dictionaries is a loader instead."""
+    """Return whether data are a tuple or a list with all rows. A list of tuples, lists or dictionaries is a loader."""
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
     )
@@ -200,7 +210,7 @@ def _require_kind(data: object) -> None:
         options = "batch_size=..." if isinstance(data, IterableDataset) else "batch_size=..., shuffle=True"
         raise ValueError(
             f"`data` must be a loader or a tuple of tensors, got the data set {type(data).__name__}; pass "
-            f"`DataLoader(data, {options})`, with `batch_size=None` if it gives whole batches."
+            f"`DataLoader(data, {options})`, with `batch_size=None` if the data set gives whole batches."
         )
     if isinstance(data, Mapping):
         raise ValueError(f"`data` must be a pair (x, y), got a dictionary with the keys {list(data)}; {remedy}.")
@@ -213,8 +223,8 @@ class Loader:
     """Batches of an iterable that is read once per epoch.
 
     The number of batches is the length of the loader. An epoch must have exactly this number, except for a `DataLoader`
-    of an iterable data set, whose length is only an estimate. Without a length, the number is estimated as `num_data`
-    divided by the rows of the first batch in all processes.
+    of an iterable data set, whose length is only an estimate. If the loader has no length, the number of batches is
+    estimated: it is `num_data` divided by the number of rows in the first batch of all processes.
     """
 
     def __init__(
@@ -247,7 +257,7 @@ class Loader:
         return isinstance(self._data, Iterator)
 
     def first(self) -> Batch:
-        """An example batch. The first epoch gives this batch again, even if the data can be read only once."""
+        """Return an example batch. The first epoch gives this batch again, even if the data can be read only once."""
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:
@@ -257,7 +267,10 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """The batches of an epoch after the first `skip`; the skipped ones are fetched before this method returns."""
+        """Return the batches of an epoch after the first `skip`.
+
+        The skipped batches are fetched before this method returns.
+        """
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):
@@ -318,14 +331,17 @@ class Loader:
         return arguments
 
     def generators(self) -> list[torch.Generator]:
-        """The loader's own generators, which draw its order; without any, torch's generator draws it."""
+        """Return the loader's own generators, which draw its order.
+
+        If there are none, torch's generator draws the order.
+        """
         owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
         found = [getattr(owner, "generator", None) for owner in owners]
         return list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
 
 
 def _samplers(loader: object) -> list[Any]:
-    """The objects that choose the rows of each batch of a `DataLoader`."""
+    """Return the objects that choose the rows of each batch of a `DataLoader`."""
     if not isinstance(loader, DataLoader):
         return []
     outer = loader.sampler, loader.batch_sampler
@@ -334,7 +350,10 @@ def _samplers(loader: object) -> list[Any]:
 
 
 def length_of(loader: object) -> int | None:
-    """Number of batches; None if the loader has no `len`, or if its `len` raises, as for an iterable data set."""
+    """Return the number of batches.
+
+    It is None if the loader has no `len`, or if `len` raises an error, as for an iterable data set.
+    """
     try:
         return len(loader) if isinstance(loader, Sized) else None
     except (TypeError, NotImplementedError):
