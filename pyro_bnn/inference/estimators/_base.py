@@ -167,7 +167,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """Return the distribution to sample for a site. The Gaussian of a weight is stored for the call of the network."""
+        """Return the distribution to sample for a site, and store the Gaussian of a weight for the network's call."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)
@@ -176,7 +176,7 @@ class Applied(AbstractContextManager[None]):
 
     @contextmanager
     def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
-        """Run the network's call in a context in which the estimator computes outputs of layers with Gaussian parameters."""
+        """Let the estimator compute the outputs of layers with Gaussian parameters in the network's call."""
         noise, random = self._estimator.noise, {}
         for name, value in weights.items():
             gaussian = self._gaussians.get(name, MISSING)

@@ -314,8 +314,8 @@ def kronecker_curvature(
         for x, y in batches:
             if has_shared(x):
                 raise ValueError(
-                    "Kronecker factors need layers that compute one row per row of the data, but a shared input may "
-                    "have other rows, such as the nodes of a graph; make only the last layer random, or use "
+                    "Kronecker factors need layers with one row for each row of the data, but a shared input may have "
+                    "other rows, such as the nodes of a graph; make only the last layer random, or use "
                     'structure="diagonal".'
                 )
             if not total and not acts_by_layers(net, x):
