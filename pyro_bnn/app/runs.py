@@ -278,9 +278,10 @@ def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
-    """Return the number of weight draws in a prediction. For chains it is at most the number of stored draws.
+    """Return the number of weight draws in a prediction.
 
-    If `wanted` is None, the number is 100. For chains it is 800, since they cover several modes.
+    If `wanted` is None, the number is 100 for a variational posterior and 800 for chains, which cover several modes.
+    Chains have no more draws than are stored.
     """
     if posterior.num_stored is None:
         return NUM_DRAWS if wanted is None else wanted

@@ -19,7 +19,7 @@ from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 MOST_CERTAIN = 0.95
-"""Highest level for which the rows of --calibrate must be enough: the default level of ``pyro-bnn predict``."""
+"""Level of the intervals for which the rows of --calibrate must suffice: the default of ``pyro-bnn predict``."""
 
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 
@@ -37,9 +37,7 @@ def load(
         return datasets.load_data(config, root=root, download=download)[0]
     path = Path(config.dataset if root is None else root)
     if not path.exists():
-        raise FileNotFoundError(
-            f"there is no file {path}; pass the file with the run's data (--data FILE)."
-        )
+        raise FileNotFoundError(f"there is no file {path}; pass the file with the run's data (--data FILE).")
     return (_load_table if config.kind == "table" else _load_arrays)(config, path, facts)
 
 
@@ -167,7 +165,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Return a note for each format of numbers other than 1234.5. It names the columns that have this format."""
+    """Return a note for each format of numbers other than 1234.5, with the names of the columns in this format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."

@@ -28,7 +28,7 @@ PIXEL_SCALE_FLOOR = 0.003
 """Number, about one grey level, that is added to the standard deviation of each pixel to avoid division by nearly 0."""
 
 OPTIMIZERS = ("adam", "sgd", "natural")
-"""Names of optimizers. A colon and numbers may follow natural."""
+"""Names of optimizers. The name natural may be followed by a colon and numbers."""
 
 PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "normal": (lambda *numbers: pb.NormalPrior(*numbers), "SCALE"),

@@ -93,7 +93,7 @@ class RegressionStudy:
         )
 
     def methods(self) -> dict[str, Callable[[], Fit]]:
-        """Return a function for each approximate method that makes its fit, by name."""
+        """Return functions that fit the approximate methods, by the names of the methods."""
         return {
             "laplace": lambda: fit_laplace(self.model, (self.x, self.y)),
             "full-rank": lambda: self._fit(
@@ -141,9 +141,9 @@ class RegressionStudy:
 
 
 def save_comparison(result: Comparison, folder: Folder, data: tuple[Tensor, Tensor]) -> list[str]:
-    """Write `comparison.csv` and `comparison.json` and, for a curve, a picture. Return a list of pictures.
+    """Write `comparison.csv`, `comparison.json` and, if possible, a picture. Return the names of the pictures.
 
-    A picture is possible for one input and one target that is a number. It also shows the training data.
+    A picture needs a single input, and a single target that is a number. The picture also shows the training data.
     """
     with folder.new("comparison.csv") as path:
         result.to_csv(path)

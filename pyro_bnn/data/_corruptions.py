@@ -26,7 +26,7 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
         seed: Seed of the noise.
 
     Raises:
-        ValueError: If `x` does not have values in [0, 1] and two or more axes, or if `strength` is not from 1 to 5.
+        ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
 
     References:
         Hendrycks and Dietterich (2019), Benchmarking Neural Network Robustness to Common Corruptions and Perturbations,
@@ -51,7 +51,7 @@ def blur(x: Tensor, strength: int) -> Tensor:
         strength: Strength from 1 to 5. The standard deviation of the Gaussian is 0.4, 0.6, 0.7, 0.8 or 1.0 pixels.
 
     Raises:
-        ValueError: If `x` does not have values in [0, 1] and two or more axes, or if `strength` is not from 1 to 5.
+        ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
 
     Example:
         >>> x = torch.zeros(5, 5)
@@ -74,7 +74,7 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
         strength: Strength from 1 to 5. Differences from the mean are multiplied by 0.75, 0.5, 0.4, 0.3 or 0.15.
 
     Raises:
-        ValueError: If `x` does not have values in [0, 1] and two or more axes, or if `strength` is not from 1 to 5.
+        ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
 
     Example:
         >>> lower_contrast(torch.tensor([[0.0, 1.0]]), 2)

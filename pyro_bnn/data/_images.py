@@ -123,15 +123,15 @@ class Images(Shown):
 def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:
     """Load MNIST, FashionMNIST, CIFAR-10, or the 8 x 8 digits of scikit-learn.
 
-    CIFAR-10 is published as pickles, which can contain code. So torchvision (the extra ``vision``) reads them: it opens
-    a pickle only if the checksums of all files are the published ones.
+    CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) reads the pickles,
+    after a check that the checksums of all files are the published ones.
 
     Args:
         name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits``. The digits need no files, and a fixed quarter of
             them is the test set.
-        root: Folder that contains ``MNIST/raw``, ``FashionMNIST/raw`` or ``cifar-10-batches-py``. By default it is
-            ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not set.
-        download: Whether to download missing files into `root`. This needs torchvision (the extra ``vision``).
+        root: Folder that contains ``MNIST/raw``, ``FashionMNIST/raw`` or ``cifar-10-batches-py``. By default the folder
+            is ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not set.
+        download: Whether to download missing files into `root`. A download needs torchvision (the extra ``vision``).
 
     Raises:
         ValueError: If the name is unknown.

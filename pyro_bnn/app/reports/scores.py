@@ -36,8 +36,8 @@ LEVELS = (0.5, 0.9, 0.95)
 """Levels of the intervals whose coverage is measured."""
 
 MOST_NUMBERS = 4_000_000
-"""Heuristic: largest number of inputs (rows times columns) to which linear methods are fitted. It takes a second or
-so."""
+"""Heuristic: largest number of inputs (rows times columns) to which linear methods are fitted. The fits take a second
+or so."""
 
 COLUMNS = {
     "accuracy": "accuracy",

@@ -40,8 +40,8 @@ class Trained:
     def single(self) -> tuple[str, Prediction]:
         """Return the name and the prediction of a single network, for comparison with the ensemble.
 
-        For a variational run, the single network has the mean weights. For chains, it is one draw, since the mean of
-        several modes predicts poorly.
+        For a variational run, the single network has the mean weights. For chains, the single network is one draw,
+        since the mean of several modes predicts poorly.
         """
         x, y = self.test
         if runs.is_chains(self.posterior):

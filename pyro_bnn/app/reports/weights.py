@@ -55,9 +55,8 @@ def report_weights(
 ) -> list[SiteSummary]:
     """Summarise the weights of a trained network, and write two pictures.
 
-    ``weight.png`` shows the posterior density of one weight. By default it is the weight with the highest
-    signal-to-noise ratio in the first site that has weights left. ``weights.png`` shows histograms of means and scales
-    by site.
+    ``weight.png`` shows the posterior density of one weight, by default the weight with the highest signal-to-noise
+    ratio in the first site that has weights left. ``weights.png`` shows histograms of means and scales by site.
     """
     guide = pruning.mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)

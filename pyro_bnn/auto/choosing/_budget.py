@@ -1,6 +1,6 @@
 """The numbers of steps that chains have in a given time.
 
-Without a limit in seconds, they depend only on the numbers of rows and weights, so that fits are reproducible.
+Without a limit in seconds, these numbers depend only on the numbers of rows and weights, so that fits are reproducible.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ DESCENT, WARMUP = 0.15, 0.65
 """Heuristic: share of a chain's gradients that find the mode, and share of a chain's steps that are warm-up."""
 
 MOST_DESCENT, MOST_STEPS = 2000, 10_000
-"""Heuristic: largest number of steps of Adam, and of steps of a chain both in and after the warm-up. More steps hardly
-improved predictions on UCI tables."""
+"""Heuristic: largest number of steps of Adam, and largest number of steps of a chain in the warm-up and again after it.
+More steps hardly improved predictions on UCI tables."""
 
 MOST_STEPS_IN_TIME = 50_000
-"""Heuristic: takes the place of `MOST_STEPS` if the user sets a time limit, and so may want longer chains."""
+"""Heuristic: this number replaces `MOST_STEPS` if the user sets a time limit, and so may want longer chains."""
 
 FEWEST_STEPS = 1000
 """Heuristic: if a chain has fewer steps than this, a variational fit is better."""

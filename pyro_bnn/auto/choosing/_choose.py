@@ -78,12 +78,13 @@ def fit_best(
 ) -> Chosen:
     """Choose the model that predicts held-out rows best, and fit it by chains (:class:`~pyro_bnn.MCLMC`).
 
-    Each chain starts at a trained network. The names of `candidates` describe the models in words. `seconds` is the
-    wall time on torch's threads. It makes the lengths of the chains depend on the machine. Without it, they depend only
-    on the numbers of rows and weights. Each chain has at most `max_draws` draws, and as many draws of warm-up. If
-    `saves_search` is true, a single model gets only the time that would remain after a comparison of models.
+    Each chain starts at a trained network. The names of `candidates` describe the models in words. `seconds` limits the
+    wall time on torch's threads, so the lengths of the chains depend on the machine. Without a limit, the lengths
+    depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, and as many draws of
+    warm-up. If `saves_search` is true, a single model gets only the time that would remain after a comparison of
+    models.
 
-    An :class:`UnsuitableError` is raised if chains cannot fit any of the models, for example since C code does not
+    An :class:`UnsuitableError` is raised if chains cannot fit any of the models, for example because C code does not
     support them, or if the time is too short.
     """
     begin = time.perf_counter()
@@ -223,7 +224,7 @@ def _status(
 
 
 def _slowness(make: Candidate, data: Rows, seed: int) -> float:
-    """Return the CPU time of a gradient on this machine, measured by runs of two lengths, over its nominal time."""
+    """Return the CPU time of a gradient, measured by runs of different lengths, as a multiple of its nominal time."""
     model = make(len(data[0]))
 
     def seconds(num_draws: int) -> float:

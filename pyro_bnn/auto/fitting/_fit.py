@@ -127,12 +127,12 @@ def fit(
     dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to `resume` is
     given, except `progress`.
 
-    The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends at a
-    plateau of the objective, where a straight line through the last epochs (about 400 steps) rises by less than its
-    standard error, or by less than 0.1 nats. But at the first two plateaus the fit continues with the learning rate
-    lowered to 0.3 and 0.1 of its initial value, since smaller steps get closer to the optimum. With `validation` rows,
-    the fit also ends after ten checks in a row without a new best log-density of these rows, and the best posterior is
-    kept.
+    The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The
+    variational fit ends at a plateau of the objective, where a straight line through the last epochs (about 400 steps)
+    rises by less than its standard error, or by less than 0.1 nats. But at the first two plateaus the fit continues
+    with the learning rate lowered to 0.3 and 0.1 of its initial value, since smaller steps get closer to the optimum.
+    With `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows,
+    and the best posterior is kept.
 
     Args:
         model: The model.
@@ -156,8 +156,8 @@ def fit(
         elbo: The bound. None takes `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
             other guides.
         estimator: Gradient estimator. None takes :class:`LocalReparameterization` if the guide is mean-field and the
-            network is a sequence of linear layers and activations, since it makes gradients much less noisy there.
-            Otherwise None takes no estimator.
+            network is a sequence of linear layers and activations, since gradients are then much less noisy. Otherwise
+            None takes no estimator.
         kl_weight: Weight of the KL term.
         callbacks: Functions that are called with the history.
         progress: Whether to show a progress bar.

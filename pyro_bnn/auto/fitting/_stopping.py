@@ -20,8 +20,7 @@ parameters at the end of a fit is proportional to the learning rate, so the last
 tenth."""
 
 WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
-"""Heuristic: a trend is fitted to the last epochs, which have at least this number of steps. There are at least this
-number of epochs."""
+"""Heuristic: smallest number of steps, and smallest number of epochs, to which a trend is fitted."""
 
 NUM_ERRORS = 1.0
 """Heuristic: a rise of at most this many standard errors counts as noise. If the objective has no trend, a check ends

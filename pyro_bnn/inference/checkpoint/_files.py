@@ -41,25 +41,25 @@ def save_posterior(
 ) -> None:
     """Write a posterior, and the parameters and buffers of its model, to one file.
 
-    The file is written completely or not at all. It has a checksum, and contains no code. The file records the model's
-    latent variables with their shapes and priors, the likelihood with its settings, the layers, `num_data` and the
-    dtype. The file contains no training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed
-    weight (see :mod:`pyro_bnn.pruning`) takes one bit. A posterior of a class of your own can be saved if the class has
-    :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
+    The file is written completely or not at all. The file has a checksum, and contains no code. The file records the
+    model's latent variables with their shapes and priors, the likelihood with its settings, the layers, `num_data` and
+    the dtype. The file contains no training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A
+    removed weight (see :mod:`pyro_bnn.pruning`) takes one bit. A posterior of a class of your own can be saved if the
+    class has :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
         path: Path of the file.
         model: The model of the posterior. For a Pyro model of your own, the file records the names, shapes and supports
-            of its latent variables and, if the model is a module, its parameters and buffers. With None the file holds
-            no model.
+            of its latent variables and, if the model is a module, its parameters and buffers. If `model` is None, the
+            file holds no model.
         data: Only for a Pyro model of your own: the arguments of a call, including the targets, such as (x, y). The
             model is called once to find its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of the network, too. If False, the file has checksums in
             their place, which makes it small for a network with adapters. Such a file needs a
             :class:`~pyro_bnn.BayesianModel`, and can be loaded only into a model with the same frozen parameters.
-        calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. It is written to
-            the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
+        calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. The correction is
+            written to the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
     Raises:
         ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
@@ -138,12 +138,12 @@ def load_posterior(
             a guide. By default guides are made from the file. This works for this package's guides and for Pyro's
             `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass guides of other
             classes, and all guides of a Pyro model of your own.
-        data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. They may be
-            other rows of data than at saving.
+        data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data
+            may be others than at saving.
 
     Returns:
-        The posterior, on the device of the model, with its status and its history or statistics. It comes without a
-        calibration in the file, which :func:`~pyro_bnn.calibration.load_calibration` reads.
+        The posterior, on the device of the model, with its status and its history or statistics. If the file has a
+        calibration, read it by :func:`~pyro_bnn.calibration.load_calibration`.
 
     Raises:
         FileNotFoundError: If there is no such file.

@@ -24,7 +24,7 @@ from ..joint import Site, find_sites
 from ..posterior import Destination, Posterior
 
 NO_SETTINGS = ("training", "has_row_weights")
-"""Attributes of likelihoods that need not be the same for a saved posterior to be valid."""
+"""Attributes of likelihoods that may differ between the saved model and the model that loads the file."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
 
 
 def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
-    """Check the parameters and buffers in a file, and add the values that the file leaves to the model."""
+    """Check the parameters and buffers in a file, and take the values that the file lacks from the model."""
     for site in file.left_out:
         if site not in model.site_names or site in file.state:
             raise ValueError(f"it lacks the values of `{site}`; pass a file that `save_posterior` wrote.")

@@ -36,10 +36,10 @@ class Estimator(ABC):
     less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
-    estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. It replaces calls of
-    `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use of a
-    random parameter in the network raises an error. If a layer has random parameters, the first axis of the layer's
-    input must be the rows of data. The rows must not depend on each other. Batch normalisation in training mode
+    estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. An estimator replaces
+    calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use
+    of a random parameter in the network raises an error. If a layer has random parameters, the first axis of the
+    layer's input must be the rows of data. The rows must not depend on each other. Batch normalisation in training mode
     therefore raises an error, but attention over the batch is not recognised.
 
     A subclass names the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
@@ -68,8 +68,8 @@ class Estimator(ABC):
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
         """Return a context in which an ELBO, which calls the guide and then the model, uses this estimator.
 
-        Use the context only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. It may be entered many
-        times, but not inside itself.
+        Use the context only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. The context may be entered
+        many times, but not inside itself.
 
         Args:
             model: The model.
@@ -101,7 +101,7 @@ class Estimator(ABC):
 
 
 class _Gaussian(dist.Normal):
-    """The guide's Gaussian for one parameter. It remembers its last value, a draw or the mean."""
+    """The guide's Gaussian for one parameter, which remembers its last value: a draw, or the mean."""
 
     def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
         super().__init__(base.loc, base.scale, validate_args=False)

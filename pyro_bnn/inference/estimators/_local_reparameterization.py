@@ -16,7 +16,7 @@ class LocalReparameterization(Estimator):
     r"""An estimator that draws the outputs of a layer instead of the weights.
 
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
-              \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1),
+              \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1).
 
     An output takes two matrix products, and one random number per element.
 

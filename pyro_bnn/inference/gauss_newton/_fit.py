@@ -37,7 +37,7 @@ Structure = Literal["full", "kronecker", "diagonal"]
 Per = Literal["network", "layer", "parameter"]
 
 MAX_FULL = 6000
-"""Largest number of random weights for which a full matrix is used. It takes 288 MB in double precision."""
+"""Largest number of random weights for which a full matrix is used. The matrix takes 288 MB in double precision."""
 
 FAR = 10.0
 """Heuristic: largest distance from the mode for which the status is ok, as root mean square in standard deviations.
@@ -73,8 +73,8 @@ def fit_gauss_newton(
     of the negative log-likelihood in the outputs, and :math:`\delta` are the prior precisions. The generalised
     Gauss-Newton matrix G is the Hessian without the terms that contain second derivatives of the network, and is
     positive semi-definite. If the network is linear in its random weights, as with a random last layer, G equals the
-    Hessian (except with heteroscedastic noise). In this case the result is that of :func:`fit_laplace` at the same
-    point.
+    Hessian (except with heteroscedastic noise). If G equals the Hessian, the result is that of :func:`fit_laplace` at
+    the same point.
 
     A learned noise scale, as in ``GaussianLikelihood()``, is set to the scale that maximises the evidence. A latent
     noise scale is fixed at the scale that maximises the product of the evidence and the scale's prior. A given noise
@@ -84,8 +84,8 @@ def fit_gauss_newton(
         model: The model, with a Gaussian prior. The fit changes only a learned noise scale of the model.
         data: A tuple (x, y) with all rows, or a loader of tuples (x, y). A loader is read several times.
         structure: How much of G is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses the diagonal
-            of G. "kronecker" approximates the block of each parameter by a Kronecker product. This needs laplace-torch
-            (extra ``laplace``), linear and convolutional layers, and classes or Gaussian noise.
+            of G. "kronecker" approximates the block of each parameter by a Kronecker product. "kronecker" needs
+            laplace-torch (extra ``laplace``), linear and convolutional layers, and classes or Gaussian noise.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in :class:`BayesianModel`.
             The other weights are fixed at the point. To select the last layer, pass its name, as in ``"net.fc.*"``.
         prior_precision: Precision (inverse variance) of the prior of each weight. None takes the precisions from the
@@ -97,7 +97,7 @@ def fit_gauss_newton(
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
             latent variables by site. None uses the network's own weights, so the network must be trained.
-        progress: Whether to show a progress bar. It counts the rows of all passes.
+        progress: Whether to show a progress bar, which counts the rows of all passes.
         seed: Seed of the random order of a loader. The state of torch's generators does not change.
 
     Returns:

@@ -34,15 +34,15 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """Copy the covariance to the device and dtype of a tensor, with contiguous memory.
 
-        The last bits of products depend on the layout in memory. A covariance from a file is contiguous, so all must
-        be.
+        The last bits of products depend on the layout in memory. A covariance from a file is contiguous, so every
+        covariance must be.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
 
 
 class Full(Covariance):
-    """A full covariance matrix, whose inverse is L L^T with the lower Cholesky factor L, `factor`, shape (P, P)."""
+    """A full covariance matrix, stored as the lower Cholesky factor L of its inverse L L^T: `factor`, shape (P, P)."""
 
     def deviation(self, noise: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(self.tensors["factor"].mT, noise[:, None], upper=True)[:, 0]
@@ -59,8 +59,8 @@ class AlongAxes(Covariance):
 
     Without Kronecker factors each weight has an axis of its own. With Kronecker factors, a parameter of shape (m, n)
     has the axes :math:`u_i \otimes v_j`. For the first parameter, the columns of `left.0`, shape (m, m), are the
-    vectors u, and the columns of `right.0`, shape (n, n), are the vectors v. For the second parameter they are in
-    `left.1` and `right.1`.
+    vectors u, and the columns of `right.0`, shape (n, n), are the vectors v. The vectors for the second parameter are
+    in `left.1` and `right.1`.
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -147,9 +147,9 @@ class FullCurvature:
 
 @dataclass(frozen=True)
 class CurvatureAlongAxes:
-    """A sum like :class:`FullCurvature` of matrices that are diagonal along the axes of :class:`AlongAxes`.
+    """A sum like :class:`FullCurvature`, of matrices G_k that are diagonal along the axes of :class:`AlongAxes`.
 
-    The diagonals are `values`, shape (K, P).
+    The diagonals of all G_k are `values`, shape (K, P).
 
     With Kronecker factors, all weights of a parameter need the same prior precision.
     """

@@ -24,13 +24,13 @@ class DeltaGuide(FlatGuide):
 
     .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w).
 
-    Both omit the entropy of the point, which is minus infinity. So this KL can be negative, and cannot be compared with
-    the KL of another guide. All draws are the same, so predictions have no epistemic uncertainty, unless the network
-    itself is random (:class:`~pyro_bnn.nets.MCDropout`).
+    The recorded ELBO and KL omit the entropy of a point, which is minus infinity. So the KL of a point can be negative,
+    and cannot be compared with the KL of another guide. All draws are the same, so predictions have no epistemic
+    uncertainty, unless the network itself is random (:class:`~pyro_bnn.nets.MCDropout`).
 
-    The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`. So a latent noise scale is
-    the maximum of p(scale | y), which differs from the mode of the density of log(scale). Weights are unconstrained, so
-    their mode is the same in both spaces.
+    The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`. So a latent noise scale is at
+    the maximum of p(scale | y), not at the mode of the density of log(scale). Weights are unconstrained, so their mode
+    is the same in both spaces.
 
     Args:
         model: The model to guide.

@@ -26,14 +26,14 @@ ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
 AT_PRIOR = 0.2
 """Heuristic: a weight counts as being at the prior if its divergence from the prior is below this many nats.
 
-The divergence has this value if the mean moved by 0.63 standard deviations of the prior, or if the standard deviation
-is 0.6 times that of the prior.
+A weight reaches this limit if its mean moves by 0.63 standard deviations of the prior, or if its standard deviation is
+0.6 times that of the prior.
 """
 
 LEAST_INFORMED = 0.001
 """Heuristic: a layer carries no information if at most this share of its weights left the prior.
 
-In a layer of fewer than a thousand units, the incoming weights of a single unit are a larger share.
+In a layer of fewer than a thousand units, the incoming weights of a single unit are more than this share.
 """
 
 MOST_COLLAPSED = 0.5
@@ -106,10 +106,10 @@ class Diagnosis(Shown):
     minimum gives a Gaussian. A weight is at a mixture prior if its divergence from any of these Gaussians is below 0.2
     nats.
 
-    A weight has *collapsed* if all its draws are practically equal. This is so if :math:`\sigma` is below
-    :math:`0.003\, s / \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the
-    guide's dtype. N rows reach the limit :math:`0.003\, s / \sqrt N` if each row alone would narrow the weight to 0.003
-    times the prior's scale.
+    A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
+    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. N rows
+    reach the limit :math:`0.003\, s / \sqrt N` if each row alone would narrow the weight to 0.003 times the prior's
+    scale.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.

@@ -1,4 +1,4 @@
-"""The guide whose covariance is a low-rank matrix plus a diagonal matrix."""
+"""The guide with a low-rank covariance."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ LATENT = "_low_rank_latent"
 
 
 class LowRankGuide(GaussianGuide):
-    r"""A guide that is one Gaussian over all latent variables, with a covariance of diagonal plus low rank.
+    r"""A Gaussian guide whose covariance is a diagonal matrix plus a matrix of low rank.
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 

@@ -43,7 +43,7 @@ class PrunedNormal(TorchDistribution):
         return self.or_zero(self.normal.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-density in nats. For a removed element it is the log-density of the prior at zero."""
+        """Return the log-density in nats. A removed element has the log-density of the prior at zero."""
         at_zero = self.prior.log_prob(torch.zeros_like(value))
         return torch.where(self.keep, self.normal.log_prob(value), at_zero)
 

@@ -39,8 +39,8 @@ class MeanFieldGuide(GaussianGuide):
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
-        *args: Example arguments of a Pyro model of any other class. They must include the targets: without targets, the
-            observed site would count as latent.
+        *args: Example arguments of a Pyro model of any other class. The arguments must include the targets. Without
+            targets, the observed site would count as a latent variable.
         init: Initial locations and scales. By default the guide is centred on the network's own weights.
         scale_map: Map from free parameters to standard deviations. The map also gives the parameters their names, such
             as ``rho.*`` for :class:`~pyro_bnn.scale_maps.Softplus`, the default. With

@@ -45,7 +45,7 @@ class NaturalState(FlatState):
     replaces :math:`g\,(w - m)\,S`. This derivative needs no pass through the network, since the outputs do not depend
     on these variables.
 
-    This is the method of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
+    The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row. None keeps the guide's S. Set
     `adds_up` if a step sums over several draws or processes. In this case :math:`g\,(w - m)` has a vector of its own.
 

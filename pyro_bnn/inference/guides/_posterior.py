@@ -31,7 +31,7 @@ class GuidePosterior(Posterior):
 
     Args:
         guide: Function of the model's arguments that samples every latent variable. A fit changes the guide in place.
-        status: How the fit of the guide ended. By default it says that no fit is known.
+        status: How the fit of the guide ended. The default status says that no fit is known.
         history: History of the fit of the guide; empty by default.
     """
 
@@ -94,7 +94,7 @@ class GuidePosterior(Posterior):
             yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}
 
     def median(self) -> Draw:
-        """Return the median of every latent variable, ``{site: shape (*event)}``. For Gaussian weights it is the mean.
+        """Return the median of every latent variable, ``{site: shape (*event)}``. For Gaussian weights this is the mean.
 
         Raises:
             ValueError: If the guide has no closed-form median.
@@ -120,13 +120,13 @@ class GuidePosterior(Posterior):
         ensemble, diagnose the members.
 
         Args:
-            model: The model. It may be left out after a fit of a guide of this package, if the priors are fixed.
+            model: The model. After a fit of a guide of this package with fixed priors, the model may be left out.
             num_samples: Number of draws per weight, used where the divergence from the prior has no closed form. The
                 sum over a site is much more precise than the divergence of a single weight.
 
         Returns:
-            A diagnosis, which prints as a table. Its attribute `sites` has the comparisons, and each of its `warnings`
-            names a remedy.
+            A diagnosis, which prints as a table. The attribute `sites` has a comparison for each site, and each of the
+            `warnings` names a remedy.
 
         Raises:
             ValueError: If the guide has no Gaussian marginals, if there are no weights to diagnose, or if the model is

@@ -73,10 +73,10 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
     about: About = "rival" if is_beaten and gain > -LARGE_LOSS else "predictions"
     return judged(
         "uncertainty" if is_beaten and is_nearer else about,
-        "The rival is the simple method with the lowest NLL. Problem: its NLL is lower than that of the network by more "
-        f"than {NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
-        f"lower by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the smaller "
-        "errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
+        "The rival is the simple method with the lowest NLL. Problem: its NLL is lower than that of the network by "
+        f"more than {NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If "
+        f"it is lower by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the "
+        "smaller errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
         (is_tied, "note", f"no better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
