@@ -48,7 +48,7 @@ MOST_DIVERGING = 0.01
 FEW_TIMED, MOST_TIMED = 8, 2048
 """Heuristic: number of draws in the shortest timed run, which is mostly preparation, and in the longest timed run."""
 
-MORE_TIME = "With more time, `time_limit=`, each chain explores its mode further."
+MORE_TIME = "With more time (`time_limit=`), each chain explores its mode further."
 
 Rows = tuple[Tensor, Tensor]
 Candidate = Callable[[int], BayesianModel]

@@ -176,7 +176,7 @@ def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int
     return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
 
 
-REMEDY = "Raise `max_epochs`, or the learning rate by `optimizer` if the ELBO rises steadily."
+REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, raise the learning rate by `optimizer`."
 """Remedy for a fit that ended before a plateau, in terms of the arguments of :func:`fit`."""
 
 

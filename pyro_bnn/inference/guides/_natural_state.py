@@ -18,8 +18,8 @@ LARGE_ON_GPU = 2**22
 """Heuristic: smallest number of elements for which an operation on a GPU takes longer than its launch."""
 
 SMALLEST_WEIGHT = 1e-12
-"""Heuristic: smallest weight of the divergence. Precisions are proportional to the inverse of the weight, and single
-precision ends at 3e38."""
+"""Heuristic: smallest weight of the divergence. Precisions grow with the inverse of the weight, and single precision
+ends at 3e38."""
 
 SMALLEST_RISE = 1.001
 """Heuristic: a precision below this multiple of the prior's precision counts as equal to it, because of rounding."""
@@ -33,11 +33,12 @@ class NaturalState(FlatState):
     r"""Draws w from :math:`N(m, 1/S)`, and updates the means m and the precisions S as in :func:`natural_gradient`.
 
     Let L be minus the log-likelihood of the whole data set, g the gradient of L in w, and :math:`\lambda` the weight of
-    the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum has :math:`E[g] + \lambda P (m
-    - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w -
-    m)]\,S`. A step multiplies S by at least 1/2, so precisions stay positive. For any other prior p, g is the gradient
-    of :math:`L - \lambda \log p`, and P = 0. With several draws or processes, g and :math:`g\,(w - m)` are averaged. If
-    :math:`\lambda` changes by a factor, the part of S that comes from the data is divided by this factor.
+    the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum satisfies
+    :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity
+    :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2, so precisions stay positive. For any
+    other prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0. With several draws or processes, g and
+    :math:`g\,(w - m)` are averaged. If :math:`\lambda` changes by a factor, the part of S that comes from the data is
+    divided by this factor.
 
     The update of S contains the square of a noisy term. So the variance of g raises S above its optimum, by about
     :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, S would be many times its optimum, since all

@@ -94,7 +94,7 @@ class GuidePosterior(Posterior):
             yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}
 
     def median(self) -> Draw:
-        """Return the median of every latent variable, ``{site: shape (*event)}``. For Gaussian weights this is the mean.
+        """Return the median of every latent variable, ``{site: shape (*event)}``. A Gaussian has its mean as median.
 
         Raises:
             ValueError: If the guide has no closed-form median.
