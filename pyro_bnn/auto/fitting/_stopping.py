@@ -123,7 +123,7 @@ class EarlyStopping:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the last :data:`NUM_CHECKS` checks had no new best value."""
+        """Whether the last `NUM_CHECKS` checks had no new best value."""
         return len(self.log_densities) - 1 - self._best_look >= NUM_CHECKS
 
     def __call__(self, history: History) -> bool:
