@@ -99,4 +99,4 @@ def test_without_test_rows_there_is_nothing_to_report(pyro_bnn, table):  # noqa:
     assert pyro_bnn("train", table, "--target", "y", "--epochs", 1, "--test-fraction", 0, "--out", run)[0] == 0
     code, _, err = pyro_bnn("report", run)
     assert code == 2
-    assert "none to report on" in err
+    assert "there are no test rows" in err

@@ -359,7 +359,7 @@ def test_a_file_that_moved_is_found_by_data_and_one_that_changed_is_refused(pyro
     trained(pyro_bnn, table, run)
     table.rename(moved)
     code, _, err = pyro_bnn("evaluate", run)
-    assert (code, "pass the file of the run's data where it is now (--data FILE)" in err) == (2, True)
+    assert (code, "pass the file with the run's data (--data FILE)" in err) == (2, True)
     assert pyro_bnn("evaluate", run, "--data", moved, "--num-samples", 5)[0] == 0
     moved.write_text(moved.read_text().replace("Oslo", "Rome", 1))
     code, _, err = pyro_bnn("evaluate", run, "--data", moved)

@@ -1,4 +1,4 @@
-"""Training runs: fits whose configuration, history and posterior are stored in a folder."""
+"""Training runs: fits that are stored in a folder."""
 
 import functools
 import math
@@ -42,10 +42,10 @@ RunPosterior = GuidePosterior | MCMCPosterior
 RunCalibration = ConformalIntervals | ConformalSets
 
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
-"""Files of a run: settings, facts about the data, the history of a variational fit, and the posterior."""
+"""Files of a run: the configuration, facts about the data, the history of a variational fit, and the posterior."""
 
 ACCURACY = "accuracy.json"
-"""File with the accuracies by epoch, if the run recorded them."""
+"""File of a run that recorded its accuracy after each epoch."""
 
 
 def fit(
@@ -56,13 +56,13 @@ def fit(
     given: Collection[str] = PARTS,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
-    """Train as configured, and write configuration and posterior; a variational fit also writes its history.
+    """Train a model, and write the configuration and the posterior to a folder.
 
-    The method "auto" chooses the settings of the network that are not named in `given`; the written configuration
-    includes its choice.
+    A variational fit also writes its history. The method "auto" chooses the settings of the network that are not named
+    in `given`, and the written configuration has the chosen settings.
 
-    During a variational fit the folder holds a checkpoint. If the folder has a checkpoint at the start, training
-    continues from it.
+    During a variational fit the folder contains a checkpoint. If the folder contains a checkpoint at the start,
+    training continues from there.
     """
     if config.method == "svi":
         return _fit_svi(config, data, folder, device=device)
@@ -84,18 +84,18 @@ def fit(
 
 
 def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterior, data: Dataset) -> None:
-    """Write a posterior; if rows were held out, they calibrate its predictions, and the file keeps the calibration."""
+    """Write a posterior to its file. If rows were held out, the file also gets a calibration from these rows."""
     calibration = calibrated(model, posterior, data)
     with folder.new(POSTERIOR) as path:
         save_posterior(posterior, path, model, calibration=calibration)
 
 
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
-    """Conformal sets of classes or intervals of numbers, from the rows that were held out; None without such rows.
+    """Make conformal sets of classes or intervals of numbers from the rows that were held out, if there are any.
 
     The number and the seed of the weight draws are the defaults of ``pyro-bnn predict``. The conformal scores of
-    classes are randomised. Without randomisation, the least probable class of a row always has the score 1, and a few
-    rows with this label make every set contain all classes.
+    classes are randomised. Without randomisation, the least probable class of a row always has the score 1. If a few
+    rows had their least probable class as label, every set would contain all classes.
     """
     if data.held_out is None:
         return None
@@ -156,20 +156,20 @@ def _fit_svi(config: RunConfig, data: Dataset, folder: Folder, *, device: str) -
 
 
 DRAW_SEED = 0
-"""Default seed of the weight draws of predictions."""
+"""Default seed of the weight draws in predictions."""
 
 NUM_DRAWS, MOST_STORED = 100, 800
-"""Heuristic: default numbers of weight draws, for variational posteriors and for chains."""
+"""Heuristic: default number of weight draws in predictions, for variational posteriors and for chains."""
 
 SPACE = 4
-"""Size of a run's files in multiples of the guide's size: the posterior, and a checkpoint with Adam's two moments."""
+"""Disk space for a run, in multiples of the guide's size: the posterior, and a checkpoint with Adam's two moments."""
 
 WARM = 0.1
-"""Heuristic: learning rate of the first epoch of `warm-cosine`, divided by that of the second."""
+"""Heuristic: ratio of the learning rate in the first epoch of `warm-cosine` to that in the second epoch."""
 
 
 def _schedule(config: RunConfig) -> Callable[[Optimizer], LRScheduler] | None:
-    """A function that makes the learning-rate schedule, or None for a constant rate."""
+    """Return a function that makes the learning-rate schedule, or None if the learning rate is constant."""
     if config.schedule == "constant":
         return None
     if config.schedule == "cosine":
@@ -184,7 +184,7 @@ def _schedule(config: RunConfig) -> Callable[[Optimizer], LRScheduler] | None:
 
 
 def load_config(run: str | Path) -> RunConfig:
-    """The configuration of a run."""
+    """Load the configuration of a run."""
     folder = find_run(run)
     if CONFIG not in Manifest.read(folder).files:
         raise FileNotFoundError(f"{run} holds no training run: it has no {CONFIG}; make one with `pyro-bnn train`.")
@@ -192,17 +192,17 @@ def load_config(run: str | Path) -> RunConfig:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """The configuration in the folder of a finished or unfinished run."""
+    """Read the configuration in the folder of a finished or unfinished run."""
     return _read(folder, CONFIG, RunConfig.from_json)
 
 
 def read_facts(folder: Path) -> Facts:
-    """The facts about the data in the folder of a finished or unfinished run."""
+    """Read the facts about the data in the folder of a finished or unfinished run."""
     return _read(folder, DATA, lambda text: record(Facts, parsed(text), "data"))
 
 
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:
-    """The accuracies that a run recorded during training, or None if it recorded none."""
+    """Load the accuracies that a run recorded during training; None if the run did not record them."""
     folder = find_run(run)
     if ACCURACY not in Manifest.read(folder).files:
         return None
@@ -210,7 +210,7 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
 
 
 def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
-    """The content of a run's file, converted by `make`."""
+    """Read a file of a run, and convert the content by `make`."""
     path = verified(folder, name)
     try:
         return make(path.read_bytes())
@@ -219,7 +219,7 @@ def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
 
 
 def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
-    """Raise if the file `out` belongs to a run, or is one of the files that this run reads."""
+    """Raise if the file `out` belongs to a run, or if it is one of the files that this run reads."""
     real = out.resolve()
     if has_manifest(real.parent) and Manifest.read(real.parent).owns(real):
         raise FileExistsError(f"{out} is a file of the run {real.parent}; choose another --out.")
@@ -230,15 +230,15 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
 
 
 def check_apart(out: Path, run: Path) -> None:
-    """Raise if the folder `out` is that of a run, or holds it."""
+    """Raise if `out` is the folder of the run, or contains this folder."""
     if out.resolve() in (run.resolve(), *run.resolve().parents):
-        raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out.")
+        raise FileExistsError(f"{out} is the run itself, or contains it; choose another --out.")
 
 
 def load_run(
     run: str | Path, data: Dataset | None = None, *, device: str = "cpu"
 ) -> tuple[BayesianModel, RunPosterior]:
-    """The trained model and posterior of a run; raises ValueError if `data` are not its training data."""
+    """Load the trained model and the posterior of a run. Raise a ValueError if the run was not trained on `data`."""
     config, facts = load_config(run), read_facts(Path(run))
     if data is not None:
         check_same(config, facts, data.facts.sha256, Path(run))
@@ -260,7 +260,7 @@ def load_run(
 
 
 def calibration_of(run: str | Path, config: RunConfig) -> RunCalibration | None:
-    """The calibration of a run's predictions; None for a run without --calibrate."""
+    """Load the calibration of a run's predictions; None if the run was trained without --calibrate."""
     if not config.calibrate:
         return None
     found = load_calibration(verified(run, POSTERIOR))
@@ -273,14 +273,15 @@ def calibration_of(run: str | Path, config: RunConfig) -> RunCalibration | None:
 
 
 def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
-    """Whether a posterior consists of chains; else it is variational."""
+    """Return whether a posterior consists of chains. If not, it is variational."""
     return isinstance(posterior, MCMCPosterior)
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
-    """Number of weight draws of a prediction; for chains, at most the number of stored draws.
+    """Return the number of weight draws in a prediction.
 
-    If `wanted` is None, the number is 100, or 800 for chains, which cover several modes.
+    If `wanted` is None, the number is 100 for a variational posterior and 800 for chains, which cover several modes.
+    Chains have no more draws than are stored.
     """
     if posterior.num_stored is None:
         return NUM_DRAWS if wanted is None else wanted
@@ -288,7 +289,7 @@ def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
 
 
 def variational(posterior: RunPosterior, command: str) -> GuidePosterior:
-    """The posterior, if it is variational; raises a ValueError for chains, which the command cannot use."""
+    """Return a variational posterior. Raise a ValueError for chains, which the command cannot use."""
     if isinstance(posterior, MCMCPosterior):
         raise ValueError(
             f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose weights "

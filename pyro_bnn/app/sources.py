@@ -1,4 +1,4 @@
-"""The data of runs: image sets, tables and arrays."""
+"""Loads the data of runs: image sets, tables and arrays."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 MOST_CERTAIN = 0.95
-"""Level of intervals that the rows of --calibrate must allow: the default of ``pyro-bnn predict``."""
+"""Level of the intervals for which the rows of --calibrate must suffice: the default of ``pyro-bnn predict``."""
 
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 
@@ -27,24 +27,22 @@ FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None
 ) -> Dataset:
-    """The data of a run.
+    """Load the data of a run.
 
-    `root` is the folder with the image sets, or the user's file if it is no longer at its path in `config`. `facts`
-    come from the run's folder. For a new run `facts` is None, and means, scales and categories are computed from its
-    rows.
+    `root` is the folder with the image sets, or the new path of the user's file if it is no longer at the path in
+    `config`. `facts` come from the folder of the run. For a new run, `facts` is None, and means, scales and categories
+    are computed from the rows.
     """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
     path = Path(config.dataset if root is None else root)
     if not path.exists():
-        raise FileNotFoundError(
-            f"there is no file {path}; pass the file of the run's data where it is now (--data FILE)."
-        )
+        raise FileNotFoundError(f"there is no file {path}; pass the file with the run's data (--data FILE).")
     return (_load_table if config.kind == "table" else _load_arrays)(config, path, facts)
 
 
 def trained_on(config: RunConfig, data: Dataset) -> str:
-    """A sentence on the training rows."""
+    """Describe the training rows in a sentence."""
     if config.kind == "images":
         held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
         return f"Trained on {len(data.x_train)} images of {len(data.classes)} classes{held_out}."
@@ -64,9 +62,9 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Indices of training rows and of test rows, divided at random; both in ascending order.
+    """Divide rows at random. Return the indices of training rows and of test rows, both in ascending order.
 
-    With `labels`, about the same share of each class is for tests, and each class keeps at least one training row.
+    With `labels`, about the same share of each class becomes test rows, and each class keeps at least one training row.
     """
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
@@ -85,7 +83,7 @@ def split_rows(
 
 
 def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
-    """Indices of the earlier rows, to train on, and of the latest, to test on; both in ascending order."""
+    """Return the indices of the earlier rows, for training, and of the latest, for tests, both in ascending order."""
     _check_enough(len(cells))
     values = cells.numbers() or cells.days()
     if values is None or cells.is_missing.any():
@@ -98,10 +96,9 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
 def without_held_out(
     training: Sequence[int], config: RunConfig, cells: Cells | None = None
 ) -> tuple[list[int], list[int]]:
-    """The training rows to fit, and those that calibrate, as the settings say; both in ascending order.
+    """Divide the training rows into rows to fit and rows that calibrate, both in ascending order.
 
-    If `cells`, the column of --split-by, are given, the latest training rows calibrate; otherwise rows chosen at random
-    do.
+    If `cells` (the column of --split-by) are given, the latest rows calibrate. Otherwise, random rows calibrate.
     """
     if not config.calibrate:
         return [*training], []
@@ -168,7 +165,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Notes on columns of numbers in other formats than 1234.5, one for each format."""
+    """Return a note for each format of numbers other than 1234.5, with the names of the columns in this format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."
@@ -227,9 +224,9 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
-    """The likelihood that a file suggests, the reason, the number of rows, and whether the file has test rows.
+    """Return the likelihood that a file suggests, the reason, the number of rows, and whether the file has test rows.
 
-    The number of rows excludes these test rows.
+    Test rows of the file are not counted.
     """
     path = Path(config.dataset)
     if config.kind == "table":
@@ -269,7 +266,7 @@ def read_sample(
     drop_missing: bool = False,
     allow_unseen: bool = False,
 ) -> Sample:
-    """Rows of a file, encoded for the network of a trained run."""
+    """Read the rows of a file, and encode them for the network of a trained run."""
     if config.kind != "table":
         if keep:
             raise ValueError("--keep goes with tables only.")
@@ -315,7 +312,7 @@ def _row_bytes(x: Tensor, y: Tensor) -> list[bytes]:
 
 
 def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor, list[str]]:
-    """The targets of new rows, if there are any; which rows have one; and notes for the user."""
+    """Return the targets of new rows (None without any), whether each row has a target, and notes for the user."""
     none = torch.zeros(len(table), dtype=torch.bool)
     if name not in table.names:
         return None, none, []
@@ -350,7 +347,7 @@ def _array_sample(facts: Facts, path: Path) -> Sample:
 
 
 def _pixels(x: np.ndarray, facts: Facts, shown: str) -> Tensor:
-    """Images for a run on an image set; pixels lie in [0, 1], and bytes are divided by 255."""
+    """Convert images for a run on an image set. Pixels must lie in [0, 1] or be bytes, which are divided by 255."""
     if [*x.shape[1:]] != facts.input_shape or x.dtype.kind not in "fiu":
         raise ValueError(
             f"`x` in {shown} must hold images of shape (N, {', '.join(map(str, facts.input_shape))}), got {x.dtype} of "

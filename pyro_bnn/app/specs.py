@@ -1,6 +1,6 @@
-"""Specifications: short texts on the command line that name a prior, an initialisation, and so on.
+"""Specifications: short texts on the command line that name a prior, an initialisation and other settings.
 
-The command line's help imports this module, so the library is loaded only when a specification is read.
+The help of the command line imports this module, so the module loads the library only to read a specification.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
-"""Endings of files that are read as tables."""
+"""Endings of the names of files that are read as tables."""
 
 PIXEL_SCALE_FLOOR = 0.003
-"""Number added to each pixel's standard deviation, to avoid division by nearly 0: about one grey level."""
+"""Number, about one grey level, that is added to the standard deviation of each pixel to avoid division by nearly 0."""
 
 OPTIMIZERS = ("adam", "sgd", "natural")
-"""Names of optimizers; natural may have numbers after a colon."""
+"""Names of optimizers. The name natural may be followed by a colon and numbers."""
 
 PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "normal": (lambda *numbers: pb.NormalPrior(*numbers), "SCALE"),
@@ -36,17 +36,17 @@ PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "laplace": (lambda *numbers: pb.LaplacePrior(*numbers), "SCALE"),
     "fan-in": (lambda *numbers: pb.FanInNormalPrior(*numbers), "GAIN"),
 }
-"""Each prior by its typed name, with its function and the names of its numbers, in the order of the arguments."""
+"""For each prior the function that makes it, and the names of the numbers that follow its name, in order."""
 
 PRIOR_CHOICES = " or ".join(", ".join(f"{name}:{numbers}" for name, (_, numbers) in PRIORS.items()).rsplit(", ", 1))
-"""All priors in words."""
+"""List of all priors for messages."""
 
 SMALLEST, LARGEST = 1e-18, 1e18
-"""Limits of typed numbers: the squares of numbers between them fit in single precision, 1.2e-38 to 3.4e38."""
+"""Limits of numbers in specifications. Squares of numbers between them fit in single precision, 1.2e-38 to 3.4e38."""
 
 
 def numbers_in(spec: str, text: str, count: int) -> list[float]:
-    """The `count` numbers in `text`, a part of the specification `spec`, separated by commas."""
+    """Read `count` numbers, separated by commas, from `text`, which is a part of the specification `spec`."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -59,7 +59,7 @@ def numbers_in(spec: str, text: str, count: int) -> list[float]:
 
 
 def make_prior(spec: str) -> pb.Prior:
-    """The prior that a specification names.
+    """Make the prior that a specification names.
 
     Example:
         >>> make_prior("mixture:0.5,1,0.0025")
@@ -84,7 +84,7 @@ def make_prior(spec: str) -> pb.Prior:
 
 
 def prior_spec(prior: pb.Prior) -> str:
-    """The specification of a prior; :func:`make_prior` reads it.
+    """Return the specification from which :func:`make_prior` makes a prior.
 
     Example:
         >>> import pyro_bnn as pb
@@ -96,7 +96,7 @@ def prior_spec(prior: pb.Prior) -> str:
 
 
 def make_init(spec: str) -> Init:
-    """The initialisation that a specification names.
+    """Make the initialisation that a specification names.
 
     Example:
         >>> make_init("network:0.3*prior").prior_fraction, make_init("network:0.1*weight").weight_fraction
@@ -122,7 +122,7 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
-    """The modules that a specification puts in front of the network, at most one; `x` are training inputs, (N, D).
+    """Make the module that a specification puts in front of the network, if any. `x` are training inputs, (N, D).
 
     Example:
         >>> import torch
@@ -149,7 +149,7 @@ def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
 
 
 def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
-    """The KL weight that a specification names.
+    """Make the KL weight that a specification names.
 
     Example:
         >>> make_kl_weight("warmup:2", 10)(0, 0, 1), make_kl_weight("per-weight", 10)(0, 0, 1)
@@ -175,16 +175,16 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
 
 
 def make_estimator(spec: str) -> Estimator | None:
-    """The gradient estimator that a specification names; None if each weight is drawn once per step."""
+    """Make the gradient estimator that a specification names; None if each weight is drawn once per step."""
     return {"weights": lambda: None, "local": pb.LocalReparameterization, "flipout": pb.Flipout}[spec]()
 
 
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
-    """A function that makes the optimizer that a specification names, for `fit_svi`.
+    """Return a function with which `fit_svi` makes the optimizer that a specification names.
 
-    `fit_svi` minimises the loss of the whole data set: the loss of one batch times the number of batches. For SGD the
-    learning rate is divided by the number of batches. The steps of Adam and of natural gradients do not depend on the
-    scale of the loss.
+    `fit_svi` minimises the loss of the whole data set, which is the loss of a batch times the number of batches. So the
+    learning rate of SGD is divided by the number of batches. The steps of Adam and of natural gradients do not depend
+    on the scale of the loss.
     """
     import torch  # imported late: importing takes long
 
@@ -202,12 +202,12 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
 
 
 def make_scale_map(optimizer: str) -> pb.scale_maps.ScaleMap:
-    """The scale map of a mean-field guide for an optimizer."""
+    """Make the scale map that a mean-field guide needs for an optimizer."""
     return pb.scale_maps.Precision() if optimizer.startswith("natural") else pb.scale_maps.Softplus()
 
 
 def parts_of(spec: str) -> tuple[str, str]:
-    """The file or module, and the function, in the specification of a network."""
+    """Split the specification of a network into the file or module, and the function."""
     place, colon, function = spec.rpartition(":")
     if not colon or not place or not function.isidentifier():
         raise ValueError(f"`net` must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION, got {spec!r}.")
@@ -215,6 +215,6 @@ def parts_of(spec: str) -> tuple[str, str]:
 
 
 def stored(spec: str) -> str:
-    """The specification of a network as a run stores it: a file has its full path."""
+    """Return the specification of a network as a run stores it, with the full path of a file."""
     place, function = parts_of(spec)
     return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else spec

@@ -1,4 +1,4 @@
-"""Settings of new runs, from a recipe or chosen for the user's data. Settings that the user gives have priority."""
+"""Finds the settings of new runs, in a recipe or from the user's data. Settings that the user gives have priority."""
 
 import math
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from .config import settings as declared
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
-"""Heuristic: number of optimisation steps of a run on tables or arrays, and limits of its number of epochs."""
+"""Heuristic: number of optimisation steps of a run on a table or arrays, and limits of the number of epochs."""
 
 LARGEST_BATCH = 256
-"""Heuristic: largest number of rows per step."""
+"""Heuristic: largest number of rows in a batch."""
 
 OWN = RunConfig(
     dataset="table.csv",
@@ -34,18 +34,19 @@ OWN = RunConfig(
     estimator="local",
     test_fraction=0.2,
 )
-"""Heuristic: default settings for tables and arrays; the number of rows determines epochs and batch size."""
+"""Heuristic: default settings for tables and arrays, except that the number of rows determines epochs and batch
+size."""
 
 VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
     "method",
     "seed",
     "time_limit",
 }
-"""Settings of a variational fit: if the user gives one of them, the run is variational."""
+"""Settings of a variational fit. If the user gives one of them, the run is variational."""
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """The settings of a new run, and sentences about the guessed ones; `given` are the settings that the user gave."""
+    """Return the settings of a new run, and sentences about guesses. `given` are the settings from the user."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
@@ -61,7 +62,10 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 
 
 def method_for(settings: Mapping[str, Any]) -> str:
-    """The method of a run on tables or arrays: the given one; svi if a variational setting is given; else auto."""
+    """Return the method of a run on a table or arrays.
+
+    If the user names no method, it is svi if there are settings of a variational fit, and otherwise auto.
+    """
     names, method = _variational(settings), settings.get("method")
     if method is None:
         return "svi" if names else "auto"

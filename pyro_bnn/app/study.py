@@ -1,4 +1,4 @@
-"""Compares approximate posteriors with NUTS on a noisy sine that has a gap in its data."""
+"""Compares approximate posteriors with NUTS on noisy data from a sine, with a gap."""
 
 import functools
 from collections.abc import Callable
@@ -35,10 +35,10 @@ DROPOUT, ENSEMBLE = 0.05, 5
 
 @dataclass(kw_only=True)
 class RegressionStudy:
-    """Methods compared with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
+    """A comparison of methods with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
 
-    The network has one hidden layer of 20 tanh units. All methods share one model and so one exact posterior, except
-    the mixture prior and MC dropout, which have their own models. The KL weight of all fits is 1.
+    The network has one hidden layer of 20 tanh units. The mixture prior and MC dropout have their own models. All other
+    methods have the same model, and so the same exact posterior. All fits have the KL weight 1.
     """
 
     seed: int = 0
@@ -81,7 +81,7 @@ class RegressionStudy:
         )
 
     def nuts(self) -> MCMCPosterior:
-        """The posterior by NUTS, with which the others are compared."""
+        """Fit the posterior by NUTS, with which the other methods are compared."""
         return fit_nuts(
             self.model,
             (self.x, self.y),
@@ -93,7 +93,7 @@ class RegressionStudy:
         )
 
     def methods(self) -> dict[str, Callable[[], Fit]]:
-        """Functions that fit the approximate methods, by name."""
+        """Return functions that fit the approximate methods, by the names of the methods."""
         return {
             "laplace": lambda: fit_laplace(self.model, (self.x, self.y)),
             "full-rank": lambda: self._fit(
@@ -123,7 +123,7 @@ class RegressionStudy:
         return self._fit(model, DeltaGuide(model), seed=index)
 
     def run(self, report: Callable[[str], None] = print) -> Comparison:
-        """Fit all methods, report each in a line, and compare them near the data, in the gap and outside."""
+        """Fit all methods, report each fit in a line, and compare the methods near the data, in the gap and outside."""
         entries: dict[str, Fit] = {}
         for name, method in {"nuts": self.nuts, **self.methods()}.items():
             entry = entries[name] = method()
@@ -141,9 +141,9 @@ class RegressionStudy:
 
 
 def save_comparison(result: Comparison, folder: Folder, data: tuple[Tensor, Tensor]) -> list[str]:
-    """Write `comparison.csv` and `comparison.json`, and for curves a picture, whose file is returned in a list.
+    """Write `comparison.csv`, `comparison.json` and, if possible, a picture. Return the names of the pictures.
 
-    The picture shows the training data, too.
+    A picture needs a single input, and a single target that is a number. The picture also shows the training data.
     """
     with folder.new("comparison.csv") as path:
         result.to_csv(path)

@@ -1,4 +1,4 @@
-"""Records the accuracy of a classifier after each epoch of its training."""
+"""A callback that records the accuracy of a classifier during training."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from .datasets import Dataset
 
 @dataclass(frozen=True)
 class AccuracyCurve:
-    """Accuracy at mean weights after each epoch, on training data and on test or validation data."""
+    """Accuracy at mean weights after each epoch, for the training rows and for the test or validation rows."""
 
     train: tuple[float, ...]
     test: tuple[float, ...]
@@ -29,12 +29,12 @@ class AccuracyCurve:
             raise ValueError(f"`train` and `test` must be equally long, got {len(self.train)} and {len(self.test)}.")
 
     def to_csv(self) -> str:
-        """CSV text: a header, then one line per epoch, numbered from 1."""
+        """Return CSV text with a header, and a line for each epoch, numbered from 1."""
         frame = pd.DataFrame(asdict(self), index=range(1, len(self.train) + 1))
         return frame.to_csv(index_label="epoch", lineterminator="\n")
 
     def table(self) -> str:
-        """A table with one line per epoch.
+        """Return a table with a line for each epoch.
 
         Example:
             >>> print(AccuracyCurve((0.9,), (0.8,)).table())
@@ -57,14 +57,14 @@ class AccuracyTracker:
         self.curve = AccuracyCurve((), ())
 
     def __call__(self, history: History) -> None:
-        """Measure both accuracies; the history is not used."""
+        """Measure both accuracies. The history is ignored."""
         with seeded(0, self._model.device), torch.no_grad():
             train = self._accuracy(self._data.x_train, self._data.y_train)
             test = self._accuracy(self._data.x_test, self._data.y_test)
         self.curve = AccuracyCurve((*self.curve.train, train), (*self.curve.test, test))
 
     def state_dict(self) -> dict[str, Any]:
-        """The accuracies measured so far, for checkpoints of the fit."""
+        """Return the accuracies measured so far, for checkpoints of the fit."""
         return {"train": [*self.curve.train], "test": [*self.curve.test]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

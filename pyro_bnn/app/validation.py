@@ -1,6 +1,6 @@
-"""Makes dataclasses from JSON. Pydantic checks each field, and one error message lists all faults.
+"""Makes dataclasses from JSON. Pydantic checks each field, and one error message names all faults.
 
-Pydantic is loaded only when something is checked, so that the command line's help appears at once.
+Pydantic is loaded only when something is checked, so that the help of the command line appears at once.
 """
 
 import json
@@ -20,18 +20,18 @@ IN_PLAIN_WORDS = {
     "greater than": "above",
     "less than": "below",
 }
-"""Phrases in Pydantic's messages, and the phrases that replace them."""
+"""Phrases in Pydantic's messages, and simpler phrases that replace them."""
 
 
 def parsed(text: str | bytes) -> Any:
-    """Plain data from JSON."""
+    """Read plain data from JSON."""
     from pydantic_core import from_json
 
     return from_json(text)
 
 
 def checked(kind: type[T], values: object) -> T:
-    """A dataclass from plain data; the annotations of its fields define what is valid."""
+    """Make a dataclass from plain data. The annotations of the fields define what is valid."""
     from pydantic import TypeAdapter, ValidationError
 
     try:

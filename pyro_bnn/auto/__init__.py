@@ -1,1 +1,1 @@
-"""One call that chooses the method, settings and length of a fit, and reports why."""
+"""The function `fit`, which chooses the method, the settings and the length of a fit, and says why."""

@@ -1,4 +1,4 @@
-"""Corruptions of images at five strengths, to measure predictions on shifted data."""
+"""Corruptions of images at five strengths, for measuring predictions on shifted data."""
 
 import math
 
@@ -14,23 +14,23 @@ BLUR_SCALES = (0.4, 0.6, 0.7, 0.8, 1.0)
 CONTRASTS = (0.75, 0.5, 0.4, 0.3, 0.15)
 
 BLUR_WIDTH = 4.0
-"""Half-width of a blur's kernel, in its standard deviations, as in scikit-image."""
+"""Half-width of the kernel of a blur, in standard deviations of the kernel, as in scikit-image."""
 
 
 def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
-    r"""Images with independent Gaussian noise on every pixel, clipped to [0, 1].
+    r"""Add independent Gaussian noise to every pixel, and clip the values to [0, 1].
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: Strength from 1 to 5; the noise has a standard deviation of 0.04, 0.06, 0.08, 0.09 or 0.10.
+        strength: Strength from 1 to 5. The standard deviation of the noise is 0.04, 0.06, 0.08, 0.09 or 0.10.
         seed: Seed of the noise.
 
     Raises:
-        ValueError: If `x` is not images in [0, 1], or `strength` is not from 1 to 5.
+        ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
 
     References:
         Hendrycks and Dietterich (2019), Benchmarking Neural Network Robustness to Common Corruptions and Perturbations,
-        https://arxiv.org/abs/1903.12261; constants of their CIFAR-10-C.
+        https://arxiv.org/abs/1903.12261. The constants are those of CIFAR-10-C.
 
     Example:
         >>> x = torch.full((1, 28, 28), 0.5)
@@ -44,14 +44,14 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
 
 def blur(x: Tensor, strength: int) -> Tensor:
-    r"""Images blurred by a Gaussian; outside of the image, the nearest pixel is repeated.
+    r"""Blur images by a Gaussian. Outside of an image, the nearest pixel is repeated.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: Strength from 1 to 5; the Gaussian has a standard deviation of 0.4, 0.6, 0.7, 0.8 or 1.0 pixels.
+        strength: Strength from 1 to 5. The standard deviation of the Gaussian is 0.4, 0.6, 0.7, 0.8 or 1.0 pixels.
 
     Raises:
-        ValueError: If `x` is not images in [0, 1], or `strength` is not from 1 to 5.
+        ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
 
     Example:
         >>> x = torch.zeros(5, 5)
@@ -67,14 +67,14 @@ def blur(x: Tensor, strength: int) -> Tensor:
 
 
 def lower_contrast(x: Tensor, strength: int) -> Tensor:
-    r"""Images with reduced contrast: pixels move towards the mean of their image and colour.
+    r"""Reduce the contrast of images: each pixel moves towards the mean of its image and colour.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: Strength from 1 to 5; differences from the mean are multiplied by 0.75, 0.5, 0.4, 0.3 or 0.15.
+        strength: Strength from 1 to 5. Differences from the mean are multiplied by 0.75, 0.5, 0.4, 0.3 or 0.15.
 
     Raises:
-        ValueError: If `x` is not images in [0, 1], or `strength` is not from 1 to 5.
+        ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
 
     Example:
         >>> lower_contrast(torch.tensor([[0.0, 1.0]]), 2)
@@ -86,7 +86,7 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """The constant for a strength; raises unless `x` is images."""
+    """Return the constant for a strength. Raise unless `x` has the shape and the values of images."""
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")
@@ -102,7 +102,7 @@ def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
 
 
 def _blurring(size: int, scale: float) -> Tensor:
-    """Matrix M such that ``row @ M`` is a blurred row of pixels, in double precision."""
+    """Return a matrix M, in double precision, such that ``row @ M`` is a blurred row of pixels."""
     radius = math.floor(BLUR_WIDTH * scale + 0.5)
     offsets = torch.arange(-radius, radius + 1)
     kernel = (-0.5 * (offsets.double() / scale).square()).exp()

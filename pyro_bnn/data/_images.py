@@ -1,4 +1,4 @@
-"""Data sets of images by name, the folder of data sets, and files of MNIST in the IDX format."""
+"""Known data sets of images, and their files."""
 
 import gzip
 import math
@@ -20,10 +20,10 @@ from .._core.summary import Shown, Summary, counted, kind_of
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 GREY_SETS = (*IMAGE_SETS, "digits")
-"""The data sets whose images have the shape (H, W), without a colour axis."""
+"""Data sets whose images have the shape (H, W), without a colour axis."""
 
 FILES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
-"""Images and labels, of the training set and of the test set."""
+"""Files of images and labels: first of the training set, then of the test set."""
 
 CIFAR10_FOLDER = "cifar-10-batches-py"
 CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
@@ -40,25 +40,25 @@ UNSIGNED_BYTE = 0x08
 
 
 class MissingDataError(FileNotFoundError):
-    """The files of a data set are not in its folder."""
+    """Raised if the files of a data set do not exist."""
 
 
 def data_folder(root: object) -> Path:
-    """`root`; if `root` is None, the folder in the environment variable ``PYRO_BNN_DATA``, by default ``data``."""
+    """Return the folder `root`, by default the one in the environment variable ``PYRO_BNN_DATA``, or else ``data``."""
     return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
 
 
 def find_idx(path: Path) -> Path | None:
-    """The file, or its compressed form ``PATH.gz``, or None if neither exists."""
+    """Return the path of the file, or of its compressed form ``PATH.gz``; None if neither exists."""
     candidates = (path, path.with_name(f"{path.name}.gz"))
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def read_idx(path: Path, num_axes: int) -> Tensor:
-    """A tensor of dtype uint8 from an IDX file or its compressed form; images have 3 axes, labels have 1.
+    """Read a tensor of dtype uint8 from an IDX file or its compressed form. Images have 3 axes, labels have 1.
 
-    The file has a magic number, the size of each axis, and the values, all big-endian; see
-    http://yann.lecun.com/exdb/mnist/, "The IDX file format".
+    The file consists of a magic number, the size of each axis, and the values, all big-endian. See "The IDX file
+    format" in http://yann.lecun.com/exdb/mnist/.
     """
     found = find_idx(path)
     if found is None:
@@ -121,17 +121,17 @@ class Images(Shown):
 
 
 def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:
-    """MNIST, FashionMNIST or CIFAR-10, or scikit-learn's 8 x 8 digits.
+    """Load MNIST, FashionMNIST, CIFAR-10, or the 8 x 8 digits of scikit-learn.
 
-    CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) opens a pickle only if
-    the checksums of all files match the published ones.
+    CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) reads the pickles,
+    after a check that the checksums of all files are the published ones.
 
     Args:
-        name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits`` (which needs no files; a fixed quarter is the test
-            set).
-        root: Folder that contains ``MNIST/raw``, ``FashionMNIST/raw`` or ``cifar-10-batches-py``; by default
-            ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not set.
-        download: Whether to download missing files into `root`, by torchvision (the extra ``vision``).
+        name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits``. The digits need no files, and a fixed quarter of
+            them is the test set.
+        root: Folder that contains ``MNIST/raw``, ``FashionMNIST/raw`` or ``cifar-10-batches-py``. By default the folder
+            is ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not set.
+        download: Whether to download missing files into `root`. A download needs torchvision (the extra ``vision``).
 
     Raises:
         ValueError: If the name is unknown.
@@ -170,7 +170,7 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
 def _provide(
     published: str, root: Path, folder: Path, missing: Sequence[str], files: Sequence[str], download: bool
 ) -> None:
-    """Download the files that are missing, or raise."""
+    """Raise if files are missing, or download them if `download` is true."""
     if missing and download:
         _download(published, root, folder)
     elif missing:
@@ -195,7 +195,7 @@ def _download(published: str, root: Path, folder: Path) -> None:
 
 
 def _cifar10(root: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """CIFAR-10 by torchvision, which verifies the checksums of all files before it opens a pickle."""
+    """Load CIFAR-10 by torchvision, which verifies the checksums of all files before it opens a pickle."""
     datasets = optional("torchvision", "torchvision", "vision").datasets
     try:
         with filtered_warnings("ignore"):  # numpy warns of arrays that its first versions pickled
@@ -213,7 +213,7 @@ def _cifar10(root: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Images of dtype uint8, and their labels."""
+    """Read images of dtype uint8, and their labels."""
     images, labels = read_idx(raw / image_file, 3), read_idx(raw / label_file, 1).long()
     if len(images) != len(labels):
         raise DamagedFileError(

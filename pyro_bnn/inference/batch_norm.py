@@ -1,4 +1,4 @@
-"""Posteriors whose draws have their own statistics of batch normalisation, or their own parameters and buffers."""
+"""Posteriors that bring their own statistics of batch normalisation, or their own parameters and buffers."""
 
 import itertools
 from abc import abstractmethod
@@ -34,28 +34,27 @@ def refresh_batch_norm(
     batch_size: int = 128,
     seed: int | None = None,
 ) -> None:
-    r"""Recompute the running statistics of batch normalisation as means over draws and over batches of x.
+    r"""Recompute the running statistics of batch normalisation for a posterior, and store them in the model.
 
-    After a fit, the statistics are averages over the last steps, in which the weights were not yet the final ones. This
-    function computes the mean and variance of each of B batches for each of S draws, and replaces the statistics of the
-    model by
+    A fit leaves averages over its last steps, during which the weights still changed. This function computes the mean
+    and the variance of each of B batches for each of S draws. It replaces the statistics of the model by the averages
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b}.
 
-    Nothing else changes. Dropout is off. If the draws are too different to share statistics, use a
+    Nothing else changes. Dropout is off. If the draws differ too much to share statistics, use a
     :class:`RefreshedPosterior`.
 
     Args:
         model: The model; its network is changed in place.
-        posterior: The draws, from any method; or one value of each latent variable, such as ``posterior.median()``.
+        posterior: A posterior from any method, or one value of each latent variable, such as ``posterior.median()``.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit.
         num_samples: Number of draws S.
-        batch_size: Number of rows in a batch. Choose about the batch size of the fit, since the statistics of later
-            layers depend on it.
+        batch_size: Number of rows in a batch. Choose about the batch size of the fit, since the batch size affects the
+            statistics of later layers.
         seed: Seed of the draws; torch's generators do not change.
 
     Raises:
-        ValueError: If the network has no batch normalisation with running statistics, or x does not fit.
+        ValueError: If the network has no batch normalisation with running statistics, or if x does not fit the network.
 
     References:
         Maddox et al. (2019), https://arxiv.org/abs/1902.02476, algorithm 1; `torch.optim.swa_utils.update_bn`.
@@ -91,7 +90,7 @@ def _of_inner(name: str) -> Any:
 
 
 class CarryingPosterior(Posterior):
-    """A posterior that adds values of the network's parameters and buffers to the draws of an inner posterior."""
+    """A posterior that adds values of parameters and buffers of the network to each draw of its `inner` posterior."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
@@ -107,39 +106,39 @@ class CarryingPosterior(Posterior):
     constants, guides, pruned_sites = map(_of_inner, ("constants", "guides", "pruned_sites"))
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Marginals of the inner posterior."""
+        """Return the marginals of the inner posterior."""
         return self.inner.marginals()
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Diagnosis of the inner posterior."""
+        """Return the diagnosis of the inner posterior."""
         return self.inner.diagnose(model)
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """The values of parameters and buffers to add to a draw, by name."""
+        """Return the values of parameters and buffers to add to a draw, by name."""
 
     @torch.no_grad()
     def median(self) -> Draw:
-        """The median of the inner posterior, with the added values."""
+        """Return the median of the inner posterior together with the added values."""
         median = self.inner.median()
         return median | self._rest(median)
 
     @torch.no_grad()
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """The centers of the inner posterior, with the added values."""
+        """Return the centers of the inner posterior, each together with the added values."""
         inner = self.inner.centers(everywhere=everywhere)
         return [None if center is None else center | self._rest(center) for center in inner]
 
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """The draws of the inner posterior, with the added values."""
+        """Yield the draws of the inner posterior, each together with the added values."""
         for draw in self.inner.draws(num_samples, *args):
             yield draw | self._rest(draw)
 
 
 @dataclass(frozen=True)
 class RefreshedRecord:
-    """Record of a :class:`RefreshedPosterior` in a file: its draws, and the rows for its statistics."""
+    """Record of a :class:`RefreshedPosterior` in a file: its inner posterior, and the rows that give the statistics."""
 
     inner: Saved
     x: Any
@@ -149,21 +148,21 @@ class RefreshedRecord:
 class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with its own statistics of batch normalisation.
 
-    For each draw the network runs over x once, with batch normalisation in train mode, and :func:`~pyro_bnn.predict`
-    uses the means over the batches. Each call of `predict` therefore takes additional time, as for a prediction at x. A
-    :class:`~pyro_bnn.StoredPosterior` keeps the statistics, which are then computed only once. The model is not
+    For each draw the network runs over x once, with batch normalisation in train mode. The statistics of the draw are
+    the means over the batches of x. So each call of :func:`~pyro_bnn.predict` takes additional time, as much as a
+    prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes the statistics once and keeps them. The model is not
     changed, and predictions must use this model.
 
     Args:
         model: The model.
-        posterior: The draws, from any method.
+        posterior: A posterior from any method.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit. A file of a
             :class:`RefreshedPosterior` contains x; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
-        batch_size: Number of rows in a batch; choose about the batch size of the fit.
+        batch_size: Number of rows in a batch. Choose about the batch size of the fit.
 
     Raises:
-        ValueError: If the network has no batch normalisation with running statistics, if x does not fit, or if
-            predictions with the posterior are linearised.
+        ValueError: If the network has no batch normalisation with running statistics, if x does not fit the network, or
+            if the posterior's predictions are linearised.
 
     Example:
         >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior, predict
@@ -192,7 +191,7 @@ class RefreshedPosterior(CarryingPosterior):
 
     @property
     def method(self) -> str:
-        """Method of the inner posterior, with a note."""
+        """Method of the inner posterior, and a note on batch normalisation."""
         return f"{self.inner.method}, batch normalisation refreshed"
 
     @property
@@ -204,7 +203,7 @@ class RefreshedPosterior(CarryingPosterior):
         return _statistics(self._model, draw, self._batches)
 
     def to_record(self) -> dict[str, Any]:
-        """The inner posterior and x; see :meth:`Posterior.to_record`."""
+        """Return the inner posterior and x as plain data; see :meth:`Posterior.to_record`."""
         if has_shared(self._x):
             raise ValueError(
                 f"a file cannot hold the shared inputs of {shapes(self._x)}; save `StoredPosterior.of(posterior, "
@@ -221,26 +220,26 @@ class RefreshedPosterior(CarryingPosterior):
 
 @dataclass(frozen=True)
 class PinnedRecord:
-    """Record of a :class:`PinnedPosterior` in a file: its draws, and the added values."""
+    """Record of a :class:`PinnedPosterior` in a file: its inner posterior, and the added values."""
 
     inner: Saved
     values: dict[str, Tensor]
 
 
 class PinnedPosterior(CarryingPosterior):
-    r"""Draws of a posterior together with a copy of the network's learned parameters and buffers.
+    r"""A posterior together with a copy of the network's learned parameters and buffers.
 
-    Later changes of the model do not affect the copy. With a `PinnedPosterior` for each member, the members of an
-    :class:`~pyro_bnn.EnsemblePosterior` can differ in the statistics of batch normalisation and in parameters that are
-    not random.
+    Later changes of the model do not affect the copy. If each member of an :class:`~pyro_bnn.EnsemblePosterior` is a
+    `PinnedPosterior`, the members can differ in their statistics of batch normalisation, and in their parameters that
+    are not random.
 
     Args:
         model: The model of the posterior.
-        posterior: The draws, from any method.
-        values: Learned parameters and buffers, as in :attr:`values`; None copies the network's.
+        posterior: A posterior from any method.
+        values: Learned parameters and buffers, as in :attr:`values`. None copies those of the network.
 
     Raises:
-        ValueError: If the names of the values differ from the network's.
+        ValueError: If the names of the values differ from those of the network.
     """
 
     def __init__(
@@ -277,7 +276,7 @@ class PinnedPosterior(CarryingPosterior):
         return self.values
 
     def to_record(self) -> dict[str, Any]:
-        """The inner posterior, and the added values; see :meth:`Posterior.to_record`."""
+        """Return the inner posterior and the added values as plain data; see :meth:`Posterior.to_record`."""
         return plain(PinnedRecord(saved(self.inner), self.values))
 
     @classmethod
@@ -297,7 +296,7 @@ def _as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
-    """The rows in batches of nearly equal size, as near to `batch_size` as possible, on the model's device."""
+    """Split x into batches of nearly equal size, as close to `batch_size` as possible, on the model's device."""
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if not _norms(model):
         raise ValueError(
@@ -312,13 +311,13 @@ def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
 
 
 def _norms(model: BayesianModel) -> dict[str, BatchNorm]:
-    """The layers of batch normalisation that store running statistics, by path."""
+    """Return the layers of batch normalisation that have running statistics, by path."""
     named = model.network.named_modules()
     return {path: layer for path, layer in named if isinstance(layer, BatchNorm) and layer.running_mean is not None}
 
 
 def _running(model: BayesianModel) -> dict[str, Tensor]:
-    """The current running statistics, ``{"net.PATH": value}``."""
+    """Return the current running statistics, ``{"net.PATH": value}``."""
     return {
         ".".join(filter(None, (SITE_PREFIX, path, name))): layer.get_buffer(name)
         for path, layer in _norms(model).items()
@@ -327,7 +326,7 @@ def _running(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict[str, Tensor]:
-    """The statistics of batch normalisation for a draw, averaged over the batches; the model does not change."""
+    """Return the statistics of batch normalisation for a draw, averaged over the batches. The model does not change."""
     with eval_mode(model), _recording(model):
         for batch in batches:
             model.output_given(draw, batch)
@@ -336,7 +335,7 @@ def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict
 
 @contextmanager
 def _recording(model: BayesianModel) -> Iterator[None]:
-    """A context in which batch normalisation computes new statistics; at the end the old ones are restored."""
+    """Let batch normalisation compute new statistics in this context, and restore the old statistics at its end."""
     layers = list(_norms(model).values())
     buffers = [{name: value.clone() for name, value in layer.named_buffers(recurse=False)} for layer in layers]
     before = [(layer.momentum, layer.training) for layer in layers]

@@ -1,4 +1,4 @@
-"""Pictures as files in the format of their folder, and as data URLs for a page without other files."""
+"""Writes pictures to files, or as data URLs for a page that needs no other files."""
 
 import base64
 import io
@@ -17,22 +17,22 @@ from ..folders import PNG, Folder
 FORMATS = ("png", "pdf", "svg")
 
 LARGEST_DRAWING = 120_000
-"""Heuristic: a drawing of more bytes than this becomes an image of pixels."""
+"""Heuristic: a vector drawing with more bytes than this is replaced by an image of pixels."""
 
 MOST_DRAWN = 200
-"""Most rows in a picture of intervals."""
+"""Largest number of rows that a picture of intervals shows."""
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
-    """The pictures among the named files that the folder contains, with the ending of its format."""
+    """Return which of the named pictures the folder contains, with the ending of the folder's format."""
     pictures = [folder.in_format(name) for name in names if name.endswith(PNG)]
     return [name for name in pictures if name in folder]
 
 
 def save_picture(folder: Folder, name: str, ax: Any) -> str:
-    """Write the figure of matplotlib axes in the folder's format; returns the name of the file.
+    """Write the figure of matplotlib axes in the format of the folder, and return the name of the file.
 
-    Files of the picture in other formats, which earlier commands wrote, are removed.
+    Files of the same picture in other formats, from earlier commands, are removed.
     """
     new = folder.in_format(name)
     with folder.new(new) as path:
@@ -43,7 +43,7 @@ def save_picture(folder: Folder, name: str, ax: Any) -> str:
 
 
 def panel(height: float = 2.6) -> Any:
-    """New axes, `height` inches high and as wide as a column, which fits the screen of a phone."""
+    """Make axes that are `height` inches high and as wide as a column, so that they fit the screen of a phone."""
     with plotting.style():
         return plotting.new_axes(1, 1, size=("column", height))[0, 0]
 
@@ -51,9 +51,10 @@ def panel(height: float = 2.6) -> Any:
 def observed_against_predicted(
     mean: Tensor, y: Tensor, low: Tensor, high: Tensor, *, name: str, level: float
 ) -> tuple[Any, int]:
-    """Axes with observed numbers and intervals against predicted means, shapes (N,), and the number of rows drawn.
+    """Plot observed numbers and intervals against predicted means, all of shape (N,).
 
-    Of more than `MOST_DRAWN` rows, this many are drawn, evenly spaced in the order of the predicted means.
+    At most `MOST_DRAWN` rows are drawn, evenly spaced in the order of the predicted means. Return the axes and the
+    number of rows that are drawn.
     """
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
@@ -69,7 +70,7 @@ def observed_against_predicted(
 
 
 def drawn(ax: Any) -> str:
-    """The figure of matplotlib axes as a data URL: a vector drawing if it is small, else pixels."""
+    """Return the figure of matplotlib axes as a data URL: a vector drawing if it is small, else pixels."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "picture.svg"
         plotting.save(ax, path)
@@ -81,7 +82,7 @@ def drawn(ax: Any) -> str:
 
 
 def pixels(grey: Tensor) -> str:
-    """A grey image, shape (H, W), as a data URL; values lie in [0, 1], and 1 is black."""
+    """Return a grey image, shape (H, W), as a data URL. Values lie in [0, 1], and 1 is black."""
     file = io.BytesIO()
     Image.fromarray((255 * (1 - grey.detach().cpu())).round().byte().numpy()).save(file, "PNG")
     return _address("image/png", file.getvalue())

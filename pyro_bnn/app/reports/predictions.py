@@ -1,4 +1,4 @@
-"""Writes predictions of new rows as a table, with their uncertainty and its sources."""
+"""Writes a table of predictions of new rows, with the uncertainty and its parts."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
@@ -17,13 +17,13 @@ from .calibrated import interval_of, sets_of
 from .scores import in_units, scores_of
 
 CHUNK = 2000
-"""Number of rows that are predicted at once. All rows have the same weight draws."""
+"""Number of rows that are predicted together. All parts of a file have the same weight draws."""
 
 COPIED = " (input)"
-"""Suffix of a copied column whose name is also that of a prediction."""
+"""Suffix of a copied column whose name is also the name of a predicted column."""
 
 EVERY_DIGIT = "%.9g"
-"""Nine digits distinguish all single-precision numbers."""
+"""Format with nine digits, which distinguish all numbers in single precision."""
 
 
 def write_predictions(
@@ -38,14 +38,17 @@ def write_predictions(
     seed: int = 0,
     calibration: RunCalibration | None = None,
 ) -> dict[str, float]:
-    """Write a line of names, and a line of CSV for each row; return mean scores over the rows with known targets.
+    """Write a CSV table with a line for each row, and return mean scores over the rows with known targets.
 
-    For numbers: ``mean``; ``sd`` of an observation and its parts ``aleatoric_sd`` (noise) and ``epistemic_sd``
-    (uncertainty about the weights), whose squares add up; and the ends of the intervals. These numbers are in the
-    target's units. With several targets, each name ends with the number of the target, from 0. For classes: the most
-    probable class, the probability of each class, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in
-    nats; with a calibration also whether each class is in the set of each level (1 or 0). The intervals are calibrated
-    if there is a calibration. A copied column with one of these names gets the ending `` (input)``.
+    The first line has the names of the columns. For numbers, the columns are ``mean``, the standard deviation ``sd`` of
+    an observation, its parts ``aleatoric_sd`` (noise) and ``epistemic_sd`` (uncertainty about the weights), and the
+    ends of the intervals, all in units of the target. The squares of the two parts add up to the square of ``sd``. The
+    intervals are calibrated if there is a calibration. With several targets, each name ends with the number of the
+    target, from 0.
+
+    For classes, the columns are the most probable class, the probability of each class, and ``entropy`` with its parts
+    ``aleatoric`` and ``epistemic``, in nats. With a calibration, further columns say whether each class is in the set
+    of each level (1 or 0). A copied column with one of these names gets the ending `` (input)``.
     """
     scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
     for start in range(0, len(sample.x), CHUNK):
@@ -72,7 +75,7 @@ def write_predictions(
 
 
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
-    """Names of the copied columns, made distinct from the program's own."""
+    """Change the names of copied columns that are also names of the program's own columns."""
     found = []
     for name in names:
         new = name
@@ -83,7 +86,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Scores of all rows from scores of chunks: means over rows. RMSE is averaged as a square; ECE is left out."""
+    """Average the scores of chunks over all rows. The square of the RMSE is averaged. The ECE is left out."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

@@ -1,4 +1,4 @@
-"""The report on pruning a training run: costs and savings of removing weights."""
+"""The report on the costs and savings of removing weights from a training run."""
 
 import math
 import statistics
@@ -24,15 +24,15 @@ from ..runs import CONFIG, DATA, HISTORY, write_posterior
 from .pictures import save_picture
 
 FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
-"""Files that the report writes."""
+"""Files that a report consists of."""
 
 TIMED_IMAGES = 1000
-"""Number of rows that are predicted in one timed call."""
+"""Number of rows that a timed call predicts."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Savings from removing a share of the weights; the times are medians for predictions with the mean weights."""
+    """Savings from removing a share of the weights. The times are medians for predictions with the mean weights."""
 
     fraction: float
     file_bytes: int
@@ -42,7 +42,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class PruningGains:
-    """The gain for each share of removed weights, and the size of the file with all weights."""
+    """Gains for several shares of removed weights, and the size of the file with all weights."""
 
     rows: tuple[Gain, ...]
     num_images: int  # rows predicted in a timed call
@@ -77,7 +77,7 @@ def report_pruning(
     per: Per = "network",
     seed: int = 0,
 ) -> tuple[pruning.PruningReport, PruningGains]:
-    """Costs and savings of removing shares of a run's weights; writes tables and pictures."""
+    """Measure the costs and savings of removing shares of the weights, and write tables and pictures."""
     x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     report = pruning.snr_report(
         model, posterior, x, y, fractions=fractions, num_samples=num_samples, per=per, seed=seed
@@ -95,7 +95,7 @@ def report_pruning(
 
 
 def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
-    """The report in the target's units; the RMSE over several targets stays in standard deviations."""
+    """Convert a report to units of the target. The RMSE over several targets stays in standard deviations."""
     shift = sum(math.log(scale) for scale in target.scale)
     factor = target.scale[0] if len(target.scale) == 1 else 1.0
 
@@ -118,9 +118,9 @@ def save_pruned_run(
     fraction: float,
     per: Per,
 ) -> str:
-    """Write a copy of a run without a `fraction` of its weights; returns a sentence on how many were removed.
+    """Write a copy of a run without a `fraction` of the weights, and return a sentence on how many were removed.
 
-    Rows that were held out calibrate the predictions of the remaining weights.
+    Rows that were held out calibrate the predictions again, with the remaining weights.
     """
     pruned = pruning.prune(posterior, fraction=fraction, per=per)
     for name in (CONFIG, HISTORY, DATA):
@@ -140,7 +140,7 @@ def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: 
 
 @torch.no_grad()
 def _seconds(calls: Sequence[Callable[[], Tensor]], *, repeats: int = 7) -> list[float]:
-    """Median time of each call. The calls alternate, and the first call of each is not timed."""
+    """Return the median time of each call. The calls alternate, and the first round is not timed."""
     times: list[list[float]] = [[] for _ in calls]
     for repeat in range(repeats + 1):
         for call, taken in zip(calls, times, strict=True):

@@ -1,4 +1,4 @@
-"""The report on a run with the user's own data: scores on its test rows, beside those of simple methods."""
+"""The report on a run with the user's own data: scores on the test rows, also of simple methods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,13 +30,14 @@ from .pictures import observed_against_predicted, save_picture
 from .trained import Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")
-"""Files that the report may write."""
+"""Files that a report may contain."""
 
 LEVELS = (0.5, 0.9, 0.95)
-"""Probabilities of the intervals whose coverage is measured."""
+"""Levels of the intervals whose coverage is measured."""
 
 MOST_NUMBERS = 4_000_000
-"""Heuristic: linear methods are fitted to at most this many numbers, which takes a second or so."""
+"""Heuristic: largest number of inputs (rows times columns) to which linear methods are fitted. The fits take a second
+or so."""
 
 COLUMNS = {
     "accuracy": "accuracy",
@@ -47,7 +48,7 @@ COLUMNS = {
     "crps": "CRPS",
     **{f"coverage_{100 * level:.0f}": f"in {level:.0%}" for level in LEVELS},
 }
-"""Heading of each score."""
+"""Heading of the column of each score."""
 
 ENSEMBLE = "mean weights, or one draw: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
 LEGENDS = {
@@ -104,7 +105,7 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
 
 
 def _picture(ensemble: Prediction, run: Trained) -> Any:
-    """Axes with observed against predicted numbers and their 90 % intervals; with several targets, of the first."""
+    """Plot observed against predicted numbers, with 90 % intervals. Of several targets, only the first is shown."""
     target = run.rows.facts.target
     own = in_units(ensemble.as_kind(RegressionPrediction), target)
     assert own.targets is not None
@@ -114,7 +115,7 @@ def _picture(ensemble: Prediction, run: Trained) -> Any:
 
 
 def compared_coverage(run: Trained, ensemble: Prediction) -> BeforeAndAfter | None:
-    """Coverage on the test rows before and after calibration, in the target's units; None without a calibration."""
+    """Measure the coverage on the test rows before and after calibration; None if the run has no calibration."""
     if run.calibration is None:
         return None
     if isinstance(ensemble, ClassificationPrediction):
@@ -125,7 +126,7 @@ def compared_coverage(run: Trained, ensemble: Prediction) -> BeforeAndAfter | No
 
 
 def ways_to_predict(run: Trained) -> dict[str, Prediction]:
-    """Predictions of the test rows by a single network, the ensemble and simple methods, in this order."""
+    """Predict the test rows by a single network, by the ensemble, and by simple methods, in this order."""
     ensemble = run.ensemble(keep_draws=not run.rows.facts.target.is_class)
     rivals = rivals_of(run.rows, is_count=isinstance(run.model.likelihood, PoissonLikelihood))
     baselines = {f"baseline: {name}": rival for name, rival in rivals.items()}
@@ -133,9 +134,9 @@ def ways_to_predict(run: Trained) -> dict[str, Prediction]:
 
 
 def scores_of(prediction: Prediction, target: Target, calibration: RunCalibration | None = None) -> dict[str, float]:
-    """Scores of a prediction that has its targets, in the target's units; coverage is that of calibrated intervals.
+    """Score a prediction that has targets, in units of the target. If there is a calibration, coverage uses it.
 
-    CRPS and coverage are missing if the prediction does not have the components of its mixture.
+    The CRPS and the coverage are missing unless the prediction has the components of its mixture.
     """
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
@@ -150,10 +151,10 @@ def scores_of(prediction: Prediction, target: Target, calibration: RunCalibratio
 
 
 def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
-    """A prediction of standardised targets, in the target's own units and in double precision.
+    """Convert a prediction of standardised targets to the units of the target, in double precision.
 
-    With y = mean + scale * z, means are scaled and shifted, variances are multiplied by scale^2, and densities are
-    divided by scale.
+    A standardised target z stands for y = mean + scale * z. So means are scaled and shifted, variances are multiplied
+    by scale^2, and densities are divided by scale.
     """
     are_own = all(mean == 0 for mean in target.mean) and all(scale == 1 for scale in target.scale)
     if are_own or prediction.mean.dim() != 2:
@@ -167,9 +168,9 @@ def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPred
 
 
 def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
-    """Predictions of the test rows by simple methods, with log-densities.
+    """Predict the test rows by simple methods, with log-densities.
 
-    If the training rows have more than `MOST_NUMBERS` numbers, linear methods are fitted to a random part of them.
+    If the training rows have more than `MOST_NUMBERS` inputs, linear methods are fitted to a random part of the rows.
     """
     from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor  # late: importing takes long
 
@@ -215,6 +216,6 @@ def _counts(rate: Tensor, y: Tensor) -> Prediction:
 
 
 def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
-    """The prediction of a single distribution for each row, with its log-density at the targets."""
+    """Make a prediction from one distribution for each row, and its log-density at the targets."""
     accumulator.add(observation, keep=True)
     return replace(accumulator.prediction(density.sum(-1)), targets=y)

@@ -1,4 +1,4 @@
-"""A trained run with its test rows, as `evaluate` and `report` need them."""
+"""A trained run with its test rows, for `evaluate` and `report`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..datasets import Dataset
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained run, its data, and the number and seed of the weight draws in its predictions."""
+    """A trained run, its data, and settings of its predictions."""
 
     model: BayesianModel
     posterior: runs.RunPosterior
@@ -28,20 +28,20 @@ class Trained:
 
     @property
     def test(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the test rows, on the model's device."""
+        """Inputs and targets of the test rows, on the device of the model."""
         return self.rows.x_test.to(self.model.device), self.rows.y_test.to(self.model.device)
 
     def ensemble(self, *, num_samples: int | None = None, keep_draws: bool = False) -> Prediction:
-        """The prediction of the test rows by averaging over weight draws."""
+        """Predict the test rows by an average over weight draws."""
         x, y = self.test
         count = num_samples or self.num_samples
         return predict(self.model, self.posterior, x, y=y, num_samples=count, keep_draws=keep_draws, seed=self.seed)
 
     def single(self) -> tuple[str, Prediction]:
-        """The name and the prediction of a single network, for comparison with the ensemble.
+        """Return the name and the prediction of a single network, for comparison with the ensemble.
 
-        The single network of a variational run has the mean weights. For chains the single network is one draw, since
-        the mean of several modes predicts poorly.
+        For a variational run, the single network has the mean weights. For chains, the single network is one draw,
+        since the mean of several modes predicts poorly.
         """
         x, y = self.test
         if runs.is_chains(self.posterior):
@@ -60,7 +60,7 @@ def load_trained(
     download: bool,
     device: str,
 ) -> Trained:
-    """A run and its rows; the arguments are the options of `pyro-bnn evaluate`."""
+    """Load a run and its rows. The arguments are the options of `pyro-bnn evaluate`."""
     rows: Dataset
     unknown, name = None, ""
     if config.kind == "images":
@@ -71,8 +71,8 @@ def load_trained(
         rows = sources.load(config, root=data, facts=runs.read_facts(run))
         if not len(rows.x_test):
             raise ValueError(
-                "all rows were trained on (--test-fraction 0), so there are none to report on; see scores on new rows "
-                "by `pyro-bnn predict`."
+                "all rows were trained on (--test-fraction 0), so there are no test rows; for scores on new rows use "
+                "`pyro-bnn predict`."
             )
     model, posterior = runs.load_run(run, rows, device=device)
     count, calibration = runs.num_draws(posterior, num_samples), runs.calibration_of(run, config)

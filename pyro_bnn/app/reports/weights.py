@@ -1,4 +1,4 @@
-"""The report on the weights of a training run: their sizes and their uncertainty."""
+"""The report on the weights of a training run, their sizes and uncertainties."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ FILES = ("weight.png", "weights.png")
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """Summary of the posterior of one site, without its removed weights."""
+    """Summary of the posterior of one site. Removed weights are only counted."""
 
     site: str
     num_weights: int
@@ -38,7 +38,7 @@ class SiteSummary:
 
     @staticmethod
     def header() -> str:
-        """The heading of a table of summaries."""
+        """Return the heading of a table of summaries."""
         return (
             f"{'site':20s} {'weights':>10s} {'removed':>10s} {'mean |mean|':>12s} {'median sd':>10s} "
             f"{'SNR 5 %':>8s} {'50 %':>8s} {'95 % (dB)':>8s}"
@@ -55,8 +55,8 @@ def report_weights(
 ) -> list[SiteSummary]:
     """Summarise the weights of a trained network, and write two pictures.
 
-    ``weight.png``: the posterior density of one weight, by default the one with the highest signal-to-noise ratio in
-    the first site that has weights left. ``weights.png``: histograms of means and scales by site.
+    ``weight.png`` shows the posterior density of one weight, by default the weight with the highest signal-to-noise
+    ratio in the first site that has weights left. ``weights.png`` shows histograms of means and scales by site.
     """
     guide = pruning.mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)
@@ -82,7 +82,7 @@ def report_weights(
 
 
 def _prior(model: BayesianModel, site: str, index: Sequence[int]) -> Distribution:
-    """The prior of a single weight, on the CPU and in double precision."""
+    """Return the prior of a single weight, on the CPU and in double precision."""
     prior = model.prior_of(site)
     single = elementwise(site, prior, model.initial_value(site).shape)
     return element_of(move_distribution(single, torch.zeros((), dtype=torch.float64)), tuple(index))

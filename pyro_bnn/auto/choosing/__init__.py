@@ -1,4 +1,4 @@
-"""Chooses network, prior and likelihood for a table by held-out rows, and the length of the runs."""
+"""Chooses a network, a prior and a likelihood for a table by held-out rows, and the length of the chains."""
 
 from ._budget import Budget as Budget
 from ._choose import Candidate as Candidate

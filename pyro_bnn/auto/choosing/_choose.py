@@ -1,6 +1,6 @@
-"""Chooses the model that predicts held-out rows best, and fits it by chains from trained networks.
+"""The function that chooses the model that predicts held-out rows best, and fits it by chains.
 
-Short runs on a part of the rows compare the models; the best model then runs on all rows.
+Short runs on a part of the rows compare the models. Then the best model is fitted to all rows.
 """
 
 import math
@@ -31,33 +31,34 @@ from ._budget import (
 from ._unsuitable import UnsuitableError, num_products, require_suitable
 
 STEPS_PER_DRAW = 10
-"""Steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
+"""Number of steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
 
 MOST_DRAWS = 1000
-"""Draws of a chain that are kept; longer chains take more steps from one draw to the next. Heuristic."""
+"""Heuristic: largest number of draws of a chain. Longer chains make more steps from one draw to the next."""
 
 FEW_ROWS, NUM_FOLDS = 1000, 3
-"""With fewer than `FEW_ROWS` rows, each of `NUM_FOLDS` folds of the rows is held out once; heuristic."""
+"""Heuristic: fewer than `FEW_ROWS` rows are divided into `NUM_FOLDS` folds, each of which is held out once."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""With `FEW_ROWS` rows or more: share of the rows to hold out, most rows to hold out, and most rows to fit."""
+"""If there are `FEW_ROWS` rows or more: the share of the rows to hold out, the largest number of rows to hold out, and
+the largest number of rows to fit in a comparison."""
 
 MOST_DIVERGING = 0.01
-"""The status is not ok if a larger share of the draws has a divergent step; heuristic."""
+"""Heuristic: the status is not ok if a larger share of the draws than this has a divergent step."""
 
 FEW_TIMED, MOST_TIMED = 8, 2048
-"""Draws of the shortest timed run, which is mostly preparation, and of the longest timed run; heuristic."""
+"""Heuristic: number of draws in the shortest timed run, which is mostly preparation, and in the longest timed run."""
 
-MORE_TIME = "With more time, `time_limit=`, each chain explores its mode further."
+MORE_TIME = "With more time (`time_limit=`), each chain explores its mode further."
 
 Rows = tuple[Tensor, Tensor]
 Candidate = Callable[[int], BayesianModel]
-"""Makes the model for a number of rows, always with the same weights."""
+"""Function that makes the model for a number of rows, always with the same weights."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The best of several models, fitted."""
+    """The best of several models, and its fit."""
 
     name: str
     model: BayesianModel
@@ -76,13 +77,16 @@ def fit_best(
     progress: bool = False,
     seed: int,
 ) -> Chosen:
-    """Fit the model that predicts held-out rows best, by chains from trained networks (:class:`~pyro_bnn.MCLMC`).
+    """Choose the model that predicts held-out rows best, and fit it by chains (:class:`~pyro_bnn.MCLMC`).
 
-    The names of `candidates` describe the models in words. `seconds` are wall time on torch's threads, so the lengths
-    and the draws depend on the machine; with None they depend only on the numbers of rows and weights. Each chain has
-    at most `max_draws` draws, and as many draws of warm-up. If `saves_search` is true, a single model gets the time
-    that would remain after a comparison of models. An :class:`UnsuitableError` is raised if chains cannot fit a model,
-    C code does not support it, or the time is too short.
+    Each chain starts at a trained network. The names of `candidates` describe the models in words. `seconds` limits the
+    wall time on torch's threads, so the lengths of the chains depend on the machine. Without a limit, the lengths
+    depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, and as many draws of
+    warm-up. If `saves_search` is true, a single model gets only the time that would remain after a comparison of
+    models.
+
+    An :class:`UnsuitableError` is raised if chains cannot fit any of the models, for example because C code does not
+    support them, or if the time is too short.
     """
     begin = time.perf_counter()
     num_rows = len(data[0])
@@ -130,7 +134,7 @@ def _compared(
     seed: int,
     progress: bool,
 ) -> dict[str, float]:
-    """Mean log-density of held-out rows under each model."""
+    """Return the mean log-density of held-out rows under each model."""
     folds, scores, reason = _folds(data[0], seed), {}, UnsuitableError("there is no model")
     with progress_bar("trial fit", len(candidates) * len(folds), shown=progress) as bar:
         for name, make in candidates.items():
@@ -168,7 +172,7 @@ def _held_out_score(
 
 
 def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of rows to fit and rows to predict, without copies of fitted rows, which a model could remember."""
+    """Return pairs of rows to fit and rows to predict, without copies of fitted rows, which a model can remember."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     if len(x) < FEW_ROWS:
         size = len(x) // NUM_FOLDS
@@ -181,7 +185,7 @@ def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """The held-out rows whose inputs differ from the inputs of all fitted rows; all held-out rows if there are none."""
+    """Return the held-out rows whose inputs are not those of a fitted row; all held-out rows if there are none."""
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
     return held_out[is_new] if bool(is_new.any()) else held_out
@@ -212,7 +216,7 @@ def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progr
 def _status(
     posterior: MCMCPosterior, name: str, scores: Mapping[str, float], skipped: int, lengths: Lengths, seconds: float
 ) -> Status:
-    """The status, which says what was compared, chosen and run, and whether more time would help."""
+    """Return a status that says what was compared, chosen and run, and whether more time would help."""
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ranks = f"{'the other' if len(others) == 1 else 'others'} had {', '.join(f'{score:.3f}' for score in others)}"
@@ -230,7 +234,7 @@ def _status(
 
 
 def _slowness(make: Candidate, data: Rows, seed: int) -> float:
-    """CPU time of a gradient on this machine, divided by its nominal time, from runs of different lengths."""
+    """Return the CPU time of a gradient, measured by runs of different lengths, as a multiple of its nominal time."""
     model = make(len(data[0]))
 
     def seconds(num_draws: int) -> float:

@@ -1,4 +1,4 @@
-"""Networks for tables, with their priors and likelihoods."""
+"""Networks for tables, together with priors and likelihoods."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }
-"""Activations by name: those of scikit-learn's networks, SiLU and GELU."""
+"""Activations by name. The first three are those of scikit-learn's networks."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Design:
 
 
 FEW_VALUES = 20
-"""Heuristic: targets with at most this many distinct values get constant noise. A network that predicts the noise can
-reach an unbounded density at repeated targets, and is then too certain of other targets."""
+"""Heuristic: if targets have at most this many distinct values, the noise is constant. A network that predicts the
+noise can reach an unbounded density at repeated targets, and then it is too certain of other targets."""
 
 
 def open_designs(
@@ -45,7 +45,7 @@ def open_designs(
     prior: PriorLike | None = None,
     likelihood: str | None = None,
 ) -> list[Design]:
-    """The designs in `choices` without repeats, after each given part (unless it is None) has replaced theirs."""
+    """Replace parts of all designs in `choices` by the given parts, and return the designs without repeats."""
     made = None if prior is None else as_prior("prior", prior)
     parts = {"hidden": hidden, "activation": activation, "prior": made, "likelihood": likelihood}
     given = {name: value for name, value in parts.items() if value is not None}
@@ -58,7 +58,7 @@ def open_designs(
 
 
 def has_few_values(targets: Tensor) -> bool:
-    """Whether a column of targets, shape (N, O), has few distinct values; see `FEW_VALUES`."""
+    """Return whether any column of targets, shape (N, O), has at most `FEW_VALUES` distinct values."""
     return min(len(column.unique()) for column in targets.unbind(1)) <= FEW_VALUES
 
 
@@ -69,8 +69,8 @@ OF_NUMBERS = (
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "heteroscedastic"),
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "gaussian"),
 )
-"""Designs for standardised targets: nearly linear, shallow, deep, and deep with constant noise. Heuristic; each was the
-best of a dozen on at least one of the UCI tables or on scikit-learn's diabetes."""
+"""Heuristic: designs for standardised targets, from nearly linear to deep, and a deep one with constant noise. Each was
+the best of a dozen designs on at least one of the UCI tables or on scikit-learn's diabetes."""
 
 OF_CLASSES = (
     Design((), nn.ReLU, FanInNormalPrior(2.0), "categorical"),
@@ -78,4 +78,4 @@ OF_CLASSES = (
     Design((50,), nn.ReLU, NormalPrior(1.0), "categorical"),
     Design((16, 16), nn.SiLU, NormalPrior(1.0), "categorical"),
 )
-"""Designs for classes. The first design is a linear model, which is often the best for few rows."""
+"""Designs for classes. The first design is a linear model, which is often the best if there are few rows."""

@@ -1,4 +1,4 @@
-"""Whether chains in C can fit a model, and the size of its network, on which the time of a gradient depends."""
+"""Checks whether chains in C can fit a model, and counts the multiplications that determine the time of a gradient."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,25 +17,25 @@ from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 
 NUM_TRIED = 32
-"""Number of rows with which the network is tested; heuristic."""
+"""Heuristic: number of rows on which the network is tested."""
 
 TOLERANCE = 1e-4
-"""Largest difference of two outputs by rounding, relative to the largest output; heuristic."""
+"""Heuristic: two outputs count as equal if they differ by at most this multiple of the largest output."""
 
 MOST_NAMED = 3
-"""Largest number of parameters named in a message."""
+"""Largest number of parameters that a message names."""
 
 
 class UnsuitableError(ValueError):
-    """Chains in C cannot fit this model in this time; the message says why."""
+    """Raised if chains in C cannot fit a model in the given time. The message says why."""
 
     def instead(self, status: Status) -> Status:
-        """The status of a variational fit, with the reason why there are no chains."""
+        """Add the reason why there are no chains to the status of a variational fit."""
         return replace(status, message=f"variational inference, since {self}: {status.message}")
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:
-    """Raise if a learned parameter has no prior, or if eval mode changes the network's output."""
+    """Raise unless chains can fit the model: for example, no parameter may be learned without a prior."""
     if model.device.type != "cpu":
         raise UnsuitableError(f"the model is on {model.device}, but chains need a CPU")
     if Processes.present().are_many:
@@ -51,7 +51,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
 
 
 def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
-    """Whether the network gives the same output in its present mode and in each of two calls in eval mode."""
+    """Return whether two calls in eval mode give the same output as a call in the network's present mode."""
     with torch.no_grad(), seeded(0, model.device):
         model = copied(model)  # a network may change its buffers
         weights = {name: model.initial_value(name) for name in model.site_names}
@@ -63,7 +63,7 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:
-    """Multiplications in the products of matrices and convolutions for one row; at least the number of weights."""
+    """Count the multiplications for one row in matrix products and convolutions, but at least the number of weights."""
     values = {name: model.initial_value(name) for name in model.site_names}
     rows, counter = x[:NUM_TRIED].to(model.device), _ProductCounter()
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:
@@ -72,7 +72,7 @@ def num_products(model: BayesianModel, x: Tensor) -> int:
 
 
 class _ProductCounter(TorchDispatchMode):
-    """Counts multiplications, by the formulas of torch."""
+    """Counts multiplications by the formulas in torch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The best fit of a model that the time allows: chains from trained networks if possible, or variational inference."""
+"""The function `fit`, which runs chains from trained networks if possible, and otherwise variational inference."""
 
 import functools
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ..choosing import UnsuitableError, fit_best
 from ._variational import fit_variational
 
 CHAINS = "Chains from trained modes, since C code runs this network fast enough"
-"""First words of the status of chains."""
+"""First words of the status after a fit by chains."""
 
 
 OTHERS = {
@@ -31,7 +31,7 @@ OTHERS = {
     "kronecker": "fit_gauss_newton(model, data)",
     "ensemble": "EnsemblePosterior(members)",
 }
-"""Functions for methods that `fit` does not have, by the names that the estimators use."""
+"""Calls for methods that `fit` does not offer, by the name of the method in the estimators."""
 
 
 @overload
@@ -114,59 +114,65 @@ def fit(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> GuidePosterior | MCMCPosterior:
-    """Fit a model to data as well as the time allows, without tuning; ``posterior.status`` says what was done and why.
+    """Fit a model to data as well as the time allows, without tuning.
 
-    By default :func:`fit` trains eight networks, and a chain in C explores the mode of each (:class:`~pyro_bnn.MCLMC`),
-    as in ``BNNRegressor()``. If chains are impossible, :func:`fit` makes a variational fit, which is faster and has a
-    guide and a history, but is often further from the posterior. Chains are impossible if C code does not support the
-    network (an LSTM), or if there is no C compiler or too little time. Chains need a model on a CPU, with one input and
-    without parameters that are learned but have no prior (such as the noise scale of ``GaussianLikelihood()``). The
-    network must give the same output in train mode as in eval mode (no dropout). The fit is also variational if the
-    data are a loader, or if any argument from `guide` to `resume` is given, except `progress`.
+    ``posterior.status`` says which method was chosen, with which settings, and why. By default :func:`fit` trains eight
+    networks, and then a chain in C explores the mode of each network (:class:`~pyro_bnn.MCLMC`), as in
+    ``BNNRegressor()``. If chains are impossible, :func:`fit` makes a variational fit. Such a fit is faster and has a
+    guide and a history, but is often further from the posterior.
+
+    Chains are impossible if C code does not support the network (an LSTM), if there is no C compiler, or if there is
+    too little time. The model must be on a CPU, have one input, and learn no parameter without a prior (such as the
+    noise scale of ``GaussianLikelihood()``). The network must give the same output in train mode as in eval mode (no
+    dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to `resume` is
+    given, except `progress`.
 
     The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The
-    variational fit ends at a plateau of the objective: a straight line through the last epochs (about 400 steps) rises
-    by less than its standard error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered
-    instead, to 0.3 and 0.1 of its initial value, since smaller steps get closer to the optimum. With `validation` rows
-    the fit also ends if their log-density has no new best value in ten checks in a row, and keeps the best posterior.
+    variational fit ends at a plateau of the objective, where a straight line through the last epochs (about 400 steps)
+    rises by less than its standard error, or by less than 0.1 nats. But at the first two plateaus the fit continues
+    with the learning rate lowered to 0.3 and 0.1 of its initial value, since smaller steps get closer to the optimum.
+    With `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows,
+    and the best posterior is kept.
 
     Args:
         model: The model.
-        data: Rows (x, y) or a loader. :func:`fit_svi` describes data and the arguments of a variational fit in detail.
-        method: ``"auto"`` chooses as described above, ``"svi"`` is the variational fit, and ``"mclmc"`` raises an error
-            if chains are impossible.
-        time_limit: Seconds that chains may take on torch's threads, without compilation; the draws then depend on the
-            machine. With None the length of chains depends on the numbers of rows and weights: on two cores chains take
-            about half a minute for a thousand rows, ten seconds for few, and two and a half minutes for many rows; wide
-            networks took twice as long.
-        guide: The guide, which is fitted in place; None means a :class:`MeanFieldGuide` centred on the network's own
+        data: A tuple (x, y) with all rows, or a loader. :func:`fit_svi` describes the data, and the arguments of a
+            variational fit, in detail.
+        method: ``"auto"`` chooses as described above. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or
+            raises an error if chains are impossible.
+        time_limit: Seconds that chains may take on torch's threads, without compilation. With a limit, the draws depend
+            on the machine. With None, the length of chains depends only on the numbers of rows and weights. On two
+            cores, chains then take about half a minute for a thousand rows, ten seconds for few rows, and two and a
+            half minutes for many rows. Wide networks took twice as long.
+        guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
             weights.
-        optimizer: Function from parameters to a torch optimizer; None means Adam with a learning rate of 0.02. If the
+        optimizer: Function from parameters to a torch optimizer. None takes Adam with a learning rate of 0.02. If the
             optimizer has a schedule, the learning rate follows this schedule. :func:`natural_gradient` needs a guide
             with precisions.
-        max_epochs: Limit of the number of epochs; None allows about 20,000 steps, and at least 50 epochs.
-        batch_size: Number of rows in each batch; None uses all rows together if there are at most 1000, and otherwise
-            as few equal batches of at most 1000 rows as possible. A loader has its own batch size.
+        max_epochs: Largest number of epochs. None allows about 20,000 steps, and at least 50 epochs.
+        batch_size: Number of rows in each batch. With None, up to 1000 rows form one batch, and more rows are split
+            into as few equal batches of at most 1000 rows as possible. A loader has its own batch size.
         validation: A pair (x, y) of rows that are used only for early stopping.
-        elbo: The bound; None means `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
-            others.
-        estimator: Gradient estimator; None means :class:`LocalReparameterization` for a mean-field guide and a sequence
-            of linear layers and activations, where it makes gradients much less noisy, and otherwise no estimator.
+        elbo: The bound. None takes `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
+            other guides.
+        estimator: Gradient estimator. None takes :class:`LocalReparameterization` if the guide is mean-field and the
+            network is a sequence of linear layers and activations, since gradients are then much less noisy. Otherwise
+            None takes no estimator.
         kl_weight: Weight of the KL term.
-        callbacks: Functions of the history.
+        callbacks: Functions that are called with the history.
         progress: Whether to show a progress bar.
-        execution: How steps are computed.
-        checkpoint: File for checkpoints.
-        resume: File from which the fit continues.
+        execution: How the steps are computed.
+        checkpoint: File to which checkpoints are written.
+        resume: Checkpoint from which the fit continues.
         seed: Seed of the fit.
 
     Returns:
-        The draws of the chains, or the fitted guide as a posterior. The status is not ok if a variational fit reached
-        its limit of epochs before a plateau, or if steps of the chains diverged. A status that is not ok says what to
-        try.
+        The draws of the chains, or the posterior of the fitted guide. The status is not ok if a variational fit reached
+        its largest number of epochs before a plateau, or if too many steps of the chains diverged. If the status is not
+        ok, it says what to try.
 
     Raises:
-        ValueError: If arguments cannot be combined, or if chains are impossible and ``method="mclmc"``.
+        ValueError: If arguments cannot be combined, or if ``method="mclmc"`` and chains are impossible.
         NonFiniteError: If a loss or gradient is not finite.
 
     Example:
@@ -220,7 +226,7 @@ def fit(
 
 
 def _check_method(method: str, time_limit: float | None, given: Sequence[str]) -> None:
-    """Raise if the arguments of variational inference named in `given` are combined with arguments of chains."""
+    """Raise if the arguments in `given`, which need variational inference, are combined with arguments for chains."""
     if method == "mclmc" and given:
         raise ValueError(
             f'`{given[0]}` needs variational inference, got method="mclmc"; leave it out, or use method="svi".'

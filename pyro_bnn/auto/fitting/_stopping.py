@@ -1,4 +1,4 @@
-"""When a fit ends: its objective rises by less than its noise, or it predicts validation rows no better."""
+"""Rules that end a fit: at a plateau of the objective, or when predictions of validation rows do not improve."""
 
 import copy
 import math
@@ -15,40 +15,42 @@ from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 
 DECAYS = (1.0, 0.3, 0.1)
-"""Factors of the learning rate, in order. Heuristic: the variance at the end of a fit is proportional to the learning
-rate, so the last factor reduces this variance to a tenth."""
+"""Factors by which the initial learning rate is multiplied, one after the other. Heuristic: the variance of the
+parameters at the end of a fit is proportional to the learning rate, so the last factor reduces this variance to a
+tenth."""
 
 WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
-"""Heuristic: a trend is fitted to the last epochs: at least this number of steps, and this number of epochs."""
+"""Heuristic: smallest number of steps, and smallest number of epochs, to which a trend is fitted."""
 
 NUM_ERRORS = 1.0
 """Heuristic: a rise of at most this many standard errors counts as noise. If the objective has no trend, a check ends
-the fit with a probability of five in six; the next check is a quarter of a window later."""
+the fit with a probability of five in six. The next check comes after a quarter of a window."""
 
 NEGLIGIBLE = 0.1
-"""Heuristic: a smaller rise of the whole data set's ELBO over a window, in nats, is ignored, even without noise."""
+"""Heuristic: if the ELBO of the whole data set rises by less than this many nats over a window, it counts as flat."""
 
 NUM_SAMPLES = 10
 """Heuristic: number of weight draws in a check of the validation rows. All checks use the same random numbers, so that
-their errors cancel."""
+the errors of two checks nearly cancel in their difference."""
 
 SEED = 0
-"""Seed of these draws."""
+"""Seed of the weight draws in checks of the validation rows."""
 
 NUM_CHECKS = 10
-"""Heuristic, as in scikit-learn: the fit ends after this many checks in a row without a new best."""
+"""Heuristic: the fit ends after this many checks in a row without a new best value, as in scikit-learn."""
 
 
 def is_flat(trend: Trend) -> bool:
-    """Whether the objective rose by no more than its noise, or by a negligible amount."""
+    """Return whether the objective rose by no more than its noise, or by a negligible amount."""
     return trend.rise <= max(NUM_ERRORS * trend.noise, NEGLIGIBLE)
 
 
 class Plateau:
     """A callback that ends a fit when its objective no longer rises.
 
-    The objective is the expected log-likelihood minus the weighted KL. At the first plateaus, :attr:`factor` becomes
-    the next of `decays`, and the fit continues. The schedule of the learning rate must use this factor.
+    The objective is the expected log-likelihood minus the weighted KL. At each plateau except the last, :attr:`factor`
+    changes to the next number in `decays`, and the fit continues. The schedule of the learning rate must multiply by
+    :attr:`factor`.
     """
 
     def __init__(self) -> None:
@@ -59,11 +61,11 @@ class Plateau:
 
     @property
     def factor(self) -> float:
-        """Present factor of the learning rate."""
+        """The number by which the initial learning rate is multiplied now."""
         return self.decays[self._stage]
 
     def __call__(self, history: History) -> bool:
-        """Check the objective at every quarter of a window; True ends the fit."""
+        """Check the objective at every quarter of a window, and return True to end the fit."""
         num_epochs = len(history.epochs) - self._begin
         window = window_of(len(history.elbo) / len(history.epochs))
         if num_epochs < window or (num_epochs - window) % max(window // 4, 1):
@@ -89,15 +91,15 @@ class Plateau:
 
 
 def window_of(num_batches: float) -> int:
-    """Number of epochs to which a trend is fitted, given the number of steps in each."""
+    """Return the number of epochs to which a trend is fitted, given the number of batches in an epoch."""
     return max(WINDOW_EPOCHS, math.ceil(WINDOW_STEPS / num_batches))
 
 
 class EarlyStopping:
-    """A callback that ends a fit when the predictions of validation rows stop improving.
+    """A callback that ends a fit when the predictions of validation rows no longer improve.
 
-    The mean log-density of the validation targets, in nats, is computed once in `every` epochs. :meth:`restore_best`
-    resets model and guide to the epoch with the largest value.
+    A check computes the mean log-density of the validation targets in nats. There is one check in `every` epochs.
+    :meth:`restore_best` resets the model and the guide to the check with the largest value.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class EarlyStopping:
 
     @property
     def best_epoch(self) -> int:
-        """Epoch of the best posterior; 0 before the first check."""
+        """Number of epochs before the best check; 0 if there was no check."""
         return self.every * (self._best_look + 1)
 
     @property
@@ -121,11 +123,11 @@ class EarlyStopping:
 
     @property
     def is_ended(self) -> bool:
-        """Whether too many checks in a row had no new best value."""
+        """Whether the last `NUM_CHECKS` checks had no new best value."""
         return len(self.log_densities) - 1 - self._best_look >= NUM_CHECKS
 
     def __call__(self, history: History) -> bool:
-        """Check the validation rows if it is time; True ends the fit."""
+        """Check the validation rows if a check is due, and return True to end the fit."""
         if len(history.epochs) % self.every:
             return False
         posterior = GuidePosterior(self._guide)
@@ -138,7 +140,7 @@ class EarlyStopping:
         return self.is_ended
 
     def restore_best(self) -> None:
-        """Reset model and guide to their state at the best check, if there was a check."""
+        """Reset the model and the guide to their states at the best check, if there was a check."""
         if self._best:
             self._model.load_state_dict(self._best["model"])
             self._guide.load_state_dict(self._best["guide"])

@@ -1,4 +1,4 @@
-"""Variational inference with defaults that need no tuning, and a status that reports them."""
+"""Variational inference with defaults that need no tuning."""
 
 import functools
 import itertools
@@ -39,24 +39,25 @@ from ...nets import Standardize
 from ._stopping import NEGLIGIBLE, EarlyStopping, Plateau, is_flat, window_of
 
 LEARNING_RATE = 0.02
-"""Adam's initial learning rate; heuristic. A step moves a weight by about the learning rate; weights are of order 1."""
+"""Heuristic: initial learning rate of Adam. A step moves a weight by about this number, and weights are of order 1."""
 
 INITIAL_SCALE = 0.02
-"""Initial standard deviation of all weights: much smaller than the weights, so that noise does not hide the signal."""
+"""Initial standard deviation of all weights. It is much smaller than the weights, so that noise does not hide the
+signal."""
 
 LARGEST_BATCH = 1000
-"""Heuristic: a larger data set is split into equal batches of at most this many rows. Smaller batches would not be
-faster, and would add noise."""
+"""Heuristic: a data set with more rows than this is split into equal batches of at most this many rows. Smaller batches
+would not be faster, and would add noise."""
 
 MOST_STEPS, FEWEST_EPOCHS = 20_000, 50
-"""Heuristic: default limits of steps and of epochs; the larger one counts. Small problems reach a plateau within a
-quarter of these steps; plateaus at three learning rates take 30 epochs."""
+"""Heuristic: by default, a fit may have this many steps or this many epochs, whichever is longer. Small problems reach
+a plateau within a quarter of these steps. Plateaus at three learning rates take at least 30 epochs."""
 
 NUM_LOOKS = 20
-"""Heuristic: number of validation checks within a window of the plateau."""
+"""Heuristic: number of checks of the validation rows in each window of the plateau."""
 
 TABLE = 2
-"""Number of axes of a table of inputs."""
+"""Number of axes of the inputs if they are a table."""
 
 
 def fit_variational(
@@ -78,7 +79,7 @@ def fit_variational(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> GuidePosterior:
-    """The variational fit of :func:`~pyro_bnn.fit`, which describes the arguments."""
+    """Make the variational fit of :func:`~pyro_bnn.fit`, which describes the arguments."""
     if guide is None:
         with seeded(seed, model.device):
             guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
@@ -99,7 +100,7 @@ def fit_variational(
     stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
 
     def make(parameters: list[nn.Parameter]) -> Any:
-        """The optimizer; without its own schedule, its learning rate is lowered at plateaus."""
+        """Make the optimizer. If it has no schedule of its own, the learning rate is lowered at plateaus."""
         result = maker(parameters)
         if isinstance(result, Optimizer):
             result = result, LambdaLR(result, lambda _: plateau.factor)
@@ -135,10 +136,10 @@ def fit_variational(
 
 
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: Data) -> bool:
-    """Whether every random layer is linear and its input is a table: one row of inputs for each row of data.
+    """Return whether every random layer is linear and has one row of inputs for each row of data.
 
-    In the sequence of layers, only linear ones may have parameters, and either the data are a table or a `Flatten`
-    comes before the first linear layer.
+    The network must be a sequence in which only linear layers have parameters. Either the data must be a table, or a
+    `Flatten` must come before the first linear layer.
     """
     if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
         return False  # precisions are for natural gradients, which need weight draws
@@ -153,7 +154,7 @@ def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
-    """The layers of nested sequences, in order; any other module is one layer."""
+    """Yield the layers of nested sequences in order. Any other module is one layer."""
     if type(network) is nn.Sequential:
         for layer in network:
             yield from _layers(layer)
@@ -169,18 +170,18 @@ def _is_table(model: BayesianModel, data: Any) -> bool:
 
 
 def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:
-    """The requested size, or the size of as few equal batches as possible; None for all rows together or a loader."""
+    """Return the requested batch size or the default. None stands for all rows in one batch, or for a loader."""
     if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
         return batch_size
     return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
 
 
-REMEDY = "Raise `max_epochs`, or the learning rate by `optimizer` if the ELBO rises steadily."
-"""Remedy for a fit without a plateau, in terms of :func:`fit`'s arguments."""
+REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, raise the learning rate by `optimizer`."
+"""Remedy for a fit that ended before a plateau, in terms of the arguments of :func:`fit`."""
 
 
 def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None) -> Status:
-    """The status of the fit, with its settings in words and any problem that :func:`fit_svi` found."""
+    """Return the status of a fit, which includes the settings `said` and any problem that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     if not before and before.remedy != LONGER:
         return replace(before, message=f"{before.message} ({said})")

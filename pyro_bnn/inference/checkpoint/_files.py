@@ -18,12 +18,12 @@ from ._model import ModelRecord, OwnRecord, PresentModel
 KIND = "posterior"
 
 CALIBRATION = "calibration"
-"""Key of the calibration in a file, which only files with a calibration have."""
+"""Key of the calibration in a file. A file without a calibration lacks this key."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: a posterior, and its model, which is a :class:`BayesianModel`, another Pyro model, or None."""
+    """Content of a file: a posterior, and the record of its model as `model` or `own`, if it has a model."""
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -39,30 +39,31 @@ def save_posterior(
     with_frozen: bool = True,
     calibration: Calibration | None = None,
 ) -> None:
-    """Write a posterior to one file, with the parameters and buffers of its model.
+    """Write a posterior, and the parameters and buffers of its model, to one file.
 
-    The file is written completely or not at all, has a checksum, and contains no code. The file records the model's
-    latent variables with their shapes and priors, the likelihood with its settings, the layers, `num_data` and the
-    dtype. The file contains no training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed
-    weight (see :mod:`pyro_bnn.pruning`) takes one bit. Your own class of posteriors can be saved if it has
-    :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
+    The file is written completely or not at all. The file has a checksum, and contains no code. The file records the
+    model's latent variables with their shapes and priors, the likelihood with its settings, the layers, `num_data` and
+    the dtype. The file contains no training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A
+    removed weight (see :mod:`pyro_bnn.pruning`) takes one bit. A posterior of a class of your own can be saved if the
+    class has :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
         path: Path of the file.
         model: The model of the posterior. For a Pyro model of your own, the file records the names, shapes and supports
-            of its latent variables, and the parameters and buffers of a module. None records no model.
-        data: For a Pyro model of your own, the arguments of a call with its targets, such as (x, y), since only a call
-            shows its latent variables. The arguments are not saved.
-        with_frozen: Whether to write the frozen parameters of the network, too. For a network with adapters, False
-            makes the file small: it has checksums in place of the frozen parameters. Such a file needs a
+            of its latent variables and, if the model is a module, its parameters and buffers. If `model` is None, the
+            file holds no model.
+        data: Only for a Pyro model of your own: the arguments of a call, including the targets, such as (x, y). The
+            model is called once to find its latent variables. The arguments are not saved.
+        with_frozen: Whether to write the frozen parameters of the network, too. If False, the file has checksums in
+            their place, which makes it small for a network with adapters. Such a file needs a
             :class:`~pyro_bnn.BayesianModel`, and can be loaded only into a model with the same frozen parameters.
-        calibration: Correction of the posterior's predictions, from :mod:`pyro_bnn.calibration`, which is written to
-            the same file; read the correction by :func:`~pyro_bnn.calibration.load_calibration`.
+        calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. The correction is
+            written to the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
     Raises:
         ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
-            or if a number is not finite; the message says which of these is the case.
+            or if a number is not finite. The message names the reason.
         OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
@@ -81,7 +82,7 @@ def save_posterior(
 
 
 def _saved_calibration(calibration: Calibration) -> object:
-    """The record of a calibration, as plain data."""
+    """Return a calibration as plain data."""
     _checks.kind("calibration", calibration, Calibration, "a member of `pyro_bnn.calibration`, or None")
     try:
         content = saved(calibration)
@@ -92,15 +93,16 @@ def _saved_calibration(calibration: Calibration) -> object:
 
 
 def load_calibration(path: str | Path) -> Calibration:
-    """Load the calibration in the file of a posterior; the file cannot run code.
+    """Load the calibration from the file of a posterior.
 
-    The tensors of the calibration are on the CPU, but the calibration works with predictions on any device.
+    Loading runs no code from the file. The tensors of the calibration are on the CPU, but the calibration works with
+    predictions on any device.
 
     Args:
         path: A file that :func:`~pyro_bnn.save_posterior` wrote with a `calibration`.
 
     Returns:
-        The calibration, which gives the same intervals, sets or probabilities as before saving.
+        The calibration. It gives the same intervals, sets or probabilities as the saved one.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -122,29 +124,30 @@ def load_posterior(
     guide: nn.Module | Sequence[nn.Module] | None = None,
     data: Sequence[object] | None = None,
 ) -> Posterior:
-    """Load a posterior, and the parameters and buffers of its model, from a file; the file cannot run code.
+    """Load a posterior, and the parameters and buffers of its model, from a file.
 
-    Draws with the same seed are bit for bit the same as before saving. All checks come first, so after an error, model
-    and guide are unchanged.
+    Loading runs no code from the file. With the same seed, the loaded posterior gives the same draws as the saved one,
+    bit for bit. After an error, the model and the guide are unchanged.
 
     Args:
         path: A file written by :func:`save_posterior`.
-        model: A model built like the saved one. The model receives the saved parameters and buffers, and stays on its
-            device. Pass None for a posterior that was saved without a model. The latent variables of a Pyro model of
-            your own must have the saved names, shapes and supports.
-        guide: Guide that receives the saved state; for an ensemble a list with one guide for each member that has a
-            guide. By default guides are made from the file, which works for this package's guides and for Pyro's
-            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. Guides of other classes, and all
-            guides of a Pyro model of your own, must be passed.
-        data: For a Pyro model of your own, the arguments of a call, as in :func:`save_posterior`; other rows will do.
+        model: A model built like the saved one, or None if the posterior was saved without a model. The model receives
+            the saved parameters and buffers, and stays on its device. The latent variables of a Pyro model of your own
+            must have the saved names, shapes and supports.
+        guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
+            a guide. By default guides are made from the file. This works for this package's guides and for Pyro's
+            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass guides of other
+            classes, and all guides of a Pyro model of your own.
+        data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data
+            may be others than at saving.
 
     Returns:
-        The posterior, on the device of the model, with its status and its history or statistics; its calibration, if
-        there is one, is read by :func:`~pyro_bnn.calibration.load_calibration`.
+        The posterior, on the device of the model, with its status and its history or statistics. If the file has a
+        calibration, read it by :func:`~pyro_bnn.calibration.load_calibration`.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
+        ValueError: If the file is damaged, or does not fit the model or the guide. The message says what differs.
     """
     target = PresentModel(model, data)
     destination = target.destination(_checked_guides(guide))
@@ -160,7 +163,7 @@ def load_posterior(
 
 @contextmanager
 def _loading(path: str | Path, what: str) -> Iterator[None]:
-    """A context in which errors say what cannot be loaded."""
+    """Begin each error raised in this context with `what`, the name of what cannot be loaded."""
     try:
         with understood(path, KIND):
             yield
@@ -181,7 +184,7 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
 
 
 def _restored(content: object, destination: Destination, target: PresentModel) -> Posterior:
-    """The posterior in a file, after all checks; only `destination.pending` changes."""
+    """Check the content of a file, and return its posterior. The states of modules go to `destination.pending`."""
     file = record(Content, content, "file")
     state = target.state(file.model, file.own)
     posterior = restored(file.posterior, destination)

@@ -1,4 +1,4 @@
-"""The record of a model in a file: its parameters and buffers, and a description to recognise the model."""
+"""What a file stores of a model: its parameters and buffers, and a description by which the model is recognised."""
 
 import hashlib
 import inspect
@@ -24,12 +24,12 @@ from ..joint import Site, find_sites
 from ..posterior import Destination, Posterior
 
 NO_SETTINGS = ("training", "has_row_weights")
-"""Attributes of likelihoods that do not change the meaning of a posterior."""
+"""Attributes of likelihoods that may differ between the saved model and the model that loads the file."""
 
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """A latent variable: its shape, and its prior as text."""
+    """Shape of a latent variable, and its prior as text."""
 
     shape: tuple[int, ...]
     prior: str
@@ -37,25 +37,25 @@ class SiteRecord:
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """A model's dtype, number of rows, likelihood, latent variables, layers and tensors."""
+    """Description of a :class:`BayesianModel`, with its parameters and buffers."""
 
     dtype: str
     num_data: int
     likelihood: str
-    """Class of the likelihood, and its settings that are no tensors."""
+    """Class of the likelihood with its settings, except those that are tensors."""
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
-    """Classes of the network's layers by path; only torch's own classes are recorded."""
+    """Class of each layer of the network, by path. Layers of classes outside of torch are missing."""
     state: dict[str, Tensor]
     """Parameters and buffers."""
     left_out: list[str]
-    """Sites whose initial values are not saved, because neither posterior nor model uses them."""
+    """Sites whose initial values are not saved, because neither the posterior nor the model uses them."""
     frozen: dict[str, str]
-    """Frozen parameters that are not saved, with the SHA-256 of their bytes."""
+    """SHA-256 of the bytes of each frozen parameter that is not saved."""
 
 
 def record_of(model: BayesianModel) -> ModelRecord:
-    """The record of a model's present state; it shares the model's tensors."""
+    """Describe a model as it is now. The result shares the model's tensors."""
     modules = {path: type(module) for path, module in model.network.named_modules()}
     return ModelRecord(
         dtype=str(model.dtype),
@@ -70,9 +70,10 @@ def record_of(model: BayesianModel) -> ModelRecord:
 
 
 def _likelihood_in_words(likelihood: Likelihood) -> str:
-    """Class and settings of a likelihood, such as ``Survival(family='weibull')``.
+    """Return the class and the settings of a likelihood as text, such as ``Survival(family='weibull')``.
 
-    Settings are the public attributes that are numbers, texts or None, without row weights, which matter only in a fit.
+    The settings are the public attributes that are numbers, texts or None. Row weights are left out, since they matter
+    only in a fit.
     """
     settings = {
         name: float(value) if isinstance(value, float) else value  # NumPy's numbers have another text
@@ -84,14 +85,14 @@ def _likelihood_in_words(likelihood: Likelihood) -> str:
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """A copy of a record without the initial values of pruned sites that the model does not use."""
+    """Copy a record, but leave out the initial values of the pruned `sites` that the model does not use."""
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
 
 
 def without_frozen(record: ModelRecord, model: BayesianModel) -> ModelRecord:
-    """A record that has checksums instead of the frozen parameters of the network."""
+    """Copy a record, with checksums in place of the frozen parameters of the network."""
     parameters = model.network.named_parameters(prefix=SITE_PREFIX, remove_duplicate=False)
     frozen = {name: _checksum(value) for name, value in parameters if not value.requires_grad}
     state = {name: value for name, value in record.state.items() if name not in frozen}
@@ -99,12 +100,12 @@ def without_frozen(record: ModelRecord, model: BayesianModel) -> ModelRecord:
 
 
 def _checksum(value: Tensor) -> str:
-    """SHA-256 of the bytes of a tensor."""
+    """Return the SHA-256 of the bytes of a tensor."""
     return hashlib.sha256(raw_bytes(value.cpu())).hexdigest()
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Whether the network (as for a padding row) or the prior (as its mean) uses a site's initial value."""
+    """Return whether the network (as a padding row) or the prior (as its mean) uses the initial value of a site."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -121,12 +122,12 @@ def _site_record(model: BayesianModel, site: Site) -> SiteRecord:
 
 
 def _is_same(value: Tensor, first: Tensor) -> bool:
-    """Whether a tensor is a parameter's initial value, which the state of the model already contains."""
+    """Return whether a tensor shares its memory with `first`, the initial value of a parameter."""
     return bool(first.numel()) and value.data_ptr() == first.data_ptr()
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """A distribution as text, such as ``Normal(loc=0, scale=0.7)``; six digits are the same on all devices."""
+    """Return a distribution as text with six digits, which agree on all devices: ``Normal(loc=0, scale=0.7)``."""
     numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):
@@ -144,7 +145,7 @@ def _described(distribution: Distribution, first: Tensor) -> str:
 def require_same_sites(
     file: Mapping[str, object], own: Mapping[str, object], facts: Sequence[str], *, remedy: str
 ) -> None:
-    """Raise if the latent variables of a file and of a model differ in their names or in one of the `facts`."""
+    """Raise if the latent variables of a file and of a model have different names, or differ in one of the `facts`."""
     for name, site in own.items():
         if name not in file:
             raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
@@ -156,7 +157,7 @@ def require_same_sites(
 
 
 def require_same(file: ModelRecord, own: ModelRecord) -> None:
-    """Raise at the first difference between the model in the file and the model that loads it."""
+    """Raise an error about the first difference between the model in the file and the model that loads the file."""
     if file.dtype != own.dtype:
         kind = file.dtype.removeprefix("torch.")
         raise ValueError(
@@ -178,7 +179,7 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
 
 
 def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
-    """The parameters and buffers in a file, complete and checked, for the model that loads them."""
+    """Check the parameters and buffers in a file, and take the values that the file lacks from the model."""
     for site in file.left_out:
         if site not in model.site_names or site in file.state:
             raise ValueError(f"it lacks the values of `{site}`; pass a file that `save_posterior` wrote.")
@@ -207,7 +208,7 @@ def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> 
 
 @dataclass(frozen=True)
 class OwnSite:
-    """A latent variable: its shape, and its support as text."""
+    """Shape of a latent variable, and its support as text."""
 
     shape: tuple[int, ...]
     support: str
@@ -215,17 +216,17 @@ class OwnSite:
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """A Pyro model: its latent variables, and the parameters and buffers of a module."""
+    """Latent variables of a Pyro model. If the model is a module, also its parameters and buffers."""
 
     sites: dict[str, OwnSite]
     state: dict[str, Tensor]
 
 
 def sites_of(model: Callable[..., object], data: object) -> list[Site]:
-    """The latent variables of a Pyro model, found by a call with the arguments `data`.
+    """Call a Pyro model with the arguments `data`, and return the latent variables that it draws.
 
     Raises:
-        ValueError: If there are no arguments, or if a function has parameters, which are in Pyro's global store.
+        ValueError: If there are no arguments, or if the model is a function with parameters in Pyro's global store.
     """
     if not isinstance(data, (tuple, list)) or not data:
         raise ValueError(
@@ -247,7 +248,7 @@ def sites_of(model: Callable[..., object], data: object) -> list[Site]:
 
 
 def own_record(model: Callable[..., object], sites: list[Site]) -> OwnRecord:
-    """The record of a model's present state; it shares the model's tensors."""
+    """Describe a Pyro model as it is now. The result shares the model's tensors."""
     state = require_tensors("the model", model.state_dict()) if isinstance(model, nn.Module) else {}
     supports = {site.name: str(unwrap_support(site.prior.support)) for site in sites}
     return OwnRecord({s.name: OwnSite(tuple(s.start.shape), supports[s.name]) for s in sites}, state)
@@ -259,7 +260,7 @@ Model = BayesianModel | Callable[..., object] | None
 
 
 class PresentModel:
-    """A model, and its present record: `network` for a :class:`BayesianModel`, `own` for any other Pyro model."""
+    """A model together with its record: `network` for a :class:`BayesianModel`, `own` for any other Pyro model."""
 
     def __init__(self, model: Model, data: Sequence[object] | None) -> None:
         self.model: BayesianModel | None = None
@@ -284,9 +285,9 @@ class PresentModel:
         self._unset = [n for n, item in signature.parameters.items() if n not in given and item.default is None]
 
     def network_record(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
-        """The record of a BayesianModel for a file; None if there is no model or a Pyro model of the user's own.
+        """Return the record of a :class:`BayesianModel` for a file; None for other Pyro models and without a model.
 
-        The record lacks the initial values of pruned sites, unless the model uses these values.
+        The initial values of pruned sites are left out, unless the model uses these values.
         """
         if self.own is not None and not with_frozen:
             raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
@@ -296,9 +297,9 @@ class PresentModel:
         return record if with_frozen else without_frozen(record, self.model)
 
     def require_targets(self, names: Iterable[str]) -> None:
-        """Raise if `data` probably lacks the targets: the posterior has fewer variables (`names`) than the model.
+        """Raise if the posterior has fewer variables (`names`) than the model, probably since `data` lacks the targets.
 
-        Without targets in `data`, an observed site is drawn like a latent variable.
+        If `data` lacks the targets, the model draws its observed site like a latent variable.
         """
         drawn, sites = set(names), {} if self.own is None else self.own.sites
         more = [name for name in sites if name not in drawn]
@@ -309,9 +310,9 @@ class PresentModel:
             )
 
     def require_sites(self, posterior: Posterior) -> None:
-        """Raise if a posterior draws other variables than a Pyro model has.
+        """Raise if the variables of a posterior are not those of the Pyro model.
 
-        If the posterior does not know its variables, only :func:`~pyro_bnn.predict` checks the draws.
+        A posterior that does not know its variables passes; :func:`~pyro_bnn.predict` checks its draws.
         """
         if posterior.shapes is None or self.own is None:
             return
@@ -324,11 +325,11 @@ class PresentModel:
             )
 
     def destination(self, guides: Sequence[nn.Module] | None) -> Destination:
-        """The destination of a posterior."""
+        """Return the destination into which a posterior with these guides is loaded."""
         return Destination(self.model, guides, own_sites=self._sites)
 
     def state(self, network: ModelRecord | None, own: OwnRecord | None) -> dict[str, Tensor]:
-        """The state for the model in the records of a file, after all checks; empty without a model."""
+        """Check the records of a file, and return the parameters and buffers for the model, if there is one."""
         if (network is None) != (self.network is None) or (own is None) != (self.own is None):
             kind = "a BayesianModel" if network else "a Pyro model of your own" if own else ""
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Gradient estimators: they draw noise for each row of data, so that gradients vary less."""
+"""Gradient estimators, which draw separate noise for each row of data, so that gradients vary less."""
 
 from ._base import ELBOS as ELBOS
 from ._base import Applied as Applied

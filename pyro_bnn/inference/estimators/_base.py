@@ -1,4 +1,4 @@
-"""The interface of estimators, and the context in which guide and model use an estimator."""
+"""The base class of estimators, and the context in which a guide and a model use an estimator."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -22,63 +22,63 @@ MISSING = object()
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
 """The ELBOs that work with an estimator.
 
-RenyiELBO does not work, because it weights whole draws. TraceGraph_ELBO equals Trace_ELBO here, but it copies the
-draws, and an estimator cannot recognise the copies.
+RenyiELBO does not work, since it gives weights to whole draws. TraceGraph_ELBO, which here has the value of Trace_ELBO,
+does not work either: it copies the draws, and an estimator cannot recognise the copies.
 """
 
 
 class Estimator(ABC):
-    """Computes the outputs of layers with random weights during a fit, so that each row of data has its own noise.
+    """Computes the outputs of layers with random weights during a fit, with separate noise for each row of data.
 
-    Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. With such common
-    draws, the noise of different rows is correlated, and averaging over a large batch does not reduce the noise. An
-    estimator does not change the distribution of a single row's output. An estimator therefore leaves the expected ELBO
-    as it is, but the gradient varies less.
+    Without an estimator, each weight is drawn once for the whole batch (plain reparameterisation). So the noise of
+    different rows is correlated, and an average over a large batch does not reduce the noise. An estimator does not
+    change the distribution of the output of a single row. So the expected ELBO stays the same, but its gradient varies
+    less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
     estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. An estimator replaces
-    calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` with a random weight or bias. If a network
-    uses a random parameter in any other way, an error is raised. The first axis of the input of a layer with random
-    parameters must be the rows of data. The rows must not depend on each other: batch normalisation in training mode
-    raises an error, but attention over the batch is not recognised.
+    calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use
+    of a random parameter in the network raises an error. If a layer has random parameters, the first axis of the
+    layer's input must be the rows of data. The rows must not depend on each other. Batch normalisation in training mode
+    therefore raises an error, but attention over the batch is not recognised.
 
-    A subclass defines the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
+    A subclass names the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
 
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What the estimator needs besides the mean of a parameter: the deviation of a draw, or the variance."""
+        """What the estimator needs besides the mean of each parameter: the deviation of a draw, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
-        """The output of a layer with random parameters.
+        """Compute the output of a layer with random parameters.
 
         Args:
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor of the shape of the layer's own output. Given the input, each row must have the distribution that
-            the layer's output has for weights drawn from the guide. Rows may share noise.
+            A tensor with the shape of the layer's own output. Given the input, each row must have the same distribution
+            as with weights drawn from the guide. Rows may share noise.
 
         Raises:
             ValueError: If the estimator does not support the layer.
         """
 
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
-        """A context in which this estimator is used when an ELBO calls the guide and then the model.
+        """Return a context in which an ELBO, which calls the guide and then the model, uses this estimator.
 
-        Use it only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. The context may be entered many
-        times, but not inside itself.
+        Use the context only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. The context may be entered
+        many times, but not inside itself.
 
         Args:
             model: The model.
-            guide: Its guide.
+            guide: The guide of the model.
 
         Raises:
-            ValueError: If the estimator does not support model or guide. Inside the context, also if the estimator does
-                not support a layer, if draws are vectorised, or if the model runs with weights other than the guide's
-                last draw.
+            ValueError: If the estimator does not support the model or the guide. Inside the context: if the estimator
+                does not support a layer, if draws are vectorised, or if the weights of a call of the model are not the
+                last draw of the guide.
 
         Example:
             >>> from pyro.infer import SVI, Trace_ELBO
@@ -92,15 +92,16 @@ class Estimator(ABC):
         return Applied(self, model, guide)
 
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
-        """A context in which this estimator computes the outputs of layers with random parameters.
+        """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        `random` maps the `id` of each tensor that the network gets to its parameter; the data have `num_rows` rows.
+        `random` maps the `id` of a tensor that the network gets as a parameter to the random parameter. The batch has
+        `num_rows` rows.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
 
 class _Gaussian(dist.Normal):
-    """The guide's Gaussian for one parameter. Stores the last value: a draw, or the mean if none is drawn."""
+    """The guide's Gaussian for one parameter, which remembers its last value: a draw, or the mean."""
 
     def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
         super().__init__(base.loc, base.scale, validate_args=False)
@@ -127,8 +128,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. With `closed_form`, weights that need not be drawn stay at
-    their means.
+    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. In this case, weights that need not be drawn stay at their
+    means.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """The distribution to sample for a site; stores the Gaussian of a weight for the network's call."""
+        """Return the distribution to sample for a site, and store the Gaussian of a weight for the network's call."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)
@@ -175,7 +176,7 @@ class Applied(AbstractContextManager[None]):
 
     @contextmanager
     def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
-        """A context for the network's call; the estimator computes outputs of layers with Gaussian parameters."""
+        """Let the estimator compute the outputs of layers with Gaussian parameters in the network's call."""
         noise, random = self._estimator.noise, {}
         for name, value in weights.items():
             gaussian = self._gaussians.get(name, MISSING)

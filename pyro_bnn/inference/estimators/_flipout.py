@@ -1,4 +1,4 @@
-"""Flipout: random signs of the weights' deviations for each row."""
+"""Flipout, which multiplies the deviations of the weights by random signs for each row."""
 
 import torch
 from torch import Tensor
@@ -9,14 +9,14 @@ from ._layers import Layer
 
 
 class Flipout(Estimator):
-    r"""Draws the weights once, and multiplies their deviations by random signs for each row n.
+    r"""An estimator that draws the weights once, and multiplies their deviations by random signs for each row n.
 
     .. math:: b_n = \mu a_n + r_n \circ \Delta (s_n \circ a_n), \qquad \Delta = w - \mu, \qquad
               r_{no}, s_{ni} \in \{-1, 1\}\ \text{uniformly}.
 
-    All positions within a row share their signs. Therefore the output of each row has exactly the same distribution as
-    for sampled weights, in linear layers and in all convolutions. The deviation of a bias is multiplied by the sign
-    :math:`r_{no}` of the output. Two rows are uncorrelated but not independent.
+    All positions within a row share their signs. So the output of each row has exactly the same distribution as with
+    sampled weights, in linear layers and in all convolutions. The deviation of a bias is multiplied by the sign
+    :math:`r_{no}` of the output. The outputs of two rows are uncorrelated but not independent.
 
     References:
         Wen et al. (2018), https://arxiv.org/abs/1803.04386.

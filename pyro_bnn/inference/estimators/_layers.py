@@ -1,4 +1,4 @@
-"""Finds calls of layers with Gaussian parameters while a network runs."""
+"""The context that finds calls of layers with Gaussian parameters while a network runs."""
 
 import inspect
 import math
@@ -17,7 +17,7 @@ from ..guides import RandomParameter
 
 LINEAR = F.linear
 INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
-"""The functions that can be replaced, with the number of axes of their inputs, including rows and channels."""
+"""The functions that an estimator can replace, and the number of axes of their inputs, with rows and channels."""
 
 METADATA = {
     *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),
@@ -27,7 +27,7 @@ METADATA = {
     Tensor.numel,
     Tensor.size,
 }
-"""Functions that a network may call on any random parameter, since they do not use its values."""
+"""Functions that a network may call on a random parameter, since they do not use the values."""
 
 Parameter = Tensor | RandomParameter | None
 
@@ -54,7 +54,7 @@ class Layer:
 
     @property
     def is_linear(self) -> bool:
-        """Whether this is a call of `linear`, as opposed to a convolution."""
+        """Whether this is a call of `linear`, not of a convolution."""
         return self.op is LINEAR
 
     @property
@@ -63,23 +63,23 @@ class Layer:
         return " and ".join(f"`{p.name}`" for p in (self.weight, self.bias) if isinstance(p, RandomParameter))
 
     def mean(self) -> Tensor:
-        """The output if all random parameters are at their means."""
+        """Compute the output of the layer with all random parameters at their means."""
         weight, bias = (p.loc if isinstance(p, RandomParameter) else p for p in (self.weight, self.bias))
         return self.op(self.input, weight, bias, *self.options, **self.keywords)
 
     def variance(self) -> Tensor:
-        r"""The variance of the output given the input, :math:`\sum_i a_i^2 \sigma_i^2`, for independent parameters.
+        r"""Compute the variance of the output given the input, :math:`\sum_i a_i^2 \sigma_i^2`.
 
-        If only the bias is random, the result may have the bias's shape. The estimator must use
-        :attr:`Noise.VARIANCE`.
+        The parameters must be independent. If only the bias is random, the result may have the shape of the bias. The
+        estimator must use :attr:`Noise.VARIANCE`.
         """
         weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)
 
     def deviation(self, input: Tensor) -> Tensor:
-        """The output of the layer for any input, with the drawn deviations in place of its parameters.
+        """Compute the output of the layer for any input, with the drawn deviations in place of the parameters.
 
-        If only the bias is random, the result may have the bias's shape. The estimator must use
+        If only the bias is random, the result may have the shape of the bias. The estimator must use
         :attr:`Noise.DEVIATION`.
         """
         weight, bias = (p.deviation if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
@@ -92,7 +92,7 @@ class Layer:
         return bias if self.is_linear else bias.reshape(-1, *[1] * (self.input.dim() - 2))
 
     def signs(self, like: Tensor) -> Tensor:
-        """A random sign for each row and channel of a tensor, in a shape that broadcasts with the tensor."""
+        """Draw a random sign for each row and channel of a tensor, in a shape that broadcasts with the tensor."""
         shape = [1] * like.dim()
         channel = -1 if self.is_linear else 1
         shape[0], shape[channel] = like.shape[0], like.shape[channel]
@@ -104,7 +104,7 @@ class Layer:
 
 
 class RandomLayers(TorchFunctionMode):
-    """The context of :meth:`Estimator.layers`; a use of a random parameter that is not supported raises an error."""
+    """The context of :meth:`Estimator.layers`. An unsupported use of a random parameter raises an error."""
 
     def __init__(
         self, output: Callable[[Layer], Tensor], name: str, random: Mapping[int, RandomParameter], num_rows: int

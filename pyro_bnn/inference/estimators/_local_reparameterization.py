@@ -1,4 +1,4 @@
-"""Local reparameterisation: draws outputs instead of weights."""
+"""Local reparameterisation, which draws outputs instead of weights."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ from ._layers import Layer
 
 
 class LocalReparameterization(Estimator):
-    r"""Draws a layer's outputs instead of its weights.
+    r"""An estimator that draws the outputs of a layer instead of the weights.
 
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
-              \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1),
+              \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1).
 
-    which takes two matrix products, and one random number per output element.
+    An output takes two matrix products, and one random number per element.
 
-    For linear layers each row has exactly the same distribution as for sampled weights. For convolutions the mean and
-    variance of each output are exact, but the positions of a row get independent noise although they share weights.
-    Independent noise for positions is the usual approximation. In a network that mixes positions, the approximate ELBO
-    differs from the ELBO of sampled weights. :class:`Flipout` is exact for convolutions. A linear layer whose input has
-    more than two axes, and therefore several positions in a row, raises an error.
+    For linear layers, each row has exactly the same distribution as with sampled weights. For convolutions, the mean
+    and the variance of each output are exact, but the positions of a row get independent noise although they share
+    weights. This is the usual approximation. In a network that mixes positions, the approximate ELBO differs from the
+    ELBO with sampled weights. :class:`Flipout` is exact for convolutions. If the input of a linear layer has more than
+    two axes, so that a row has several positions, an error is raised.
 
     References:
         Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.
@@ -48,13 +48,14 @@ class LocalReparameterization(Estimator):
 
 
 class _Noisy(torch.autograd.Function):
-    r"""Adds noise times the square root of the variance to the mean, in place.
+    r"""Adds Gaussian noise with the given variance to the mean, in place.
 
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad
               \frac{\partial b}{\partial \delta} = \frac{\epsilon}{2 \sqrt\delta}.
 
-    If the variance is 0, the derivative is set to 0 instead of infinity. To save memory, the output overwrites the mean
-    and the scale overwrites the variance. For the backward pass only the noise divided by the scale is stored.
+    If the variance is 0, the derivative is set to 0 instead of infinity. To save memory, the output overwrites the
+    mean, and the square root of the variance overwrites the variance. For the backward pass only :math:`\epsilon /
+    \sqrt\delta` is stored.
     """
 
     @staticmethod

@@ -16,17 +16,17 @@ from ..scale_maps import Softplus
 from ._gaussian import Curvature
 
 LATENT = "likelihood.scale"
-"""Site of a latent noise scale."""
+"""Name of the site of a latent noise scale."""
 
 MAX_ITERATIONS = 200
 
 SMALLEST, LARGEST = math.log(1e-8), math.log(1e12)
-"""Limits of the log prior precisions. If all weights are at their prior means, the evidence has no maximum."""
+"""Limits of the log prior precisions, since the evidence has no maximum if all weights are at their prior means."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    r"""Laplace's estimate of the log evidence, as a function of prior precisions and noise scales, in nats.
+    r"""Laplace's estimate of the log evidence in nats, as a function of the prior precisions and the noise scales.
 
     .. math:: \log p(y) \approx \log p(y \mid w^*)
               - \tfrac12 \Big[\sum_i \delta_i (w^*_i - m_i)^2 + \log\det(G + \mathrm{diag}\,\delta)
@@ -41,15 +41,15 @@ class Evidence:
     curvature: Curvature
 
     def penalty(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """Half of the bracket in the formula of :class:`Evidence`; for arguments see :meth:`Curvature.log_det`."""
+        """Return half of the bracket in the class's formula; for the arguments see :meth:`FullCurvature.log_det`."""
         all_priors = prior.expand(len(self.squares))
         return 0.5 * (all_priors @ self.squares + self.curvature.log_det(noise, prior) - all_priors.log().sum())
 
     def best(self, prior: Tensor, groups: Tensor | None, noise: "NoiseEvidence") -> tuple[Tensor, Tensor]:
-        """The prior precisions, shape (P,), and log noise scales, shape (K,), that maximise the log evidence.
+        """Return the prior precisions, shape (P,), and log noise scales, shape (K,), that maximise the log evidence.
 
-        The search starts at `prior`. Weights with the same index in `groups`, shape (P,), share a precision. If
-        `groups` is None, the prior does not change. See MacKay (1992), Bayesian Interpolation.
+        The search starts at the precisions `prior`. Weights with the same index in `groups`, shape (P,), share a
+        precision. If `groups` is None, the precisions stay at `prior`. See MacKay (1992), Bayesian Interpolation.
         """
         sizes = torch.zeros(0).to(prior) if groups is None else groups.bincount().to(prior)
         start = torch.zeros_like(sizes)
@@ -58,7 +58,7 @@ class Evidence:
         num_groups, is_free = len(sizes), noise.is_free
 
         def parts(point: Tensor) -> tuple[Tensor, Tensor]:
-            """The prior precisions (a single one if there is one group), and the log noise scales."""
+            """Return the prior precisions (a single one if there is one group) and the log noise scales at a point."""
             logs = point[:num_groups].clamp(SMALLEST, LARGEST).exp()
             chosen = prior if groups is None else logs if num_groups == 1 else logs[groups]
             return chosen, point[num_groups:] if is_free else noise.start
@@ -92,14 +92,14 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    r"""Log-likelihood of K scales of Gaussian noise at fixed weights; each scale belongs to one output or to all.
+    r"""Log-likelihood of K scales of Gaussian noise at fixed weights: one scale for each output, or one for all.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
     Args:
-        start: Logarithms of the given scales, or of the scales at which a search starts, shape (K,).
-        counts: Number n of targets with each scale, shape (K,); None if the scales are given.
-        squares: Sum r of the squared residuals of these targets, shape (K,); None if the scales are given.
+        start: Logarithms of the scales, shape (K,). If the scales are not given, a search starts here.
+        counts: Numbers n of the targets of each scale, shape (K,); None if the scales are given.
+        squares: Sums r of the squared residuals of the targets of each scale, shape (K,); None if the scales are given.
         log_prior: Log-density of the log scales; None without a prior.
     """
 
@@ -110,11 +110,11 @@ class NoiseEvidence:
 
     @property
     def is_free(self) -> bool:
-        """Whether the evidence chooses the scales."""
+        """Whether the scales are chosen by the evidence, not given."""
         return self.counts is not None
 
     def log_density(self, log_scales: Tensor) -> Tensor:
-        """Log-likelihood of the residuals plus the log-density of the prior; 0 if the scales are given."""
+        """Return the log-likelihood of the residuals plus the log-density of the prior; 0 if the scales are given."""
         if self.counts is None or self.squares is None:
             return log_scales.new_zeros(())
         found = -(self.counts * (log_scales + LOG_ROOT_TAU) + 0.5 * self.squares * (-2 * log_scales).exp()).sum()
@@ -122,24 +122,25 @@ class NoiseEvidence:
 
 
 def learned_noise(model: BayesianModel) -> nn.Parameter | None:
-    """The parameter of a learned noise scale; None if there is none."""
+    """Return the parameter of a learned noise scale; None if the model has no such parameter."""
     likelihood = model.likelihood
     return dict(likelihood.named_parameters()).get("rho") if type(likelihood) is GaussianLikelihood else None
 
 
 def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
-    """The prior of a latent noise scale; None if there is none."""
+    """Return the prior of a latent noise scale; None if the model has no such scale."""
     is_latent = type(model.likelihood) is GaussianLikelihood and LATENT in model.latent_names
     return model.plain_prior(LATENT, {}) if is_latent else None
 
 
 def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
-    """The noise scales of a model at a point; a single given scale of 1 if the likelihood is not Gaussian.
+    """Return the log-likelihood of a model's noise scales at the point `values`.
 
-    A learned or latent scale needs one pass over all rows.
+    If the likelihood is not Gaussian, there is a single given scale of 1. A learned or latent scale needs one pass over
+    all rows.
 
     Raises:
-        ValueError: If all residuals of an output are 0 and there is no prior, so that the evidence has no maximum.
+        ValueError: If all residuals of an output are 0 and the scale has no prior, so that the evidence has no maximum.
     """
     zero, likelihood = torch.zeros(1, dtype=torch.float64, device=model.device), model.likelihood
     if type(likelihood) is not GaussianLikelihood:
@@ -175,7 +176,7 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
 
 @torch.no_grad()
 def set_noise(model: BayesianModel, values: dict[str, Tensor], log_scales: Tensor) -> str:
-    """Write the chosen scales into the model's parameter or the latent values; returns a sentence for the status."""
+    """Write the chosen scales into the model's parameter or into `values`, and return a sentence for the status."""
     scales = log_scales.exp()
     shown = ", ".join(f"{scale:.3g}" for scale in scales.tolist())
     parameter = learned_noise(model)

@@ -1,4 +1,4 @@
-"""Laplace's method with a generalised Gauss-Newton matrix, for large networks."""
+"""The function that fits large networks by Laplace's method with a generalised Gauss-Newton matrix."""
 
 import math
 import time
@@ -37,18 +37,18 @@ Structure = Literal["full", "kronecker", "diagonal"]
 Per = Literal["network", "layer", "parameter"]
 
 MAX_FULL = 6000
-"""Largest number of random weights with a full matrix, which then takes 288 MB in double precision."""
+"""Largest number of random weights for which a full matrix is used. The matrix takes 288 MB in double precision."""
 
 FAR = 10.0
-"""Heuristic: largest distance from the mode for which the status is ok, in posterior standard deviations (rms).
+"""Heuristic: largest distance from the mode for which the status is ok, as root mean square in standard deviations.
 
-Networks whose training stopped early have distances of 1 to 10, and predict well.
+Networks whose training stopped early lie at distances of 1 to 10 from the mode, and predict well.
 """
 
 EVIDENCE = "evidence"
 
 MOST_SHOWN = 4
-"""Largest number of prior precisions that a status lists."""
+"""Largest number of prior precisions that a status shows."""
 
 
 def fit_gauss_newton(
@@ -64,48 +64,52 @@ def fit_gauss_newton(
     progress: bool = False,
     seed: int | None = None,
 ) -> GaussNewtonPosterior:
-    r"""Fit a Gaussian around a trained network, at the cost of a few passes over the data (Laplace's method).
+    r"""Fit a Gaussian around a trained network by Laplace's method, which takes a few passes over the data.
 
     .. math:: q(w) = N\big(w^*, (G + \mathrm{diag}\,\delta)^{-1}\big), \qquad
               G = \sum_n J_n^\top \Lambda_n J_n,
 
-    where J is the Jacobian of the network's outputs at the point :math:`w^*`, :math:`\Lambda` the expected curvature of
-    the negative log-likelihood in the outputs, and :math:`\delta` the prior precisions. The generalised Gauss-Newton
-    matrix G is the Hessian without the network's second derivatives; it is positive semi-definite. For a network that
-    is linear in its random weights, such as a last layer, G equals the Hessian (except with heteroscedastic noise).
-    If G equals the Hessian, the result is that of :func:`fit_laplace` at the same point.
+    where J is the Jacobian of the network's outputs at the point :math:`w^*`, :math:`\Lambda` is the expected curvature
+    of the negative log-likelihood in the outputs, and :math:`\delta` are the prior precisions. The generalised
+    Gauss-Newton matrix G is the Hessian without the terms that contain second derivatives of the network, and is
+    positive semi-definite. If the network is linear in its random weights, as with a random last layer, G equals the
+    Hessian (except with heteroscedastic noise). If G equals the Hessian, the result is that of :func:`fit_laplace` at
+    the same point.
 
-    A learned noise scale, as in ``GaussianLikelihood()``, is set to the maximum of the evidence. A latent noise scale
-    is fixed at the maximum of the evidence times its prior. A given noise scale does not change.
+    A learned noise scale, as in ``GaussianLikelihood()``, is set to the scale that maximises the evidence. A latent
+    noise scale is fixed at the scale that maximises the product of the evidence and the scale's prior. A given noise
+    scale does not change.
 
     Args:
         model: The model, with a Gaussian prior. The fit changes only a learned noise scale of the model.
-        data: A tuple (x, y) with all rows, or a loader of such pairs, which is read several times.
-        structure: The part of G that is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses its
-            diagonal. "kronecker" approximates the block of each parameter by a Kronecker product; it needs
+        data: A tuple (x, y) with all rows, or a loader of tuples (x, y). A loader is read several times.
+        structure: How much of G is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses the diagonal
+            of G. "kronecker" approximates the block of each parameter by a Kronecker product. "kronecker" needs
             laplace-torch (extra ``laplace``), linear and convolutional layers, and classes or Gaussian noise.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in :class:`BayesianModel`.
-            The other weights are fixed at the point. For a last layer pass its name, ``"net.fc.*"``.
-        prior_precision: Precisions of the prior, the inverse of its variance: None takes them from the model, a number
-            is used for all weights, and "evidence" chooses the precisions that maximise Laplace's evidence. The prior
-            means always come from the model.
-        per: Which weights share a precision, if the evidence chooses it: all weights of the "network", of a "layer" or
-            of a "parameter". With a full matrix and several groups, each iteration of the search factorises the matrix.
+            The other weights are fixed at the point. To select the last layer, pass its name, as in ``"net.fc.*"``.
+        prior_precision: Precision (inverse variance) of the prior of each weight. None takes the precisions from the
+            model. A number is the precision of all weights. "evidence" chooses the precisions that maximise Laplace's
+            estimate of the evidence. The prior means always come from the model.
+        per: Which weights share a precision that the evidence chooses: all weights of the "network", of a "layer" or of
+            a "parameter". With a full matrix and several groups of weights, each iteration of the search factorises the
+            matrix.
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
-        init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or values of all
-            latent variables by site. None uses the network's own weights, which must then be trained.
-        progress: Whether to show a progress bar over the rows of all passes.
-        seed: Seed of a loader's random order; torch's generators do not change.
+        init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
+            latent variables by site. None uses the network's own weights, so the network must be trained.
+        progress: Whether to show a progress bar, which counts the rows of all passes.
+        seed: Seed of the random order of a loader. The state of torch's generators does not change.
 
     Returns:
         A posterior with `location`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. The
-        status lists what the fit has chosen, and says whether the point is far from the mode. :func:`predict`
-        linearises the network in its weights around the point, since the network itself may predict much worse at drawn
-        weights.
+        status names the precisions and the noise scale of the fit, and says whether the point is far from the mode.
+        :func:`predict` linearises the network in its weights around the point, since the network itself may predict
+        much worse at drawn weights.
 
     Raises:
         ImportError: If laplace-torch is not installed and `structure` is "kronecker".
-        ValueError: If prior, likelihood, layers or data cannot be used; the message says what to use instead.
+        ValueError: If the prior, the likelihood, a layer or the data cannot be used. The message says what to use
+            instead.
 
     References:
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Ritter, Botev and Barber (2018), A
@@ -198,7 +202,7 @@ def _one_of(name: str, value: object, options: tuple[str, ...]) -> None:
 def _curvature(
     model: BayesianModel, net: nn.Module, last_layer: nn.Linear | None, rows: Pairs, structure: Structure, scales: int
 ) -> Curvature:
-    """The Gauss-Newton matrix; for a last layer, the other layers run once to compute its inputs."""
+    """Return the Gauss-Newton matrix. If only the last layer is random, the layers before it run only once."""
     batches: Iterable[Pair] = rows if last_layer is None else features(net, last_layer, rows)
     if structure == "kronecker":
         whole = net if last_layer is None else nn.Sequential(last_layer)
@@ -209,19 +213,19 @@ def _curvature(
 
 
 def _group(site: str, per: Per) -> str:
-    """Name of the group of weights that share a site's prior precision."""
+    """Return the name of the group of weights that share the prior precision of a site."""
     return {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per]
 
 
 def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
-    """Index of each weight's group, shape (P,)."""
+    """Return the index of the group of each weight, shape (P,)."""
     order = list(dict.fromkeys(groups.values()))
     sizes = torch.tensor([shape.numel() for shape in layout.shapes.values()])
     return torch.tensor([order.index(groups[site]) for site in layout.shapes]).repeat_interleave(sizes)
 
 
 def _single(values: Tensor) -> float | Tensor:
-    """A number if all values are the same, else the tensor."""
+    """Return the number that all values are equal to, or else the tensor."""
     first = float(values.flatten()[0])
     return first if bool((values == first).all()) else values
 

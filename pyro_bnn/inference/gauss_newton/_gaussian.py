@@ -1,4 +1,4 @@
-"""The curvature of a likelihood in the weights, and the covariance of the posterior, in three structures."""
+"""Classes for the curvature of the likelihood in the weights, and for the covariance of the posterior."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ class Covariance(ABC):
     """The covariance matrix of P weights.
 
     Args:
-        tensors: All numbers by name, as they are stored in a file.
+        tensors: The tensors that define the matrix, by name. A file stores the same tensors.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -21,27 +21,28 @@ class Covariance(ABC):
 
     @abstractmethod
     def deviation(self, noise: Tensor) -> Tensor:
-        """A draw from N(0, covariance), computed from a draw of N(0, 1), both of shape (P,)."""
+        """Transform a standard normal draw, shape (P,), to a draw from N(0, covariance)."""
 
     @abstractmethod
     def times(self, vector: Tensor) -> Tensor:
-        """The covariance matrix times a vector of shape (P,)."""
+        """Multiply the covariance matrix by a vector of shape (P,)."""
 
     @abstractmethod
     def variances(self) -> Tensor:
-        """The variance of each weight, shape (P,)."""
+        """Return the variance of each weight, shape (P,)."""
 
     def to(self, like: Tensor) -> "Covariance":
-        """A copy with the device and dtype of a tensor, and with contiguous memory.
+        """Copy the covariance to the device and dtype of a tensor, with contiguous memory.
 
-        The last bits of products depend on the memory layout, so the layout must be the same as after loading a file.
+        The last bits of products depend on the layout in memory. A covariance from a file is contiguous, so every
+        covariance must be.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
 
 
 class Full(Covariance):
-    """A full covariance. `factor`, shape (P, P), is the lower Cholesky factor L of the precision L L^T."""
+    """A full covariance matrix, stored as the lower Cholesky factor L of its inverse L L^T: `factor`, shape (P, P)."""
 
     def deviation(self, noise: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(self.tensors["factor"].mT, noise[:, None], upper=True)[:, 0]
@@ -54,15 +55,16 @@ class Full(Covariance):
 
 
 class AlongAxes(Covariance):
-    r"""A covariance that is diagonal in orthogonal axes, with the standard deviations `scales`, shape (P,).
+    r"""A covariance that is diagonal along orthogonal axes. The standard deviations are `scales`, shape (P,).
 
-    Without Kronecker factors each weight is an axis. With Kronecker factors, the first parameter, of m times n weights,
-    has the axes :math:`u_i \otimes v_j`, where u are the columns of `left.0`, shape (m, m), and v those of `right.0`,
-    shape (n, n). The axes of the second parameter come from `left.1` and `right.1`.
+    Without Kronecker factors each weight has an axis of its own. With Kronecker factors, a parameter of shape (m, n)
+    has the axes :math:`u_i \otimes v_j`. For the first parameter, the columns of `left.0`, shape (m, m), are the
+    vectors u, and the columns of `right.0`, shape (n, n), are the vectors v. The vectors for the second parameter are
+    in `left.1` and `right.1`.
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """For each parameter: the axes u and v, and its part of each vector, shape (m, n)."""
+        """Yield for each parameter the matrices of u and v, and the parameter's part of each vector, shape (m, n)."""
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
         shapes = [(len(left), len(right)) for left, right in axes]
@@ -71,7 +73,7 @@ class AlongAxes(Covariance):
             yield left, right, *(part.view(shape) for part in parts)
 
     def _multiplied(self, vector: Tensor, factors: Tensor) -> Tensor:
-        """The vector, with its component along each axis multiplied by a factor."""
+        """Multiply the component of a vector along each axis by the factor of the axis."""
         if "left.0" not in self.tensors:
             return factors * vector
         parts = self._parts(vector, factors)
@@ -91,11 +93,11 @@ class AlongAxes(Covariance):
 
 
 KINDS: dict[str, type[Covariance]] = {"full": Full, "kronecker": AlongAxes, "diagonal": AlongAxes}
-"""The covariance of each structure."""
+"""Class of the covariance for each structure."""
 
 
 def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a covariance's tensors, given the shapes of the parameters."""
+    """Return the shape of each tensor of a covariance, given the shapes of the parameters."""
     total = sum(shape.numel() for shape in shapes)
     if structure == "full":
         return {"factor": (total, total)}
@@ -109,19 +111,19 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 
 @dataclass(frozen=True)
 class FullCurvature:
-    r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k` with full `matrices` G_k, shape (K, P, P).
+    r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`. The `matrices` are G_k, shape (K, P, P).
 
-    Each G_k belongs to the outputs that share a noise scale, and beta_k is the precision of their noise. Most
-    likelihoods have a single G_k, with beta = 1. The precision of the posterior is G + diag(prior precision). All
-    numbers are in double precision.
+    Each G_k comes from the outputs that share a noise scale, and beta_k is the precision of their noise. Most
+    likelihoods have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior precision).
+    All numbers are in double precision.
     """
 
     matrices: Tensor
 
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """Logarithm of the determinant of the precision, differentiable.
+        """Return the logarithm of the determinant of the precision matrix, with gradients.
 
-        `noise` is beta, shape (K,); `prior` are the prior precisions, shape (P,), or (1,) if they are all equal.
+        `noise` is beta, shape (K,). `prior` holds the prior precisions, shape (P,), or (1,) if all are equal.
         """
         if len(noise) == len(prior) == 1:  # the eigenvalues are computed once for all priors
             return (noise * self._eigenvalues + prior).log().sum()
@@ -132,7 +134,7 @@ class FullCurvature:
         return torch.linalg.eigvalsh(self.matrices[0]).clamp_min(0)
 
     def covariance(self, noise: Tensor, prior: Tensor) -> Full:
-        """The inverse of the precision; for arguments see :meth:`log_det`."""
+        """Return the inverse of the precision matrix; for the arguments see :meth:`log_det`."""
         matrix = noise[0] * self.matrices[0] if len(noise) == 1 else torch.tensordot(noise, self.matrices, 1)
         factor, info = torch.linalg.cholesky_ex(matrix + prior.expand(len(matrix)).diag())
         if int(info):
@@ -145,7 +147,9 @@ class FullCurvature:
 
 @dataclass(frozen=True)
 class CurvatureAlongAxes:
-    """Like :class:`FullCurvature`, with the `values` of G_k along the axes of :class:`AlongAxes`, shape (K, P).
+    """A sum like :class:`FullCurvature`, of matrices G_k that are diagonal along the axes of :class:`AlongAxes`.
+
+    The diagonals of all G_k are `values`, shape (K, P).
 
     With Kronecker factors, all weights of a parameter need the same prior precision.
     """
@@ -164,7 +168,7 @@ Curvature = FullCurvature | CurvatureAlongAxes
 
 
 def kronecker(factors: Sequence[Sequence[Tensor]]) -> CurvatureAlongAxes:
-    """The curvature given by Kronecker factors: one or two symmetric matrices for each parameter."""
+    """Return the curvature that Kronecker factors define: one or two symmetric matrices for each parameter."""
     axes: dict[str, Tensor] = {}
     parts = []
     for index, matrices in enumerate(factors):

@@ -35,23 +35,23 @@ from ...modelling.likelihoods import (
 from ._gaussian import CurvatureAlongAxes, kronecker
 
 MOST_NUMBERS = 2**24
-"""Heuristic: largest number of elements in Jacobians that are computed together; 67 MB in single precision."""
+"""Heuristic: largest number of elements in Jacobians that are computed together. Single precision takes 67 MB."""
 
 KNOWN_LAYERS = (nn.Linear, nn.Conv2d)
 """Layers whose gradients have explicit formulas. The formulas do not hold for a subclass with its own forward pass."""
 
 NUM_TRIED = 16
-"""Number of rows on which gradients from the layers' formulas are compared with those of the whole network."""
+"""Number of rows on which the gradients from the formulas of layers are compared with those from autograd."""
 
 TOLERANCE = 1e-3
-"""Largest difference between gradients from the layers' formulas and those of the whole network, relative to the
-largest gradient; rounding errors are much smaller."""
+"""Largest difference between the gradients from the formulas of layers and those from autograd, relative to the largest
+gradient. Rounding errors are much smaller."""
 
 
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """The matrix, or its diagonal, of each noise scale, summed over all rows in float64: (K, P, P) or (K, P)."""
+    """Sum the matrix of each noise scale, or its diagonal, over all rows in float64: shape (K, P, P) or (K, P)."""
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:
@@ -68,7 +68,7 @@ def summed_matrices(
 
 
 def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
-    """The fastest function of (net, x, root) that computes the matrix of some rows, or its diagonal."""
+    """Return the fastest function of (net, x, root) that computes the matrix of some rows, or its diagonal."""
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full
@@ -90,18 +90,19 @@ DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
     PoissonLikelihood: torch.exp,
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""For each likelihood with a diagonal curvature, the function from outputs, shape (N, C), to the diagonal; Gaussian
-noise has scale 1."""
+"""Likelihoods with a diagonal curvature. Each function computes the diagonal from outputs, both of shape (N, C).
+Gaussian noise has scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
-"""Likelihoods with a formula for the curvature in the outputs."""
+"""Likelihoods for which there is a formula of the curvature in the outputs."""
 
 
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
-    r"""L of shape (N, C, C) such that :math:`L L^\top` is the curvature of each row; Gaussian noise has scale 1.
+    r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row in the outputs.
 
-    The curvature is the expected Hessian of the negative log-likelihood, weighted as in a fit. The curvature depends on
-    the targets y only through their weights. Except for heteroscedastic noise, the curvature equals the Hessian.
+    The curvature is the expected Hessian of the negative log-likelihood. Rows and classes have the weights of a fit,
+    and Gaussian noise has scale 1. The targets y matter only through their weights. Except for heteroscedastic noise,
+    the curvature equals the Hessian.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -119,18 +120,18 @@ def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
 
 
 def _full(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    r"""The matrix :math:`\sum_n J_n^\top L_n L_n^\top J_n` in the parameters that need gradients, shape (P, P)."""
+    r"""Return :math:`\sum_n J_n^\top L_n L_n^\top J_n` for the P parameters that need gradients, shape (P, P)."""
     flat = (part.flatten(0, 1) for part in _rows(net, x, root))
     return reduce(torch.add, (rows.mT @ rows for rows in flat))
 
 
 def _diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """The diagonal of :func:`_full`, shape (P,)."""
+    """Return the diagonal of the matrix of :func:`_full`, shape (P,)."""
     return reduce(torch.add, (part.square().sum((0, 1)) for part in _rows(net, x, root)))
 
 
 def _rows(net: nn.Module, x: Inputs, root: Tensor) -> Iterator[Tensor]:
-    """L^T J, shape (n, R, P), for as many rows at a time as :data:`MOST_NUMBERS` allows."""
+    """Yield L^T J, shape (n, R, P), for as many rows at a time as :data:`MOST_NUMBERS` allows."""
     parameters = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
     numbers_of_row = root.shape[-1] * sum(value.numel() for value in parameters.values())
     count = max(1, MOST_NUMBERS // numbers_of_row)
@@ -158,7 +159,7 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
 
 @torch.enable_grad()
 def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """The Jacobian of one row, shape (R, P), one output at a time."""
+    """Compute the Jacobian of one row, shape (R, P), one output after the other."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     output = call(net, x)
     assert isinstance(output, Tensor)
@@ -173,9 +174,10 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """The result of :func:`_full` for a single linear layer, if all its parameters need gradients.
+    """Return the matrix of :func:`_full` for a single linear layer whose parameters all need gradients.
 
-    The weights of outputs c and k have the block sum_n (L_n L_n^T)[c, k] x_n x_n^T. For the bias, 1 is appended to x.
+    The block of the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. The bias is the weight of an
+    additional input 1.
     """
     assert isinstance(layer, nn.Linear)
     assert isinstance(x, Tensor)
@@ -193,11 +195,11 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    r"""The result of :func:`_diagonal` for a network for which :func:`acts_by_layers` is true.
+    r"""Return the result of :func:`_diagonal` for a network for which :func:`acts_by_layers` is true.
 
-    The diagonal is the sum over rows n and columns r of the squares of :math:`J_n^\top L_{n \cdot r}`, which are
-    gradients of single rows. For linear layers with inputs (N, D) and for two-dimensional convolutions, one backward
-    pass per column computes all of these gradients. Networks with other layers use :func:`_diagonal`.
+    The diagonal is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. Each of these
+    vectors is a gradient for a single row. For linear layers with inputs (N, D) and for two-dimensional convolutions,
+    one backward pass per column computes the gradients of all rows. Other networks use :func:`_diagonal`.
 
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
@@ -221,7 +223,7 @@ def _is_known(layer: nn.Module, x: Tensor) -> bool:
 
 
 def _add_squares(layer: nn.Module, x: Tensor, slope: Tensor, sums: dict[int, Tensor]) -> None:
-    """Add the squared gradients of single rows; `slope` is the gradient in the layer's output."""
+    """Add the squared gradients of single rows to `sums`; `slope` is the gradient in the layer's output."""
     if isinstance(layer, nn.Conv2d):
         assert not isinstance(layer.padding, str)
         patches = functional.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (N, D, L)
@@ -236,10 +238,10 @@ def _add_squares(layer: nn.Module, x: Tensor, slope: Tensor, sums: dict[int, Ten
 
 
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
-    """Whether all parameters that need gradients are used only in standard linear and convolutional layers.
+    """Return whether all parameters that need gradients are used only in standard linear and convolutional layers.
 
-    On 16 rows the gradients from the layers' formulas must equal those of the whole network. They differ if a layer has
-    its own forward pass, or if a weight is also used elsewhere.
+    On 16 rows, the formulas of these layers must give the same gradients as autograd. The gradients differ if a layer
+    has its own forward pass, or if a weight is also used elsewhere.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
@@ -264,14 +266,14 @@ def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
 
 
 def owners(net: nn.Module) -> list[nn.Module]:
-    """The modules with parameters of their own that need gradients."""
+    """Return the modules that have parameters of their own that need gradients."""
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """The output of a network, and for each module of :func:`owners` the input and output of each of its calls.
+    """Run a network, and return its output and the (input, output) of each call of a module of :func:`owners`.
 
-    Later layers get copies of the outputs, since a layer may change its input in place.
+    The next layer gets a copy of each output, since a layer may change its input in place.
     """
     calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in owners(net)}
 
@@ -291,17 +293,17 @@ def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tup
 
 
 def library() -> Any:
-    """The laplace-torch package, imported only when needed because the import takes seconds."""
+    """Import laplace-torch, only when it is needed, since the import takes seconds."""
     return optional("laplace.curvature.curvlinops", "laplace-torch", "laplace")
 
 
 def kronecker_curvature(
     net: nn.Module, batches: Iterable[Pair], num_data: int, likelihood: Likelihood
 ) -> CurvatureAlongAxes:
-    """Kronecker-factored curvature of the layers whose parameters need gradients; Gaussian noise has scale 1.
+    """Return the Kronecker factors of the layers whose parameters need gradients; Gaussian noise has scale 1.
 
     Raises:
-        ValueError: If a layer has no Kronecker factors.
+        ValueError: If there are no Kronecker factors for a layer.
     """
     _require_layers(net)
     total: list[list[Tensor]] = []
@@ -312,8 +314,8 @@ def kronecker_curvature(
         for x, y in batches:
             if has_shared(x):
                 raise ValueError(
-                    "Kronecker factors need layers that compute one row per row of the data, but a shared input may "
-                    "have other rows, such as the nodes of a graph; make only the last layer random, or use "
+                    "Kronecker factors need layers with one row for each row of the data, but a shared input may have "
+                    "other rows, such as the nodes of a graph; make only the last layer random, or use "
                     'structure="diagonal".'
                 )
             if not total and not acts_by_layers(net, x):
@@ -340,13 +342,13 @@ def kronecker_curvature(
 
 
 class _OfOneInput(nn.Module):
-    """A network as laplace-torch calls it: with one tensor, or with one dictionary of all tensors in their order."""
+    """A network with the one argument that laplace-torch passes: a tensor, or a dictionary of all input tensors."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
         self.example: Inputs = torch.empty(0)
-        """Inputs of the network, which show how it takes the tensors."""
+        """Inputs that show in which containers the network takes its tensors."""
 
     def forward(self, x: Tensor | dict[str, Tensor]) -> object:
         tensors = iter([x] if isinstance(x, Tensor) else x.values())
@@ -354,7 +356,7 @@ class _OfOneInput(nn.Module):
 
 
 def _require_layers(net: nn.Module) -> None:
-    """Raise unless the random weights are those of whole layers with Kronecker factors, and are not shared."""
+    """Raise unless the random weights belong to whole layers of known classes, and no layers share them."""
     seen: set[int] = set()
     for name, module in net.named_modules():
         own = list(module.parameters(recurse=False))

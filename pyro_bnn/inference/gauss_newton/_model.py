@@ -1,4 +1,4 @@
-"""Checks of a model, and what a fit computes from it: a network at a point, the prior, and the log-likelihood."""
+"""Functions that check a model, and compute its network at a point, its prior, and its log-likelihood."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -19,11 +19,12 @@ from ._evidence import LATENT, latent_noise
 from ._matrices import SERVED, owners, watched
 
 MANY_ROWS = 4096
-"""Heuristic: rows in a batch of features. Each batch costs a pass over the whole matrix, so large batches save time."""
+"""Heuristic: number of rows in a batch of inputs of the last layer. Large batches save time, since each batch costs a
+pass over the whole matrix."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise unless the likelihood has a Gauss-Newton matrix, and only weights and a noise scale are random."""
+    """Raise unless there are formulas for the likelihood, and only weights and a noise scale are random."""
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)
@@ -55,7 +56,7 @@ def check_model(model: BayesianModel, structure: str) -> None:
 
 
 def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: bool) -> tuple[Tensor, Tensor]:
-    """Means and precisions of the prior of some sites, each of shape (P,), in double precision.
+    """Return the prior means and the prior precisions of some sites, each of shape (P,), in double precision.
 
     Raises:
         ValueError: If the prior is not Gaussian, is not fixed, or (for Kronecker factors) varies within a parameter.
@@ -87,7 +88,7 @@ def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: 
 
 
 def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None) -> Draw:
-    """The point: a value for every latent variable, on the model's device and in its dtype."""
+    """Return a value of every latent variable, from `init` or the network, on the model's device and in its dtype."""
     prior = latent_noise(model)
     latent = {} if prior is None else {LATENT: torch.ones(prior.event_shape).to(model.like)}  # chosen later
     if init is None:
@@ -116,7 +117,7 @@ def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None
 
 
 def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
-    """Raise unless the network's output has shape (N, C), and repeated calls return the same output."""
+    """Raise unless the network's output has shape (N, C) and is the same in a second call."""
     with torch.no_grad():
         first, second = (model.output_given(values, x) for _ in range(2))
     if first.dim() != 2:
@@ -135,7 +136,7 @@ def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
 def expansion(
     model: BayesianModel, rows: Pairs, values: Mapping[str, Tensor], sites: Sequence[str]
 ) -> tuple[float, Tensor]:
-    """The log-likelihood of all rows in nats, and its gradient in some sites, shape (P,), in double precision."""
+    """Return the log-likelihood of all rows in nats, and its gradient in the given sites, shape (P,), in float64."""
     leaves = [values[site].detach().clone().requires_grad_() for site in sites]
     given = {**values, **dict(zip(sites, leaves, strict=True))}
     total = 0.0
@@ -153,9 +154,9 @@ def expansion(
 
 
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
-    """A copy of a model's network at the point, in eval mode; only parameters of `random` sites require gradients.
+    """Copy a model's network with the weights `values`, in eval mode. Only parameters of `random` sites need gradients.
 
-    Layers with a tied weight share one parameter.
+    Layers with a tied weight share one parameter in the copy, too.
     """
     weights = model.network_weights(values)
     net = without_pyro(copied(model.network))
@@ -171,13 +172,13 @@ def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Co
 
 
 def sites_of(net: nn.Module, model: BayesianModel) -> list[str]:
-    """The sites of the parameters that need gradients, in the network's order."""
+    """Return the sites of the parameters that need gradients, in the order of the network."""
     sites = {path: site for site, paths in model.parameter_paths.items() for path in paths}
     return [sites[path] for path, parameter in net.named_parameters() if parameter.requires_grad]
 
 
 def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
-    """The last layer if it is linear and has all parameters that need gradients; otherwise None."""
+    """Return the last layer if it is linear, all its parameters need gradients, and no others do; else None."""
     found = owners(net)
     if len(found) != 1 or type(found[0]) is not nn.Linear:
         return None
@@ -191,7 +192,7 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
 
 
 def features(net: nn.Module, layer: nn.Linear, source: Iterable[Pair]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs of the last layer, shape (N, D), and targets, in large batches."""
+    """Yield large batches of the inputs of the last layer, shape (N, D), with their targets."""
     parts: list[tuple[Tensor, Tensor]] = []
     for x, y in source:
         _, calls = watched(net, x)

@@ -1,4 +1,4 @@
-"""The Gaussian posterior of Laplace's method with a Gauss-Newton matrix."""
+"""The Gaussian that Laplace's method finds with a Gauss-Newton matrix."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ._gaussian import KINDS, Covariance, shapes_of
 
 @dataclass(frozen=True)
 class GaussNewtonRecord:
-    """Record of a :class:`GaussNewtonPosterior` in a file; loading needs no data."""
+    """Record of a :class:`GaussNewtonPosterior` in a file."""
 
     location: dict[str, Tensor]
     random: list[str]
@@ -30,11 +30,13 @@ class GaussNewtonRecord:
 
 
 class GaussNewtonPosterior(Posterior):
-    r"""The Gaussian :math:`N(w^*, (G + \mathrm{diag}\,\delta)^{-1})` over random weights; other variables are fixed.
+    r"""The Gaussian :math:`N(w^*, (G + \mathrm{diag}\,\delta)^{-1})` of the random weights.
+
+    The other latent variables are fixed.
 
     Args:
-        location: The point w*, ``{site: shape (*event)}``, of all latent variables.
-        random: Sites of the weights that are random, in the order of the covariance.
+        location: The point w* for all latent variables, ``{site: shape (*event)}``.
+        random: Sites of the random weights, in the order of the covariance.
         covariance: Covariance of the random weights.
         prior_precisions: Prior precision of each random site: a number, or a tensor of the site's shape.
         structure: Name of the structure of the matrix, such as "kronecker".
@@ -69,7 +71,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Name of the method, with the structure of the matrix."""
+        """Name of the method, including the structure of the matrix."""
         return f"Laplace, {self.structure} Gauss-Newton matrix"
 
     @property
@@ -82,11 +84,11 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """False only if the network is already linear in its random weights: those of a linear last layer."""
+        """False only if the random weights are those of a linear last layer, so that the network is linear in them."""
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Means and standard deviations, which are 0 for fixed variables."""
+        """Return means and standard deviations by site. The standard deviations of fixed variables are 0."""
         scales = self._layout.views(self.covariance.variances().sqrt())
         return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 
@@ -97,7 +99,7 @@ class GaussNewtonPosterior(Posterior):
             yield {**self.location, **self._layout.views(drawn)}
 
     def median(self) -> Draw:
-        """The point w*, ``{site: shape (*event)}``, which is also the mean."""
+        """Return the point w*, ``{site: shape (*event)}``. It is the median and the mean of the Gaussian."""
         return {name: value.clone() for name, value in self.location.items()}
 
     def to_record(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Guides: approximate posteriors over a model's latent variables."""
+"""Guides: distributions that approximate the posterior of a model's latent variables."""
 
 from ..._core.copies import tree as tree
 from ._auto import auto_guide as auto_guide

@@ -1,8 +1,8 @@
-"""Pyro's autoguides, with all parameters from the start.
+"""Pyro's autoguides, with parameters that exist from the start.
 
-A plain autoguide makes its parameters at its first call. Before the first call, no state dict can be loaded into such a
-guide; if the first call has no targets, the observed site becomes a latent one. The guides of this module see only the
-latent variables. Their parameters start at the values of `init`, and never at values from Pyro's global store.
+A plain autoguide makes its parameters at its first call. Before this call, no state dict can be loaded. If this call
+has no targets, the guide takes the observed site for a latent one. The guides of this module see only the latent
+variables. Their parameters start at the values of `init`, and never at values from Pyro's global store.
 """
 
 from typing import TypeVar
@@ -27,37 +27,37 @@ from ._low_rank import checked_rank
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
 KINDS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
-"""Guides of Pyro with Gaussian marginals."""
+"""Classes of Pyro's guides that have Gaussian marginals."""
 
 
 def auto_guide(
     kind: type[AnyGuide], model: BayesianModel, *, rank: int | None = None, init: Init | None = None
 ) -> AnyGuide:
-    r"""One of Pyro's Gaussian autoguides, with all its parameters from the start.
+    r"""Make one of Pyro's Gaussian autoguides, together with all its parameters.
 
-    The guides for P latent numbers, in unconstrained space, are
+    For P latent numbers in unconstrained space, the guides are
 
-    - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters;
-      :class:`~pyro_bnn.MeanFieldGuide` is the same distribution with a closed-form divergence;
+    - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters.
+      :class:`~pyro_bnn.MeanFieldGuide` has the same distributions, and closed-form divergences;
     - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters. This
       class works for up to about a thousand latent numbers, and starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
-      random numbers, the same for every guide of the same shape, since zero would be a saddle point.
+      random numbers, since zero would be a saddle point. The numbers are the same for all guides of the same shape.
 
-    Fit Pyro's autoguides with `Trace_ELBO`: `TraceMeanField_ELBO` finds no closed form for them, and is wrong for
+    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for them, and is wrong for
     constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
-        kind: The class, from `pyro.infer.autoguide`.
+        kind: Class of the guide, from `pyro.infer.autoguide`.
         model: The model to guide.
-        rank: Rank of ``AutoLowRankMultivariateNormal``, from 1 to P; None is the square root of P, rounded.
-        init: Initial locations and marginal scales; by default centred on the network's own weights.
+        rank: Rank of ``AutoLowRankMultivariateNormal``, from 1 to P; None takes the square root of P, rounded.
+        init: Initial locations and marginal scales. By default the guide is centred on the network's own weights.
 
     Returns:
         A guide that takes the model's arguments.
 
     Raises:
-        ValueError: If `kind` is another class, if `rank` is not a whole number from 1 to P, or `kind` has no rank.
+        ValueError: If `kind` is another class, if `rank` is not a whole number from 1 to P, or if `kind` has no rank.
 
     Example:
         >>> from pyro.infer.autoguide import AutoNormal
@@ -105,7 +105,7 @@ def _complete(guide: AnyGuide) -> AnyGuide:
 
 
 def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
-    """Set the unconstrained value of a parameter; Pyro adds `_unconstrained` to the names of constrained ones."""
+    """Set the unconstrained value of a parameter. Pyro adds `_unconstrained` to the name of a constrained parameter."""
     parameters = dict(guide.named_parameters())
     parameter = parameters.get(f"{name}_unconstrained", parameters.get(name))
     assert parameter is not None

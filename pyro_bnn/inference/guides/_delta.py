@@ -1,4 +1,4 @@
-"""The guide whose draws are all the same point."""
+"""The guide that is a single point."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -16,9 +16,11 @@ from ._state import DrawGradients, FlatState, Noise, ParameterVector, lent, scra
 
 
 class DeltaGuide(FlatGuide):
-    r"""A guide that is one point, for maximum a posteriori estimation, or maximum likelihood with ``kl_weight=0``.
+    r"""A guide that is a single point, for maximum a posteriori estimation.
 
-    A fit records
+    With ``kl_weight=0`` a fit maximises the likelihood.
+
+    The history of a fit records
 
     .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w).
 
@@ -26,17 +28,18 @@ class DeltaGuide(FlatGuide):
     and cannot be compared with the KL of another guide. All draws are the same, so predictions have no epistemic
     uncertainty, unless the network itself is random (:class:`~pyro_bnn.nets.MCDropout`).
 
-    The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`: for a latent noise scale it
-    is the maximum of p(scale | y), which differs from the mode of the density of log(scale). Weights are unconstrained,
-    so their mode is the same in both spaces.
+    The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`. So a latent noise scale is at
+    the maximum of p(scale | y), not at the mode of the density of log(scale). Weights are unconstrained, so their mode
+    is the same in both spaces.
 
     Args:
         model: The model to guide.
-        init: Initial locations (its scales are not used); by default the network's own weights.
-        jacobian: Whether the density at the point is the density in unconstrained space, as for samplers.
+        init: Initial locations. By default these are the network's own weights. The scales of `init` are not used.
+        jacobian: Whether to use the density in unconstrained space, as samplers do.
 
     Raises:
-        ValueError: If the prior is learned: its density grows without bound as it narrows around a point.
+        ValueError: If the prior is learned, since its density grows without bound as the prior narrows around the
+            point.
     """
 
     def __init__(self, model: BayesianModel, *, init: Init | None = None, jacobian: bool = False) -> None:
@@ -53,18 +56,18 @@ class DeltaGuide(FlatGuide):
         self.loc = tree({site.name: init(site)[0] for site in self.sites})
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Give every latent variable its value; the arguments are ignored."""
+        """Give every latent variable its value. The arguments are ignored."""
         free = {site.name: self.stated("loc", site.name) for site in self.sites}
         return self.sample_at(free, jacobian=self.jacobian)
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """The point, `num_samples` times."""
+        """Yield the point `num_samples` times."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
             yield self.median()
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """The point, ``{site: shape (*event)}``; the arguments are ignored."""
+        """Return the point, ``{site: shape (*event)}``. The arguments are ignored."""
         return self.constrained({name: free.clone() for name, free in self.locations().items()})
 
     def joint(self, model: BayesianModel) -> Joint:
@@ -77,7 +80,7 @@ class DeltaGuide(FlatGuide):
 
 
 class DeltaState(FlatState):
-    r"""Gradients of :math:`L - \lambda \log p(w)`, where L is minus the log-likelihood and lambda the KL weight."""
+    r"""Computes the gradients of :math:`L - \lambda \log p(w)`, where L is minus the log-likelihood."""
 
     def __init__(self, joint: Joint, loc: ParameterVector) -> None:
         super().__init__(joint, {"loc": loc})
@@ -92,7 +95,7 @@ class DeltaState(FlatState):
         return self._gradients.tensors
 
     def update(self) -> None:
-        """Do nothing: there are no scales to compute."""
+        """Do nothing, since there are no scales to compute."""
 
     def draw(self) -> Mapping[str, Tensor]:
         return self.joint.constrained(self._gradients.leaves())

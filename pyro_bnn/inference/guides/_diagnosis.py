@@ -24,50 +24,50 @@ ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
 """Probability that a Gaussian lies below its mean plus one standard deviation."""
 
 AT_PRIOR = 0.2
-"""Heuristic: a weight whose divergence from the prior is below this many nats counts as being at the prior.
+"""Heuristic: a weight counts as being at the prior if its divergence from the prior is below this many nats.
 
-The limit is reached by a mean that moved by 0.63 standard deviations of the prior, or by a standard deviation of 0.6
-times that of the prior.
+A weight reaches this limit if its mean moves by 0.63 standard deviations of the prior, or if its standard deviation is
+0.6 times that of the prior.
 """
 
 LEAST_INFORMED = 0.001
 """Heuristic: a layer carries no information if at most this share of its weights left the prior.
 
-In a layer of fewer than a thousand units, the incoming weights of a single used unit exceed this share.
+In a layer of fewer than a thousand units, the incoming weights of a single unit are more than this share.
 """
 
 MOST_COLLAPSED = 0.5
-"""Heuristic: a posterior counts as a point if more than this share of its weights collapsed."""
+"""Heuristic: a posterior counts as collapsed if more than this share of its weights collapsed."""
 
 LEAST_PER_ROW = 0.05
 """Heuristic: a layer may carry no information if its total divergence is below this many nats per row of data.
 
-Many weights can explain the data together although each of them hardly moves. To explain a fraction R^2 of the
-variance, the weights need about R^2 / 2 nats per row if there are fewer rows than weights.
+Many weights together can explain the data although each of them hardly moves. To explain a fraction R^2 of the variance
+of the targets, the weights need about R^2 / 2 nats per row if there are fewer rows than weights.
 """
 
 SHARPEST_ROW = 0.003
-"""Heuristic: no single row of data narrows a weight to less than this fraction of the prior's scale."""
+"""Heuristic: a single row of data does not narrow a weight to less than this fraction of the prior's scale."""
 
 COLUMNS = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
 """Headings of a diagnosis."""
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
-"""Size and half width (in standard deviations) of a grid that integrates smooth functions to rounding error."""
+"""Number of points, and half width in standard deviations, of a grid that integrates smooth functions precisely."""
 
 
 @dataclass(frozen=True)
 class SiteDiagnosis:
-    """Comparison of one site's weights with their priors.
+    """Comparison of the weights of one site with their priors.
 
     Args:
         site: Name of the site.
-        num_weights: Number of weights, without removed ones.
-        kl: Divergence of the weights' marginals from their priors, summed over the site, in nats.
+        num_weights: Number of weights that were not removed.
+        kl: Sum of the divergences of the weights' marginals from their priors, in nats.
         share_at_prior: Fraction of the weights that are still at the prior, from 0 to 1.
-        share_collapsed: Fraction of the weights whose scale collapsed, from 0 to 1.
+        share_collapsed: Fraction of the weights that collapsed, from 0 to 1.
         median_scale: Median of the standard deviations.
-        median_signal_to_noise: Median of the absolute means over the standard deviations.
+        median_signal_to_noise: Median over the weights of the ratio of the absolute mean to the standard deviation.
     """
 
     site: str
@@ -92,7 +92,7 @@ class SiteDiagnosis:
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Shown):
-    r"""Comparison of a posterior with its prior, site by site, which prints as a table.
+    r"""Comparison of a posterior with its prior, site by site. It prints as a table.
 
     :meth:`GuidePosterior.diagnose` makes this comparison.
 
@@ -101,22 +101,23 @@ class Diagnosis(Shown):
 
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
-    For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean with the smallest
-    divergence from the prior. For a mixture this divergence can have several local minima in :math:`s`. Under a mixture
-    prior, a weight is at the prior if its divergence from the Gaussian at any of these minima is below 0.2 nats.
+    For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean that has the smallest
+    divergence from the prior. For a mixture this divergence can have several local minima in :math:`s`, and each
+    minimum gives a Gaussian. A weight is at a mixture prior if its divergence from any of these Gaussians is below 0.2
+    nats.
 
-    A weight has *collapsed* if its draws are practically equal: if :math:`\sigma` is below :math:`0.003\, s / \sqrt N`
-    for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. To reach the
-    limit :math:`0.003\, s / \sqrt N`, each row by itself would have to narrow the weight to 0.003 times the prior's
+    A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
+    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. N rows
+    reach the limit :math:`0.003\, s / \sqrt N` if each row alone would narrow the weight to 0.003 times the prior's
     scale.
 
     Args:
-        sites: One row per site of the network's weights. Other latent variables are left out.
-        left_out: The reason for each latent variable that is left out, ``{site: reason}``.
-        warnings: Problems of the posterior as a whole, each with a remedy; empty if there are none. "collapsed": more
-            than half of all weights collapsed. "prior-dominated": in at least one layer with a weight matrix, at most a
-            thousandth of the weights have left a prior around 0, and their total divergence is below 0.05 nats per row
-            of data.
+        sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
+        left_out: Why each of the other latent variables has no comparison, ``{site: reason}``.
+        warnings: Problems of the whole posterior, each with a remedy; empty if there are none. "collapsed": more than
+            half of all weights collapsed. "prior-dominated": in some layer with a weight matrix, at most a thousandth
+            of the weights have left a prior around 0, and the layer's total divergence is below 0.05 nats per row of
+            data.
     """
 
     sites: tuple[SiteDiagnosis, ...]
@@ -125,12 +126,12 @@ class Diagnosis(Shown):
 
     @property
     def num_weights(self) -> int:
-        """Number of weights of all sites."""
+        """Number of weights in all sites."""
         return sum(row.num_weights for row in self.sites)
 
     @property
     def kl(self) -> float:
-        """Divergence of all sites together, in nats."""
+        """Sum of the divergences of all sites, in nats."""
         return math.fsum(row.kl for row in self.sites)
 
     @property
@@ -140,7 +141,7 @@ class Diagnosis(Shown):
 
     @property
     def share_collapsed(self) -> float:
-        """Fraction of all weights whose scale collapsed."""
+        """Fraction of all weights that collapsed."""
         return sum(row.share_collapsed * row.num_weights for row in self.sites) / self.num_weights
 
     def _summary(self) -> Summary:
@@ -164,7 +165,7 @@ class Diagnosis(Shown):
 
 @dataclass(frozen=True)
 class Marginals:
-    """The Gaussian marginals of one site's weights, in double precision."""
+    """Gaussian marginals of the weights of one site, in double precision."""
 
     site: str
     dim: int  # number of axes of the parameter
@@ -176,10 +177,10 @@ class Marginals:
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of a site's weights in each state.
+    """How many weights of a site are at the prior, silent or collapsed.
 
-    Silent weights are at a prior whose mean is within one standard deviation of 0. Other weights at the prior may carry
-    information, as when the prior was learned from other data.
+    A weight is silent if it is at a prior whose mean lies within one standard deviation of 0. At any other prior, a
+    weight can carry information, for example if the prior was learned from other data.
     """
 
     marginals: Marginals
@@ -204,7 +205,7 @@ def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_
 
 
 def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
-    """Problems of a guide with Gaussian marginals, each with its remedy."""
+    """Return the problems of a guide with Gaussian marginals, each with its remedy."""
     marginals, _ = _weight_marginals(guide, model)
     return _problems([_counts(site, model.num_data) for site in marginals], model.num_data)
 
@@ -244,11 +245,11 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 
 
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
-    r"""Centre and scale of the Gaussians around the prior's mean that are locally nearest to the prior.
+    r"""Return the centre and scale of each Gaussian around the prior's mean that is locally nearest to the prior.
 
-    A Gaussian is locally nearest if the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` has a minimum in
-    s. The divergence is computed on a grid of log scales with steps of 0.1. Half a step of this grid away from a
-    minimum, the divergence is larger by about 0.0025 nats.
+    A Gaussian is locally nearest if its scale s is a local minimum of the divergence :math:`-\log s - E_{w \sim N(m,
+    s^2)}[\log p(w)]`. The divergence is computed on a grid of log scales with steps of 0.1. A minimum lies at most half
+    a step from a point of the grid, where the divergence is larger by about 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]
@@ -264,7 +265,7 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
 
 
 def _problems(counts: list[Counts], num_data: int) -> list[tuple[str, str]]:
-    """Sentences about the problems, each with a remedy."""
+    """Describe each problem in a sentence, together with a remedy."""
     num_weights, num_collapsed = sum(c.num_weights for c in counts), sum(c.num_collapsed for c in counts)
     found = []
     if num_collapsed > MOST_COLLAPSED * num_weights:
@@ -309,7 +310,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """The marginals of all weights that were not removed, and the reason for each site that is left out."""
+    """Return the marginals of all weights that were not removed, and the reason why each other site has none."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}
@@ -330,7 +331,7 @@ def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[
 
 
 def has_marginals(guide: object) -> bool:
-    """Whether a guide has Gaussian marginals that :func:`problems_of` can read."""
+    """Return whether a guide has Gaussian marginals that :func:`problems_of` can read."""
     return isinstance(guide, (GaussianGuide, *KINDS))
 
 
@@ -357,7 +358,7 @@ def _priors_of_guide(guide: object) -> dict[str, Distribution]:
 
 
 def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribution]:
-    """The prior of each site; a prior that depends on other variables is taken at their medians."""
+    """Return the prior of each site. A prior that depends on other variables is taken at their medians."""
     medians: Mapping[str, Tensor] = {}
     if any(model.parents_of(name) for name in model.site_names) and isinstance(guide, (FlatGuide, AutoGuide)):
         with own_parameters(guide):
@@ -367,7 +368,7 @@ def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribut
 
 
 def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
-    """The reason why a site's weights cannot be compared with their prior one at a time; None if they can."""
+    """Return why the weights of a site cannot be compared with their prior one by one; None if they can."""
     single = unwrap(prior)
     if single.event_shape or (single.batch_shape and single.batch_shape != loc.shape):
         return "its elements depend on each other under the prior"
@@ -383,7 +384,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """The priors of the kept weights: for Gaussians one for each weight, shape (P,), else one for all, shape ()."""
+    """Return the prior of each kept weight, shape (P,), if it is Gaussian; else the one prior of all, shape ()."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

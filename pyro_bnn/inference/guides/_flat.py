@@ -1,4 +1,4 @@
-"""Guides that can be fitted without Pyro's effect handlers; their parameters are named after the sites."""
+"""Base classes of guides that can be fitted without Pyro's effect handlers."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,14 +23,15 @@ from ._init import Init, init_or_default
 from ._state import FlatState, Noise, ParameterVector
 
 Choice = Callable[[Site, dist.Normal], dist.Normal]
-"""Function of a site and the guide's Gaussian that returns the distribution to sample in place of this Gaussian."""
+"""Function that gets a site and the Gaussian of the guide, and returns the distribution to sample instead."""
 
 
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
-    """A guide whose ELBO can be differentiated without effect handlers, with all parameters in long vectors.
+    """A guide whose ELBO can be differentiated without effect handlers.
 
-    A subclass defines its distribution twice: by `forward`, as any Pyro guide, and by :meth:`flat`, for fast fits. Both
-    must describe the same distribution.
+    A subclass defines its distribution twice: in `forward`, like any Pyro guide, and in :meth:`flat`, for fast fits
+    with all parameters in long vectors. The two distributions must be the same. The parameters have the names of the
+    sites.
     """
 
     sites: tuple[Site, ...]
@@ -42,47 +43,47 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @abstractmethod
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
-        """A context that moves the parameters into vectors and yields the state of the guide.
+        """Return a context that moves the parameters into vectors, and yields the state of the guide.
 
         Args:
-            joint: The model's joint density over the same sites.
-            noise: What the network gets besides the means if an estimator is used; None gives the network drawn values.
-                A guide that does not support estimators raises an error.
+            joint: The joint density of the model, over the same sites.
+            noise: What an estimator needs besides the means. None, without an estimator, gives the network drawn
+                weights. A guide that does not support estimators raises an error.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
     @abstractmethod
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """Draws of all latent variables, one at a time, without effect handlers, ``{site: shape (*event)}``."""
+        """Yield draws of all latent variables, ``{site: shape (*event)}``, without effect handlers."""
 
     @abstractmethod
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Median of every latent variable, ``{site: shape (*event)}``; the arguments are ignored."""
+        """Return the median of every latent variable, ``{site: shape (*event)}``. The arguments are ignored."""
 
     def tree(self, kind: str) -> nn.Module:
-        """The module with the parameters of one kind, such as "loc"; `getattr` would use Pyro's global store."""
+        """Return the module with the parameters of one kind, such as "loc". `getattr` would use Pyro's global store."""
         found = self._modules[kind]
         assert found is not None
         return found
 
     def values(self, kind: str) -> dict[str, Tensor]:
-        """The parameter of one kind for each site, without gradients and without copying."""
+        """Return the parameter of one kind for each site, detached, without a copy."""
         return {site.name: self.tree(kind).get_parameter(site.name).detach() for site in self.sites}
 
     def locations(self) -> dict[str, Tensor]:
-        """The location of each site in unconstrained space, ``{site: shape (*event)}``, without copying."""
+        """Return the location of each site in unconstrained space, ``{site: shape (*event)}``, without a copy."""
         return self.values("loc")
 
     def stated(self, kind: str, site: str) -> Tensor:
-        """The parameter of one kind for a site, as a Pyro statement."""
+        """Return the parameter of one kind for a site, by a Pyro `param` statement."""
         return local_param(self._pyro_get_fullname(f"{kind}.{site}"), self.tree(kind).get_parameter(site))
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Values of all sites from their unconstrained values."""
+        """Map unconstrained values of all sites to their supports."""
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Sample all sites at given values; `jacobian` selects the density in unconstrained space."""
+        """Sample all sites at given unconstrained values. `jacobian` selects the density in unconstrained space."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0
@@ -105,16 +106,16 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         )
 
     def remarks(self) -> list[str]:
-        """Additional lines of the guide's summary."""
+        """Return additional lines for the guide's summary."""
         return []
 
     def joint(self, model: BayesianModel) -> Joint:
-        """The joint density for which :meth:`flat` computes gradients."""
+        """Return the joint density for which :meth:`flat` computes gradients."""
         return Joint(model)
 
     @property
     def changes(self) -> str | None:
-        """Reason why a call may differ from `forward` of the class that defines :meth:`flat`; None if it does not."""
+        """Why a call may differ from `forward` of the class that defines :meth:`flat`; None if it cannot."""
         if has_hooks(self):
             return "the model or the guide has hooks"
         family = next(base for base in type(self).__mro__ if "flat" in vars(base))
@@ -122,7 +123,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return f"{type(self).__name__} overrides {', '.join(overridden)}" if overridden else None
 
     def obstacle(self, joint: Joint) -> str | None:
-        """Reason why :meth:`flat` does not work with a joint density; None if it does."""
+        """Return why :meth:`flat` does not work with a joint density; None if it does."""
         if len(joint.sites) != len(self.sites) or not all(map(_are_alike, joint.sites, self.sites)):
             return "model and guide have different sites"
         if any(site.plates for site in self.sites):
@@ -142,12 +143,12 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
-        """The shape of the site after which a parameter is named; None if it is not named after a site."""
+        """Return the shape of the site that gives a parameter its name; None for other parameters."""
         return joint.layout.shapes.get(parameter.partition(".")[2])
 
 
 class GaussianGuide(FlatGuide):
-    """A flat guide whose variables are Gaussian in unconstrained space, with a scale map."""
+    """A flat guide whose variables are Gaussian in unconstrained space. A scale map gives its scales."""
 
     scale_map: ScaleMap
 
@@ -158,7 +159,7 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters, site by site to save memory; the scales of `init` are divided by `stretch`, if given."""
+        """Make the parameters, site by site to save memory. The scales are those of `init`, divided by `stretch`."""
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map
@@ -173,20 +174,20 @@ class GaussianGuide(FlatGuide):
             plant(free, site.name, rho)
 
     def vectors(self, joint: Joint) -> tuple[ParameterVector, ParameterVector]:
-        """The vectors of the locations and of the free parameters of the scales, for a state."""
+        """Move the locations into one vector, and the free parameters of the scales into another, for a state."""
         kinds, names = ("loc", self.scale_map.name), joint.layout.shapes
         loc, free = (ParameterVector(self.tree(kind), names) for kind in kinds)
         return loc, free
 
     @abstractmethod
     def scales(self) -> dict[str, Tensor]:
-        """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
+        """Return the marginal standard deviations in unconstrained space, ``{site: shape (*event)}``."""
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         return {name: value[0] for name, value in self.quantiles([0.5]).items()}
 
     def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:
-        """Marginal quantiles of every latent variable at Q numbers between 0 and 1, ``{site: shape (Q, *event)}``."""
+        """Return Q marginal quantiles of every latent variable, ``{site: shape (Q, *event)}``."""
         levels = [_checks.between_zero_and_one("quantiles", q) for q in _checks.items("quantiles", quantiles, "a list")]
         locations, scales, free = self.locations(), self.scales(), {}
         for name, loc in locations.items():
@@ -204,5 +205,5 @@ def _are_alike(first: Site, second: Site) -> bool:
 
 
 def _settings(transform: object) -> list[str]:
-    """Names of the public attributes of a transform."""
+    """Return the names of the public attributes of a transform."""
     return [name for name in vars(transform) if not name.startswith("_")] if transform is not None else []

@@ -1,4 +1,4 @@
-"""Initial locations and scales of a guide."""
+"""Rules for the initial locations and scales of a guide."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ def require_model(model: object) -> None:
 
 
 class Init(ABC):
-    """Rule for the initial location and scale of each site, in unconstrained space."""
+    """A rule for the initial location and scale of each site in unconstrained space."""
 
     @abstractmethod
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Initial location and rho of a site, both of its unconstrained shape. The scale is softplus(rho).
+        """Return the initial location and rho of a site, both of its unconstrained shape. The scale is softplus(rho).
 
-        Both tensors may share memory with other tensors, since guides copy them.
+        A guide copies the two tensors, so they may share memory with other tensors.
         """
 
 
 def init_or_default(init: Init | None) -> Init:
-    """The given init; None gives the default, `NetworkInit()`."""
+    """Check an init and return it; None stands for the default, `NetworkInit()`."""
     init = NetworkInit() if init is None else init
     _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
     return init
@@ -40,7 +40,7 @@ def init_or_default(init: Init | None) -> Init:
 
 @dataclass(frozen=True)
 class UniformInit(Init):
-    """Draws location and rho from uniform distributions.
+    """A rule that draws the location and rho from uniform distributions.
 
     Args:
         loc: Range of the location.
@@ -64,7 +64,7 @@ class UniformInit(Init):
 
 @dataclass(frozen=True)
 class NormalInit(Init):
-    """Draws location and rho from Gaussians.
+    """A rule that draws the location and rho from Gaussians.
 
     Args:
         loc_scale: Standard deviation of the location around 0.
@@ -89,20 +89,22 @@ class NormalInit(Init):
 
 @dataclass(frozen=True)
 class NetworkInit(Init):
-    r"""Starts at the network's own weights; the scales are equal, or proportional to the prior's or to the weights.
+    r"""A rule that starts at the network's own weights.
 
-    With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w is
+    The initial standard deviations are all equal, or proportional to those of the prior, or proportional to the
+    weights. With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w is
     :math:`\max(\delta |w|, \texttt{smallest})`. A weight of zero, as in a fresh bias or in a pruned network, gets the
-    scale `smallest`. A latent variable that is not a weight starts at its prior's median, estimated from draws.
+    standard deviation `smallest`. A latent variable that is not a weight starts at the median of its prior, estimated
+    from draws.
 
     Args:
         scale: Initial standard deviation of every variable, above 0.
-        prior_fraction: Ratio, above 0, of the initial standard deviation to that of the prior. `prior_fraction`
-            replaces `scale` for unconstrained variables whose prior has a finite standard deviation. None uses `scale`.
-        weight_fraction: Ratio, above 0, of the initial standard deviation to the magnitude of the weight.
+        prior_fraction: Ratio of the initial standard deviation to that of the prior, above 0. `prior_fraction` replaces
+            `scale` for unconstrained variables whose prior has a finite standard deviation. None uses `scale`.
+        weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0.
             `weight_fraction` replaces `scale` for unconstrained variables. MOPED uses 0.05 to 0.2. None uses `scale`.
-        smallest: Smallest standard deviation that `weight_fraction` gives, above 0. The default of `smallest` is a
-            heuristic: one hundredth of the default `scale`.
+        smallest: Smallest standard deviation that `weight_fraction` gives, above 0. The default is a heuristic: one
+            hundredth of the default of `scale`.
 
     Raises:
         ValueError: If a number is not above 0, or if both fractions are given.

@@ -1,4 +1,4 @@
-"""The Gaussian guide whose covariance is a low-rank matrix plus a diagonal matrix."""
+"""The guide with a low-rank covariance."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -18,31 +18,31 @@ from ._init import Init, require_model
 from ._state import FlatState, Noise, ParameterVector, lent, scratch_for
 
 LATENT = "_low_rank_latent"
-"""Name of the auxiliary site, which is the flat vector of all latent variables."""
+"""Name of the auxiliary site that holds all latent variables in one vector."""
 
 
 class LowRankGuide(GaussianGuide):
-    r"""A Gaussian over all latent variables whose covariance is a diagonal matrix plus a matrix of low rank.
+    r"""A Gaussian guide whose covariance is a diagonal matrix plus a matrix of low rank.
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
     A draw is :math:`w = \mu + \sigma \circ (F^\top a + \epsilon)` with r standard normal numbers a and P standard
-    normal numbers :math:`\epsilon`. Pyro's `AutoLowRankMultivariateNormal` is the same family of distributions, but
-    makes its parameters only at its first call. `TraceMeanField_ELBO` uses a closed form of the divergence wherever the
-    divergence of a Gaussian from the prior has one.
+    normal numbers :math:`\epsilon`. Pyro's `AutoLowRankMultivariateNormal` has the same family of distributions, but
+    makes its parameters only at its first call. `TraceMeanField_ELBO` uses a closed form of the divergence for each
+    prior that has one.
 
-    The factor F starts at random numbers, since zero would be a saddle point. Guides of the same shape start at the
-    same factor. The initial marginal standard deviations are exactly as `init` sets them. The vector w contains
-    constrained variables in unconstrained space.
+    The factor F starts at random numbers, since zero would be a saddle point. All guides of the same shape start at the
+    same F. The initial marginal standard deviations are exactly those of `init`. The vector w contains constrained
+    variables in unconstrained space.
 
     Args:
         model: The model to guide.
         rank: Rank r of the low-rank matrix, from 1 to P.
-        init: Initial locations and marginal scales; by default centred on the network's own weights.
-        scale_map: Map from the free parameters to the scales :math:`\sigma`. The map also names the parameters.
+        init: Initial locations and marginal scales. By default the guide is centred on the network's own weights.
+        scale_map: Map from free parameters to the scales :math:`\sigma`. The map also gives the parameters their names.
 
     Raises:
-        ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
+        ValueError: If `rank` is not a whole number from 1 to P.
 
     References:
         Ong, Nott and Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure,
@@ -64,7 +64,7 @@ class LowRankGuide(GaussianGuide):
         self.factor = nn.Parameter(factor)
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable; the arguments are ignored."""
+        """Draw every latent variable, ``{site: value}``. The arguments are ignored."""
         loc, free = (
             self._layout.pack({site.name: self.stated(kind, site.name) for site in self.sites})
             for kind in ("loc", self.scale_map.name)
@@ -80,7 +80,7 @@ class LowRankGuide(GaussianGuide):
         return [f"correlations in {self.rank} directions"]
 
     def _unshared_scales(self) -> dict[str, Tensor]:
-        r"""The scales :math:`\sigma` by site."""
+        r"""Return the scales :math:`\sigma` by site."""
         return {name: self.scale_map(free) for name, free in self.values(self.scale_map.name).items()}
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
@@ -108,7 +108,7 @@ class LowRankGuide(GaussianGuide):
 
 
 def checked_rank(rank: int, num_latents: int) -> int:
-    """The rank as an integer; raises unless it lies between 1 and the number of latent numbers."""
+    """Return the rank as an integer. Raise unless it lies between 1 and the number of latent numbers."""
     rank = _checks.at_least("rank", rank, 1)
     if rank > num_latents:
         raise ValueError(
@@ -119,15 +119,15 @@ def checked_rank(rank: int, num_latents: int) -> int:
 
 
 def _stretch(factor: Tensor) -> Tensor:
-    """Ratio of the marginal standard deviations to the scales, shape (P,)."""
+    """Return the ratio of the marginal standard deviation to the scale of each element, shape (P,)."""
     return (1 + factor.square().sum(0)).sqrt()
 
 
 class LowRankState(FlatState):
-    r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F^\top a + \epsilon`, and computes the gradients.
+    r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F^\top a + \epsilon`, and computes gradients.
 
-    With :math:`g = \nabla_w (L - \lambda \log p)`, :math:`C = I + F F^\top`, :math:`b = C^{-1} F v`, :math:`u = v -
-    F^\top b` and, by the lemmas of Woodbury and Sylvester,
+    Let :math:`g = \nabla_w (L - \lambda \log p)`, :math:`C = I + F F^\top`, :math:`b = C^{-1} F v` and :math:`u = v -
+    F^\top b`. By the lemmas of Woodbury and Sylvester
 
     .. math:: \log q(w) = -\tfrac12 (v^\top v - v^\top F^\top b) - \sum \log \sigma - \tfrac12 \log\det C
               - \tfrac P2 \log 2\pi,
@@ -135,13 +135,14 @@ class LowRankState(FlatState):
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g v - \lambda / \sigma, \qquad
               \nabla_F = a (g \sigma)^\top + \lambda \left((b - a) u^\top - C^{-1} F\right).
 
-    In closed form the divergence is the sum of the divergences of the marginals, plus the total correlation of the
-    latent numbers. The marginals have standard deviations :math:`m_i = \sigma_i r_i` with :math:`r_i^2 = 1 + \lVert F_i
+    In closed form, the divergence is the sum of the divergences of the marginals, plus the total correlation of all
+    elements. The standard deviation of a marginal is :math:`m_i = \sigma_i r_i` with :math:`r_i^2 = 1 + \lVert F_i
     \rVert^2`, and
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
-    `rows`, of shape (2 + r, P), holds v, the gradient in v, and F, so that one matrix product uses all three.
+    The tensor `rows`, shape (2 + r, P), holds v, the gradient in v, and F, so that one matrix product can use all
+    three.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class LowRankState(FlatState):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Compute the scales, and the inverse and determinant of the small matrix C."""
+        """Compute the scales, and the inverse and the determinant of C."""
         for piece in self._pieces:
             part, size = piece.part, piece.part.stop - piece.part.start
             self._scale_map.write(self._free[part], self._scale[part], self._scratch[:, :size])
@@ -218,7 +219,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute the gradients of one piece in locations, scales, v and the stretch r; returns its divergence."""
+        """Compute a piece's gradients in the locations, the scales, v and the stretch r, and return its divergence."""
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]

@@ -1,4 +1,4 @@
-"""Gaussians with removed elements, which are exactly zero: a Pyro distribution, and masks of flat vectors."""
+"""Gaussians whose removed elements are exactly zero: a Pyro distribution, and masks of flat vectors."""
 
 from collections.abc import Mapping
 
@@ -15,9 +15,9 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    The density of a removed element is defined as the prior's density at zero. In the divergence, the density of a
-    removed element cancels against the prior's, so the ELBO is that of a network without the element. The parameters of
-    a removed element get no gradient.
+    The density of a removed element is defined as the prior's density at zero. The two densities cancel in the
+    divergence, so the ELBO is that of a network without the element. The parameters of a removed element get no
+    gradient.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -43,12 +43,12 @@ class PrunedNormal(TorchDistribution):
         return self.or_zero(self.normal.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density in nats; for a removed element, the log-density of the prior at zero."""
+        """Return the log-density in nats. A removed element has the log-density of the prior at zero."""
         at_zero = self.prior.log_prob(torch.zeros_like(value))
         return torch.where(self.keep, self.normal.log_prob(value), at_zero)
 
     def or_zero(self, value: Tensor) -> Tensor:
-        """The value, with 0 in place of removed elements."""
+        """Replace the removed elements of a value by 0."""
         return torch.where(self.keep, value, torch.zeros_like(value))
 
 
@@ -58,7 +58,7 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 
 
 def masks_of(guide: nn.Module) -> dict[str, Tensor]:
-    """For each site of a guide with removed elements, a boolean mask of the elements that are random."""
+    """Return boolean masks of the elements that are random, for each site of a guide that has removed elements."""
     keep = guide._modules.get("keep")
     return {} if keep is None else dict(keep.named_buffers())
 
@@ -66,9 +66,9 @@ def masks_of(guide: nn.Module) -> dict[str, Tensor]:
 class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
-    A removed weight gets location 0, noise 0 and the scale of its prior. So a removed weight is 0, and its term in the
-    ELBO is a known constant, which is subtracted. This term is small because a removed weight has the prior's scale, so
-    sums over all weights lose few digits.
+    A removed weight gets the location 0, the noise 0 and the scale of its prior. So the weight is 0, and its term in
+    the ELBO is a known constant, which is subtracted. With the prior's scale this constant is small, so that sums over
+    all weights lose few digits.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:
@@ -90,7 +90,7 @@ class FlatMask:
             self._scales = layout.pack(scales)
 
     def require_same(self) -> None:
-        """Raise a `ValueError` if the guide's removed weights have changed since this object was made."""
+        """Raise a `ValueError` if weights of the guide were removed or restored since this object was made."""
         now, before = masks_of(self._guide), self._keep
         if not now and not before:
             return
@@ -104,29 +104,29 @@ class FlatMask:
         self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Set the removed weights to a value in a vector that covers the slice `part` of all weights."""
+        """Set the removed weights in a vector to a value. The vector covers the slice `part` of all weights."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 
     def fill_precisions(self, precision: Tensor) -> None:
-        """Replace the precisions of removed weights by the prior's."""
+        """Replace the precisions of removed weights by those of the prior."""
         if self._removed is not None:
             torch.where(self._removed, self._scales**-2, precision, out=precision)
 
     def fill_scales(self, scale: Tensor) -> None:
-        """Replace the scales of removed weights by the prior's."""
+        """Replace the scales of removed weights by those of the prior."""
         if self._removed is not None:
             torch.where(self._removed, self._scales, scale, out=scale)
 
 
 def _scale_of_removed(site: Site) -> Tensor:
-    """The scale of removed weights of a site: that of the prior if it is finite, else 1."""
+    """Return the scale of the removed weights of a site: the prior's standard deviation if it is finite, else 1."""
     scale = elementwise(site.name, site.prior, site.start.shape).stddev
     return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
 
 
 def _divergence_of_removed(site: Site, removed: Tensor, is_closed: bool) -> float:
-    """The term of removed weights in the divergence of a step."""
+    """Return the sum of the terms of removed weights in the divergence that a step computes."""
     prior = elementwise(site.name, site.prior, site.start.shape)
     zero = torch.zeros_like(site.start, dtype=torch.float64)
     scale = _scale_of_removed(site).to(site.start).double() + zero

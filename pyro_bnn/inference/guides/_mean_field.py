@@ -1,4 +1,4 @@
-"""The mean-field Gaussian guide."""
+"""The guide with one independent Gaussian per weight."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -24,33 +24,34 @@ from ._state import FlatState, Noise, ParameterVector, RandomParameter, lent, sc
 
 
 class MeanFieldGuide(GaussianGuide):
-    r"""One independent Gaussian per element of every latent variable.
+    r"""A guide with one independent Gaussian for each element of each latent variable.
 
     .. math:: q(w) = \prod_i N(w_i; \mu_i, \sigma_i^2), \qquad \sigma_i = \log(1 + e^{\rho_i}).
 
-    The choice of `scale_map` changes the steps of an optimizer, but not the family of distributions.
+    The choice of `scale_map` affects the steps of an optimizer, but not the family of distributions.
 
-    A latent variable with constrained support, such as a noise scale, is a Gaussian transformed by Pyro's bijection
-    to that support. `Trace_ELBO` and `TraceMeanField_ELBO` both work; the latter uses closed-form divergences where the
-    prior has them.
+    A latent variable with constrained support, such as a noise scale, is Gaussian in unconstrained space, and Pyro's
+    bijection maps it to the support. The guide works with `Trace_ELBO` and with `TraceMeanField_ELBO`, which uses
+    closed-form divergences where the prior has them.
 
-    All parameters exist from the start and are never in Pyro's global store, so a state dict can be loaded before the
-    first call, and two guides share no parameter.
+    All parameters exist from the start, so a state dict can be loaded before the first call. No parameter is in Pyro's
+    global store, so two guides share none.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
-        *args: Example arguments for any other Pyro model. The arguments must include the targets, since otherwise the
-            observed site counts as latent.
-        init: Initial locations and scales; by default centred on the network's own weights.
-        scale_map: Map from the free parameters to standard deviations. The map also names the parameters: ``rho.*`` for
-            :class:`~pyro_bnn.scale_maps.Softplus`, the default. With :class:`~pyro_bnn.scale_maps.Capped` no scale
-            exceeds a cap.
-        learn_locations: Whether the locations are learned. Locations that are not learned stay at the values of `init`,
-            as parameters with ``requires_grad=False``, and only the scales are learned.
-        **kwargs: Example keyword arguments for any other Pyro model.
+        *args: Example arguments of a Pyro model of any other class. The arguments must include the targets. Without
+            targets, the observed site would count as a latent variable.
+        init: Initial locations and scales. By default the guide is centred on the network's own weights.
+        scale_map: Map from free parameters to standard deviations. The map also gives the parameters their names, such
+            as ``rho.*`` for :class:`~pyro_bnn.scale_maps.Softplus`, the default. With
+            :class:`~pyro_bnn.scale_maps.Capped` no standard deviation exceeds a cap.
+        learn_locations: Whether the locations are learned. If False, only the scales are learned, and the locations are
+            parameters with ``requires_grad=False`` that stay at the values of `init`.
+        **kwargs: Example keyword arguments of a Pyro model of any other class.
 
     Raises:
-        ValueError: If the model has no latent variable, a discrete one, or one inside a subsampled plate.
+        ValueError: If the model has no latent variable, a discrete latent variable, or a latent variable inside a
+            subsampled plate.
 
     Example:
         >>> import pyro, pyro.distributions as dist
@@ -82,7 +83,7 @@ class MeanFieldGuide(GaussianGuide):
         self.loc.requires_grad_(_checks.flag("learn_locations", learn_locations))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable, ``{site: value}``; the arguments are ignored."""
+        """Draw every latent variable, ``{site: value}``. The arguments are ignored."""
         draws: dict[str, Tensor] = {}
         plates: dict[str, object] = {}
         for site in self.sites:
@@ -108,7 +109,7 @@ class MeanFieldGuide(GaussianGuide):
     def natural(
         self, joint: Joint, *, initial_hessian: float | None, adds_up: bool
     ) -> AbstractContextManager[NaturalState]:
-        """A context that yields the state for natural-gradient steps; for arguments see :class:`NaturalState`."""
+        """Return a context that yields the state for natural-gradient steps. See :class:`NaturalState`."""
         if not isinstance(self.scale_map, Precision):
             raise ValueError(
                 "natural-gradient inference needs a guide with precisions, got a guide with the scale map "
@@ -126,7 +127,7 @@ class MeanFieldGuide(GaussianGuide):
 
     @contextmanager
     def intercepted(self, choice: Choice) -> Iterator[None]:
-        """A context in which each site is sampled from `choice(site, Gaussian)` instead of its Gaussian."""
+        """Sample each site in this context from `choice(site, Gaussian)` instead of from the site's Gaussian."""
         if self._choice is not None:
             raise ValueError("an estimator is already applied to this guide; end its `with` block first.")
         self._choice = choice
@@ -157,7 +158,7 @@ class MeanFieldGuide(GaussianGuide):
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """For each site with removed elements, a boolean mask of the elements that are random."""
+        """Boolean masks of the elements that are random, for each site with removed elements."""
         return masks_of(self)
 
     def remarks(self) -> list[str]:
@@ -168,9 +169,9 @@ class MeanFieldGuide(GaussianGuide):
         return [*remarks, f"{counted(frozen, 'location')} frozen"] if frozen else remarks
 
     def kept(self, site: str) -> Tensor:
-        """Boolean mask, of the site's shape, of the elements that are random.
+        """Return a boolean mask of the elements of a site that are random.
 
-        All other elements were removed, as by :func:`pyro_bnn.pruning.prune`.
+        The mask has the shape of the site. The other elements were removed, as by :func:`pyro_bnn.pruning.prune`.
         """
         _checks.one_of("site", site, [own.name for own in self.sites])
         mask = self.masks.get(site)
@@ -178,7 +179,7 @@ class MeanFieldGuide(GaussianGuide):
 
     @torch.no_grad()
     def keep_only(self, masks: Mapping[str, Tensor]) -> None:
-        """Remove all elements outside of masks, ``{site: shape (*event)}``; a site without a mask keeps all elements.
+        """Remove the elements outside of masks, ``{site: shape (*event)}``. A site without a mask keeps all elements.
 
         Raises:
             ValueError: If a site does not exist, or a mask is not a boolean tensor of the site's shape.
@@ -197,7 +198,7 @@ class MeanFieldGuide(GaussianGuide):
                 self.tree(kind).get_parameter(name)[~mask] = value
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state; if it does not fit, the guide stays unchanged."""
+        """Load a state. If the state does not fit, the guide stays unchanged."""
         before = {name: value.clone() for name, value in self.state_dict().items()}
         try:
             return super().load_state_dict(state_dict, strict, assign)
@@ -206,7 +207,7 @@ class MeanFieldGuide(GaussianGuide):
             raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state; masks in the state replace those of the guide."""
+        """Load a state. Masks in the state replace those of the guide."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
             loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
@@ -218,11 +219,11 @@ class MeanFieldGuide(GaussianGuide):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def locations(self) -> dict[str, Tensor]:
-        """Means of the Gaussians in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
+        """Return the Gaussians' means in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
         return self._or_zero(self.values("loc"))
 
     def scales(self) -> dict[str, Tensor]:
-        """Standard deviations in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
+        """Return the standard deviations in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
         return self._or_zero({n: self.scale_map(free) for n, free in self.values(self.scale_map.name).items()})
 
     def _or_zero(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -230,17 +231,17 @@ class MeanFieldGuide(GaussianGuide):
 
 
 class MeanFieldState(FlatState):
-    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes gradients in :math:`\mu` and the parameter :math:`\rho`.
+    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes the gradients in :math:`\mu` and in :math:`\rho`.
 
-    The loss is :math:`L + \lambda (\log q(w) - \log p(w))`. Here L is minus the log-likelihood, and :math:`\lambda` the
-    weight of the divergence. As a function of the parameters, :math:`\log q(w)` is :math:`-\tfrac12\epsilon^2 -
+    The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, where L is minus the log-likelihood and :math:`\lambda` is
+    the weight of the divergence. At given :math:`\epsilon`, :math:`\log q(w)` is :math:`-\tfrac12\epsilon^2 -
     \log\sigma` plus a constant. So with :math:`g = \nabla_w (L - \lambda \log p)`
 
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
               \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho}.
 
-    If the divergence has a closed form, :math:`g = \nabla_w L`, and :math:`\lambda` times the gradients of the closed
-    form are added to :math:`\nabla_\mu, \nabla_\sigma`.
+    If the divergence has a closed form, g is :math:`\nabla_w L`, and the gradients of the closed form, times
+    :math:`\lambda`, are added to :math:`g` and :math:`g\,\epsilon`.
 
     With an estimator, the network gets :math:`\mu` and the noise instead of w, and autograd computes
     :math:`\nabla_\mu L`. With the deviation :math:`\delta = \sigma\epsilon` as noise, :math:`\nabla_\sigma L =
@@ -351,7 +352,7 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the gradient in the scale from that in the draw or the noise; may overwrite the noise."""
+        """Compute the gradient in the scale from the gradient in the draw or in the estimator's noise."""
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:

@@ -1,4 +1,4 @@
-"""The state of the mean-field Gaussian guide during a step of natural-gradient inference."""
+"""The state of the mean-field guide during a step of natural-gradient inference."""
 
 import warnings
 from collections.abc import Mapping
@@ -11,45 +11,47 @@ from ._masks import FlatMask
 from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, scratch_for
 
 LONGEST = 2**16
-"""Heuristic: number of elements that each thread of a CPU updates at a time. These parts of all vectors fit in a core's
-cache."""
+"""Heuristic: number of elements that each thread of a CPU updates at a time, so that the parts of all vectors fit in
+the cache of a core."""
 
 LARGE_ON_GPU = 2**22
-"""Heuristic: smallest size of a site on which a GPU operation takes longer than its launch."""
+"""Heuristic: smallest number of elements for which an operation on a GPU takes longer than its launch."""
 
 SMALLEST_WEIGHT = 1e-12
-"""Heuristic: smallest weight of the divergence. Precisions grow with the inverse of this weight, and single precision
+"""Heuristic: smallest weight of the divergence. Precisions grow with the inverse of the weight, and single precision
 ends at 3e38."""
 
 SMALLEST_RISE = 1.001
-"""Heuristic: precisions below this multiple of the prior's count as equal to the prior's, given rounding."""
+"""Heuristic: a precision below this multiple of the prior's precision counts as equal to it, because of rounding."""
 
 MOST_NUMBERS = 16
-"""Heuristic: largest size of a latent variable whose second derivatives are computed; each element takes one pass."""
+"""Heuristic: largest number of elements of a latent variable whose second derivatives are computed. Each element takes
+one backward pass."""
 
 
 class NaturalState(FlatState):
-    r"""Draws w from :math:`N(m, 1/S)`, and updates means m and precisions S; :func:`natural_gradient` has the formulas.
+    r"""Draws w from :math:`N(m, 1/S)`, and updates the means m and the precisions S as in :func:`natural_gradient`.
 
-    Let L be minus the log-likelihood of the whole data set, and g its gradient in w. For a Gaussian prior with
-    precision P around :math:`m_0`, the optimum has :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L]
-    / \lambda + P`. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2,
-    so precisions stay positive. With another prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0.
-    With several draws or processes, g and :math:`g\,(w - m)` are averaged. If :math:`\lambda` changes by a factor, the
-    part of S that comes from the data is divided by this factor.
+    Let L be minus the log-likelihood of the whole data set, g the gradient of L in w, and :math:`\lambda` the weight of
+    the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum satisfies
+    :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity
+    :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2, so precisions stay positive. For any
+    other prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0. With several draws or processes, g and
+    :math:`g\,(w - m)` are averaged. If :math:`\lambda` changes by a factor, the part of S that comes from the data is
+    divided by this factor.
 
     The update of S contains the square of a noisy term. So the variance of g raises S above its optimum, by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, whose g depends on all weights together, S would
-    be many times its optimum. So for latent variables of the likelihood, the second derivative of L replaces
-    :math:`g\,(w - m)\,S`. This second derivative takes no pass through the network, whose outputs do not depend on
-    variables of the likelihood.
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, S would be many times its optimum, since all
+    weights together contribute to the noise in g. So for latent variables of the likelihood, the second derivative of L
+    replaces :math:`g\,(w - m)\,S`. This derivative needs no pass through the network, since the outputs do not depend
+    on these variables.
 
-    With S = N (h + P/N) this is the method of Shen et al. (2024), where h is the Hessian of the mean loss of N rows.
-    The first step computes S from `initial_hessian`, the Hessian of the loss of one row; None keeps S. Set `adds_up` if
-    a step sums over several draws or processes; :math:`g (w - m)` then needs its own vector.
+    The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
+    The first step computes S from `initial_hessian`, the Hessian of the loss of one row. None keeps the guide's S. Set
+    `adds_up` if a step sums over several draws or processes. In this case :math:`g\,(w - m)` has a vector of its own.
 
     References:
-        Those of :func:`natural_gradient`; Lin et al. (2020), https://arxiv.org/abs/2002.10060, for the factor of S.
+        See :func:`natural_gradient`; for the factor of S: Lin et al. (2020), https://arxiv.org/abs/2002.10060.
     """
 
     def __init__(
@@ -74,15 +76,15 @@ class NaturalState(FlatState):
         self.momentum = torch.zeros_like(self._loc)
         """Moving average M of the gradients, shape (P,)."""
         self.num_updates = 0
-        """Number t of finished updates."""
+        """Number of updates so far, t."""
         self.weight: float | None = None
-        """Weight of the divergence in the last step; None before the first."""
+        """Weight of the divergence in the last step; None before the first step."""
         if self._product is not None:  # stored as a gradient, so that processes average it
             precision.set_gradient(self._product)
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient in the draw; for several draws or processes, also its product with the draw's deviation."""
+        """The gradient in the draw. With several draws or processes, also the product of gradient and deviation."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -108,7 +110,7 @@ class NaturalState(FlatState):
             self._mask.fill(self._loc, 0)
 
     def _warn_of_flat_start(self) -> None:
-        """Warn if all precisions of a site start at the prior's, which implies that the data have no curvature."""
+        """Warn if all precisions of a site start at those of the prior, as if the data had no curvature."""
         is_above = torch.empty_like(self._precision, dtype=torch.bool)
         for piece in self._pieces:
             is_above[piece.part] = self._precision[piece.part] > _prior_precision(piece) * SMALLEST_RISE
@@ -124,7 +126,7 @@ class NaturalState(FlatState):
             )
 
     def _start(self, of_data: float) -> None:
-        """Set the precisions from the data's contribution."""
+        """Set each precision to the contribution of the data, `of_data`, plus the prior's precision."""
         if of_data > torch.finfo(self._precision.dtype).max:
             raise ValueError(
                 f"`initial_hessian` {self._initial_hessian} gives precisions of {of_data:g}, too large for "
@@ -134,7 +136,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the part of the precisions that comes from the data by `ratio`; negative parts do not grow."""
+        """Multiply the data's part of each precision by `ratio`. A negative part does not grow."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -197,7 +199,7 @@ class NaturalState(FlatState):
     def update_parameters(
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
-        """Make the update of :func:`natural_gradient`, piece by piece, unless the flag `is_bad` is true."""
+        """Update means and precisions as in :func:`natural_gradient`, unless the flag `is_bad` is true."""
         self.num_updates += 1
         for piece in self._pieces:
             self._update_precision(piece, 1 - hessian_decay, is_bad)
@@ -221,7 +223,7 @@ class NaturalState(FlatState):
         precision.mul_(factor)
 
     def _multiply(self, part: slice, out: Tensor) -> None:
-        """Write the products of gradients and deviations, or their replacements by second derivatives, into `out`."""
+        """Write the products of gradients and deviations to `out`; for some sites, second derivatives replace them."""
         torch.sub(self.value[part], self._loc[part], out=out).mul_(self._gradients.of(part))
         for hessian in self._hessians:
             hessian.add_to(out, part)
@@ -258,7 +260,7 @@ class NaturalState(FlatState):
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:
-    """Precision of a Gaussian prior; 0 for other priors, which contribute to the gradient instead."""
+    """Return the precision of a Gaussian prior; 0 for other priors, whose densities are part of the gradient."""
     return piece.density.precision if isinstance(piece.density, NormalDensity) else 0.0
 
 
@@ -270,7 +272,7 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
 
 
 class DiagonalHessian:
-    """Second derivatives of the loss in each element of one latent variable on which no network output depends."""
+    """Second derivatives of the loss in the elements of a latent variable that does not affect the outputs."""
 
     def __init__(self, name: str, part: slice) -> None:
         self.name, self.part = name, part
@@ -278,12 +280,12 @@ class DiagonalHessian:
         self._sum = self._excess = torch.empty(0)
 
     def begin(self, leaves: Mapping[str, Tensor]) -> None:
-        """Begin a draw; the loss will be computed from these unconstrained values of all sites."""
+        """Begin a draw. The loss will be computed from `leaves`, the unconstrained values of all sites."""
         self._leaf = leaves[self.name]
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
     def add(self, loss: Tensor) -> None:
-        """Add the second derivatives of a loss, and keep its graph for the backward pass."""
+        """Add the second derivatives of a loss to the sum. The graph of the loss is kept for the backward pass."""
         assert self._leaf is not None
         (slopes,) = torch.autograd.grad(loss, self._leaf, create_graph=True, allow_unused=True)
         if slopes is None or not slopes.requires_grad:
@@ -294,12 +296,12 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, deviations: Tensor, gradients: Tensor, precisions: Tensor) -> None:
-        """End a draw, given its deviations from the means, its gradients, and the guide's precisions S."""
+        """End a draw, given the deviations from the means, the gradients, and the precisions S of the variable."""
         self._leaf = None
         self._excess = self._sum / precisions - deviations * gradients
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        r"""Turn products :math:`g\,(w - m)` in a part of all values into second derivatives divided by S."""
+        r"""Replace products :math:`g\,(w - m)`, for the slice `part` of all sites, by second derivatives over S."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]
@@ -307,7 +309,7 @@ class DiagonalHessian:
 
 
 def diagonal_hessians(joint: Joint) -> list[DiagonalHessian]:
-    """A :class:`DiagonalHessian` for each small latent variable outside the network."""
+    """Make a :class:`DiagonalHessian` for each small latent variable outside of the network."""
     of_network, shapes = {*joint.model.site_names}, joint.layout.shapes
     return [
         DiagonalHessian(name, part)

@@ -23,16 +23,16 @@ from ._saved import FittedGuide, checked_state, made_from, record_of
 
 
 class GuidePosterior(Posterior):
-    """Draws from a guide: one of this package, one of Pyro's, or a function.
+    """The posterior that a guide approximates. The guide is one of this package, one of Pyro's, or a function.
 
-    A guide that is a module uses its own parameters, even if Pyro's global store has others under the same names. So
-    after ``pyro.get_param_store().load(...)`` call a guide that is a module once, to copy the parameters from the
-    store.
+    A guide that is a module draws with its own parameters, even if Pyro's global store has other parameters of the same
+    names. So after ``pyro.get_param_store().load(...)``, call such a guide once: the call copies the parameters from
+    the store.
 
     Args:
         guide: Function of the model's arguments that samples every latent variable. A fit changes the guide in place.
-        status: How the guide's fit ended; by default a note that no fit is known.
-        history: Record of the guide's fit; empty by default.
+        status: How the fit of the guide ended. The default status says that no fit is known.
+        history: History of the fit of the guide; empty by default.
     """
 
     history: History
@@ -58,7 +58,7 @@ class GuidePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Name of the method: SVI with the kind of guide; without a known fit, only the kind of guide."""
+        """Name of the method: "SVI with" and the kind of guide. If no fit is known, only the kind of guide."""
         guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
         return f"SVI with {guide}" if self.history.epochs else guide
 
@@ -72,12 +72,12 @@ class GuidePosterior(Posterior):
 
     @property
     def seconds(self) -> float | None:  # type: ignore[override]  # the base class has an attribute
-        """Wall time of all epochs of the fit; None without a fit."""
+        """Wall time of all epochs of the fit; None if no fit is known."""
         return sum(record.seconds for record in self.history.epochs) if self.history.epochs else None
 
     @property
     def _plain(self) -> FlatGuide | None:
-        """The guide if it can be used without effect handlers, else None."""
+        """The guide if it can draw without effect handlers, else None."""
         return self.guide if isinstance(self.guide, FlatGuide) and self.guide.changes is None else None
 
     @torch.no_grad()
@@ -94,7 +94,7 @@ class GuidePosterior(Posterior):
             yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}
 
     def median(self) -> Draw:
-        """The median of every latent variable, ``{site: shape (*event)}``: for a Gaussian guide the mean weights.
+        """Return the median of every latent variable, ``{site: shape (*event)}``. A Gaussian has its mean as median.
 
         Raises:
             ValueError: If the guide has no closed-form median.
@@ -113,24 +113,24 @@ class GuidePosterior(Posterior):
         return {name: (locations[name].detach().clone(), scales[name].detach().clone()) for name in names}
 
     def diagnose(self, model: BayesianModel | None = None, *, num_samples: int = 30) -> Diagnosis:
-        """Diagnose each site: its distance from the prior, its width, and problems.
+        """Compare the posterior of each site with the prior, and report problems.
 
-        The diagnosis uses the marginals of a Gaussian guide and needs no data. :func:`~pyro_bnn.gradient_noise`
-        measures how noisy the gradients of a fit are. For Laplace's method, read the `status` of the posterior; for an
+        The diagnosis uses the marginals of a Gaussian guide, and needs no data. To measure how noisy the gradients of a
+        fit are, use :func:`~pyro_bnn.gradient_noise`. For Laplace's method, read the `status` of the posterior. For an
         ensemble, diagnose the members.
 
         Args:
-            model: The model. The model may be left out after a fit of one of this package's guides, if the priors are
-                fixed.
-            num_samples: Number of draws per weight where the divergence from the prior has no closed form. The sum over
-                a site is much more precise than the divergence of one weight.
+            model: The model. After a fit of a guide of this package with fixed priors, the model may be left out.
+            num_samples: Number of draws per weight, used where the divergence from the prior has no closed form. The
+                sum over a site is much more precise than the divergence of a single weight.
 
         Returns:
-            A diagnosis that prints as a table. The diagnosis has the attributes `sites` and `warnings`; each warning
-            names a remedy.
+            A diagnosis, which prints as a table. The attribute `sites` has a comparison for each site, and each of the
+            `warnings` names a remedy.
 
         Raises:
-            ValueError: If the guide has no Gaussian marginals or no weights, or if the model is needed but missing.
+            ValueError: If the guide has no Gaussian marginals, if there are no weights to diagnose, or if the model is
+                needed but missing.
 
         Example:
             >>> import torch

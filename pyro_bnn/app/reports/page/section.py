@@ -1,4 +1,4 @@
-"""The parts of a report: sections, which have numbers for a template, and verdicts on these numbers."""
+"""The parts of a report: sections with numbers for templates, and verdicts on these numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from scipy.stats import binomtest
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "rival"]
 Case: TypeAlias = tuple[bool, Level, str, str]
-"""A possible verdict: whether it holds, its level, and the finding in a few words and in one or two sentences."""
+"""A possible verdict: whether it holds, its level, the finding in a few words, and the finding in sentences."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words; `short`, for the first line of the report, is empty if the finding is good."""
+    """A finding in words. The first line of the report uses `short`, which is empty if the finding is good."""
 
     level: Level
     about: About
@@ -25,7 +25,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Tile:
-    """A number in large type at the top of the report; the remark names a number to compare it with."""
+    """A number in large type at the top of the report. The remark names a number for comparison."""
 
     name: str
     value: str
@@ -34,7 +34,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the report; its verdicts and tiles are shown at the top of the report."""
+    """A section of the report. Its verdicts and tiles are shown at the top of the report."""
 
     title: str
     template: str
@@ -45,12 +45,12 @@ class Section:
 
 
 def judged(about: About, rule: str, *cases: Case) -> Verdict:
-    """The verdict of the first case that holds."""
+    """Return the verdict of the first case that holds."""
     return next(Verdict(level, about, short, text, rule) for holds, level, short, text in cases if holds)
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """The decision that follows from all verdicts; `usable` lists scores of the run."""
+    """Return the decision that follows from all verdicts. `usable` is a list of scores in words."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     faults = [verdict.short for verdict in problems]
@@ -68,12 +68,12 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with its first letter in upper case."""
+    """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in per cent. Only 1 is shown as 100 %, and only 0 as 0 %; shares close to them get more digits.
+    """Return a share in per cent. A share close to 0 or 1 gets more digits, so that only 0 is 0 % and only 1 is 100 %.
 
     Example:
         >>> percent(0.9721), percent(0.99996), percent(1.0), percent(0.5, 0)
@@ -85,7 +85,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def plural(number: int, name: str) -> str:
-    """A number with its noun.
+    """Return a number with a noun in the singular or plural.
 
     Example:
         >>> plural(1, "epoch"), plural(3000, "epoch")
@@ -95,7 +95,7 @@ def plural(number: int, name: str) -> str:
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a probability.
+    """Return Wilson's 95 % interval of a probability.
 
     Example:
         >>> low, high = wilson(100, 100)

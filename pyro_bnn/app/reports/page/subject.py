@@ -40,7 +40,7 @@ class Classified:
 
     @property
     def prediction(self) -> ClassificationPrediction:
-        """The average over weight draws."""
+        """The prediction that is an average over weight draws."""
         return self.evaluation.ensemble
 
     @property
@@ -51,7 +51,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Regressed:
-    """Measurements of a regression, in the target's units; all predictions include the targets' log-density."""
+    """Measurements of a regression, in units of the target. All predictions have the log-densities of the targets."""
 
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
@@ -64,13 +64,13 @@ class Regressed:
     calibration: runs.RunCalibration | None = None
 
     def interval(self, level: float) -> Tensor:
-        """Lower and upper ends of intervals, calibrated if there is a calibration, shape (2, N, O)."""
+        """Return the lower and upper ends of intervals, shape (2, N, O), calibrated if there is a calibration."""
         return interval_of(self.prediction, level, self.calibration)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The run that the report is about; its measurements are `classified` or `regressed`."""
+    """The run that a report is about. Its measurements are `classified` or `regressed`."""
 
     run: Path
     title: str
@@ -87,7 +87,7 @@ class Subject:
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
-    """Measure the run in a folder."""
+    """Measure a run and its predictions of the test rows."""
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None

@@ -1,4 +1,4 @@
-"""Verdicts on whether the ensemble predicts better than simple methods and than a single network."""
+"""Verdicts on whether the ensemble predicts better than simple methods, and better than a single network."""
 
 import math
 from collections.abc import Mapping
@@ -13,30 +13,31 @@ from .subject import Classified, Regressed
 P = TypeVar("P", bound=Prediction)
 
 NUM_ERRORS = 2.0
-"""Standard errors that a difference must exceed; by chance alone, one difference in twenty does."""
+"""Number of standard errors that a difference must exceed. By chance alone, one difference in twenty exceeds it."""
 
 SMALL_GAIN = 0.01
-"""Heuristic: a smaller difference in NLL, in nats per row, counts as a tie."""
+"""Heuristic: a difference in NLL below this number, in nats per row, counts as a tie."""
 
 LARGE_LOSS = 0.1
-"""Heuristic: a network that loses this much to a simple method, in nats per row, is called unusable."""
+"""Heuristic: a network is called unusable if the NLL of a simple method is lower by this number of nats per row."""
 
 WEAK = 0.5
-"""Heuristic: a network is called weak if it avoids less than this share of the mistakes or squared error of a guess."""
+"""Heuristic: a network is called weak if it avoids less than this share of the mistakes, or of the squared error, of a
+guess."""
 
 RIVALS = {
     "mean of the targets": "the mean of the targets",
     "shares of the classes": "the shares of the classes",
     "Bayesian ridge": "a straight line",
 }
-"""Names of simple methods in sentences, if these differ from their names elsewhere."""
+"""Names of simple methods in sentences, if they have other names elsewhere."""
 
 SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}
 """Names of single networks in sentences."""
 
 
 def log_density(prediction: Prediction) -> Tensor:
-    """Log-density of each row's target, shape (N,)."""
+    """Return the log-density of the target of each row, shape (N,)."""
     assert prediction.log_density is not None
     return prediction.log_density.detach().double().cpu()
 
@@ -46,22 +47,22 @@ def _mean_density(prediction: Prediction) -> float:
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """Mean over rows and its standard error, which is infinite for a single row."""
+    """Return the mean over rows and its standard error. For a single row the standard error is infinite."""
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return float(values.mean()), error
 
 
 def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
-    """The simple method with the lowest NLL: its name, as sentences use it, and its prediction."""
+    """Return the name in sentences, and the prediction, of the simple method with the lowest NLL."""
     name, rival = max(rivals.items(), key=lambda item: _mean_density(item[1]))
     return RIVALS.get(name, name), rival
 
 
 def of_rival(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
-    """Whether a network predicts better than the best simple method, by mean log-densities in nats per row.
+    """Judge whether a network predicts better than the best simple method.
 
-    `points` gives the errors of the network and of the method in words, and `is_nearer` says whether the network's
-    errors are clearly smaller.
+    `own` and `theirs` are the mean log-densities of the network and of the method, in nats per row. `points` describes
+    the errors of both in words, and `is_nearer` says whether those of the network are clearly smaller.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -72,10 +73,10 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
     about: About = "rival" if is_beaten and gain > -LARGE_LOSS else "predictions"
     return judged(
         "uncertainty" if is_beaten and is_nearer else about,
-        "The rival is the simple method of the lowest NLL. Problem: it is better than the network by more "
-        f"than {NUM_ERRORS:g} standard errors of the difference, and by {SMALL_GAIN:g} nats per row; above "
-        f"{LARGE_LOSS:g} nats the network is not usable. Note: there is no such difference either way. If the network "
-        "still has the smaller errors, its uncertainty is wrong.",
+        "The rival is the simple method with the lowest NLL. Problem: its NLL is lower than that of the network by "
+        f"more than {NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If "
+        f"it is lower by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the "
+        "smaller errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
         (is_tied, "note", f"no better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
@@ -86,7 +87,7 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
 def of_ways(
     found: Classified | Regressed, name: str, rival: Prediction, *, points: str, is_nearer: bool
 ) -> list[Verdict]:
-    """Compares the ensemble with a rival and, if the difference is clear, with a single network."""
+    """Judge the ensemble against a rival and, if the difference is clear, against a single network."""
     one, single = found.single
     own, theirs, alone = (log_density(way) for way in (found.prediction, rival, single))
     error = mean_and_error(own - theirs)[1]
@@ -106,7 +107,7 @@ def of_ways(
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
-    """Names and scores of a single network, the ensemble and the rivals."""
+    """Return the names and scores of a single network, the ensemble and the rivals."""
     ways = {
         found.single[0]: found.single[1],
         f"average over {found.prediction.num_samples} draws": found.prediction,
@@ -116,6 +117,6 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
 
 
 def density_tile(found: Classified | Regressed, name: str, rival: Prediction, *, noun: str) -> Tile:
-    """The mean log-likelihoods of the ensemble and of a rival."""
+    """Make a tile with the mean log-likelihoods of the ensemble and of a rival."""
     remark = f"nats per {noun}; {name} has {_mean_density(rival):.3f}"
     return Tile("Log-likelihood", f"{_mean_density(found.prediction):.3f}", remark)
