@@ -16,9 +16,9 @@ class Estimate:
 
     Args:
         value: The estimate.
-        standard_error: Standard error of the value. For a pair of methods, the standard error is the Monte Carlo error
-            of the draws. For a single method, the standard error is that of a mean over points; on a grid, this error
-            only shows how much the score varies.
+        standard_error: Standard error of the value. For a pair of methods, this is the Monte Carlo error of the draws.
+            For a single method, this is the error of a mean over points; if the points are a grid, the error only shows
+            how much the score varies.
     """
 
     value: float
@@ -33,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one method, or its differences from a reference, averaged over the points of a region.
+    """Scores of one method, or its distances from a reference method, over the points of a region.
 
     Args:
         method: Name of the method.
@@ -46,7 +46,7 @@ class Scores:
             (first Wasserstein distance between predictive distributions, in the units of y, mean over points). For a
             pair that predicts classes: ``agreement`` (fraction of points with the same most probable class), ``total
             variation`` (half the summed absolute difference of probabilities, mean over points).
-        reference: Name of the method with which this one is compared; "" for a single method.
+        reference: Name of the method with which `method` is compared; "" for a single method.
         seconds: Wall time of the inference; None if unknown, and for a pair.
     """
 
@@ -96,7 +96,10 @@ class Comparison(Shown):
         return "\n\n".join(blocks)
 
     def rows(self) -> list[dict[str, object]]:
-        """One flat row per number: reference ("" for a single method), method, region, score, value, standard_error."""
+        """Return one row per number, with the keys reference, method, region, score, value and standard_error.
+
+        The reference of a single method is "".
+        """
         rows: list[dict[str, object]] = []
         for row in (*self.methods, *self.pairs):
             timed = {} if row.seconds is None else {"seconds": Estimate(row.seconds, math.nan)}
