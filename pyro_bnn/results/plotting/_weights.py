@@ -161,7 +161,7 @@ def weight_density(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the posterior density of a single weight and its prior density, with lines at the mean and at zero.
+    """Draw the posterior and prior density of a single weight, with lines at the posterior mean and at zero.
 
     Args:
         loc: Posterior mean of the weight.
