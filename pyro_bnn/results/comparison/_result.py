@@ -38,9 +38,10 @@ class Scores:
     Args:
         method: Name of the method.
         region: Name of the region.
-        scores: Scores by name. For one method: ``epistemic sd`` and ``total sd`` (means over points) of numbers, or
-            ``entropy`` (in nats) of classes; with targets also ``nll`` (mean per point, in nats), and ``coverage_50``
-            and ``coverage_90`` or ``accuracy``. For a pair that predicts numbers: ``rms mean difference`` (root mean
+        scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (means over
+            points), and with targets also ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. For a
+            method that predicts classes: ``entropy`` (in nats), and with targets also ``nll`` and ``accuracy``.
+            For a pair that predicts numbers: ``rms mean difference`` (root mean
             square over points), ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means;
             the first is 0 if the method is a point estimate, and infinite if the reference is one), ``wasserstein``
             (first Wasserstein distance between predictive distributions, in the units of y, mean over points). For a

@@ -159,7 +159,7 @@ def _root_geometric_mean(ratios: Tensor) -> Tensor:
 
 
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
-    """Summaries by method of predictions that kept their draws; raises unless all are of classes or all of numbers.
+    """Summarise the predictions of each method, and raise unless all of them are of classes, or all of numbers.
 
     The seeds determine the bootstrap, and the observation drawn for each weight draw.
     """
