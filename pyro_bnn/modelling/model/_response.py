@@ -159,9 +159,9 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """Check the targets, and return their distribution and the targets as arguments of its `log_prob`.
+        """Check the targets, and return their predicted distribution and the converted targets.
 
-        The log-densities of the distribution have the weights that the rows have in a fit.
+        The distribution weights log-densities as in a fit, and its `log_prob` takes the converted targets.
         """
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:

@@ -35,7 +35,7 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """Return a prior as is, and turn a distribution of one real number into the prior of every element.
+    """Return a prior as is, or turn a distribution of one real number into the prior of every element.
 
     `name` is the name of the argument, for messages.
     """

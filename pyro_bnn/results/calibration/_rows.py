@@ -114,7 +114,7 @@ def fewest_rows(level: float) -> int:
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """Return the score that has the rank :func:`rank_of` among n scores in increasing order.
+    """Return the score with the rank from :func:`rank_of` among n scores in increasing order.
 
     Args:
         scores: Scores, shape ``(n, *O)``.

@@ -31,7 +31,7 @@ def vote_histograms(
         votes: Number of draws that vote for each class, shape (M, C).
         classes: Names of the C classes.
         titles: A title for each image.
-        width: Width of a new figure. A row has five images for the width of a page, and three for that of a column.
+        width: Width of a new figure. A row has five images if `width` is "page", and three if it is "column".
         axes: Array of axes of shape (2, M), with the images in the first row and the votes in the second.
     """
     _checks.rows("images", images)
@@ -100,7 +100,7 @@ def reliability_diagram(
     width: Width = "column",
     axes: Sequence[Axes] | None = None,
 ) -> Sequence[Axes]:
-    """Draw accuracy against confidence with 95 % intervals, and the number of inputs by confidence below.
+    """Draw accuracy against confidence with 95 % intervals, and below it the number of inputs in each bin.
 
     Each point is a bin, and shows the mean confidence, the accuracy, and the Wilson interval of the accuracy. Perfectly
     calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not calibrated.

@@ -26,8 +26,7 @@ def detection_curves(
             (total uncertainty) and, with several draws, its mutual information (epistemic). Given scores have the shape
             (N,), and should be larger for unknown inputs.
         unknown: Prediction of unknown inputs, or scores of unknown inputs by the same names, each of shape (M,).
-        width: Width of a new figure. Panels are in a row for the width of a page, and below each other for that of a
-            column.
+        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
         axes: One axes for each score, and one for the ROC curves.
 
     Returns:

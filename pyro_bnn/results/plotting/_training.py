@@ -20,8 +20,7 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
     Args:
         history: The record of a fit.
         axes: Three axes: ELBO, data cost, complexity cost.
-        width: Width of a new figure. Panels are in a row for the width of a page, and below each other for that of a
-            column.
+        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
     """
     _checks.kind("history", history, History, "a History, such as `posterior.history`")
     if not history.epochs:

@@ -34,8 +34,7 @@ def signal_to_noise(
     Args:
         ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.
         axes: Two axes: density, cumulative distributions.
-        width: Width of a new figure. Panels are in a row for the width of a page, and below each other for that of a
-            column.
+        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, figure 3.
@@ -83,8 +82,7 @@ def pruning_curve(
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
         axes: Two axes: error (one minus accuracy in per cent, or RMSE), NLL.
-        width: Width of a new figure. Panels are in a row for the width of a page, and below each other for that of a
-            column.
+        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
     """
     _checks.kind("report", report, PruningReport, "a PruningReport, the result of `pruning.snr_report`")
     axes = panels(axes, 2, width, on_page=2.6, in_column=4.8)

@@ -1,4 +1,4 @@
-"""Blocks of draws, for which a network runs one by one or, if it is small, all at once."""
+"""Runs of a network for a block of draws: one draw after the other or, for a small network, all draws at once."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -38,7 +38,7 @@ memory, and joining the weights of several draws costs more time than it saves."
 
 
 class Block:
-    """A block of weight draws for which the network is to run, and after it the next block.
+    """A collector of weight draws, for which the network runs in blocks.
 
     The draws of the first block run one by one. The draws of a later block run all at once if the network is small.
     `memory` stores results that do not depend on the random parameters.

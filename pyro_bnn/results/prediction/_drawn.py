@@ -13,7 +13,7 @@ from ...modelling.model import BayesianModel
 
 
 def new_seed(seed: int | None) -> int:
-    """Return the given seed, or a seed drawn from torch's generator if it is None."""
+    """Return the given seed, or a seed drawn from torch's generator if `seed` is None."""
     if seed is not None:
         return _checks.seed(seed)
     with EXCLUSIVE:

@@ -77,9 +77,9 @@ def predict(
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    Draws are summed up in small blocks, so memory grows with `num_samples` only with `keep_draws`. All rows of x get
-    the same draws. The network runs in eval mode, and returns to its former mode afterwards. Computations before the
-    first random parameter run once for each batch of rows. For a small network several draws run at once.
+    Predictions are summed up over small blocks of draws, so memory grows with `num_samples` only with `keep_draws`. All
+    rows of x get the same draws. The network runs in eval mode, and returns to its former mode afterwards. Computations
+    before the first random parameter run once for each batch of rows. For a small network several draws run at once.
 
     A Pyro model of your own runs for each draw with all rows at once, as ``model(x)``, or as ``model(*x)`` if x is a
     tuple. If the model has one observed site, the distribution of this site is predicted. Otherwise the return value is

@@ -65,11 +65,11 @@ def prune(
     exclude: Rules = (),
     model: BayesianModel | None = None,
 ) -> GuidePosterior:
-    """Set the weights with the lowest signal-to-noise ratios to exactly 0, in draws and in the mean.
+    """Return a posterior in which the weights with the lowest signal-to-noise ratios are exactly 0.
 
-    `guide` is not changed. The pruned guide is ``result.guide``. You can save a pruned guide, load it into a new guide
-    of the same model, prune it further, and train it further. Removed weights stay 0, add nothing to the KL divergence,
-    and get no gradient.
+    These weights are 0 in draws and in the mean. `guide` is not changed. The pruned guide is ``result.guide``. You can
+    save a pruned guide, load it into a new guide of the same model, prune it further, and train it further. Removed
+    weights stay 0, add nothing to the KL divergence, and get no gradient.
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.

@@ -24,8 +24,8 @@ def batch_bald(
 
     The expectation is over the combinations of labels :math:`\mathbf y` of the chosen rows. This expectation is exact
     while there are at most `num_combinations` combinations. Later steps draw `num_combinations` combinations by
-    systematic sampling, so the information is approximate. With exact expectations, the chosen rows have at least 1 -
-    1/e times the information of the best possible batch.
+    systematic sampling, so the information is approximate. With exact expectations, the chosen rows have at least
+    1 - 1/e times the information of the best possible batch.
 
     With S draws, labels tell at most log S nats about the weights. When the information comes close to log S, further
     rows are arbitrary, so take many draws for large batches. The gain of a row, which is the information that its label

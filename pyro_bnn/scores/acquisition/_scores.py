@@ -176,7 +176,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Return the mutual information of each row's label and each of M other labels, summed over M, shape (N,).
+    """Return the mutual information of each row's label with each of M other labels, summed over these, shape (N,).
 
     The probabilities of the labels have the shapes (S, N, C) and (S, M, C').
     """

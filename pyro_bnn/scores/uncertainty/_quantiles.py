@@ -10,8 +10,9 @@ from ..._core import checks as _checks
 from ..._core.gaussian_mixture import BISECTIONS
 
 NUM_DRAWS = 4000
-"""Heuristic: number of draws for quantiles without closed form. At a quantile of probability q the true distribution
-function differs from q by a standard error of sqrt(q (1 - q) / 4000): 0.8 points at the median, 0.5 at 0.9."""
+"""Heuristic: number of draws for quantiles without closed form. At an estimated quantile of probability q, the true
+distribution function differs from q by a standard error of sqrt(q (1 - q) / 4000), or 0.8 percentage points at the
+median and 0.5 at q = 0.9."""
 
 
 def levels_of(q: object) -> Tensor:
