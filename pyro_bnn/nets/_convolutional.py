@@ -18,20 +18,21 @@ NUM_STAGES, BLOCKS_PER_STAGE = 3, 3
 def lenet5(
     *, num_classes: int = 10, in_channels: int = 1, first: Sequence[nn.Module] = (), dropout: float | None = None
 ) -> nn.Sequential:
-    """LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
+    """Return LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
 
-    The network has two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each
-    followed by a ReLU and max pooling over 2 x 2. Then come linear layers with 120 and 84 hidden units. The article has
-    sigmoid units, average pooling over 2 x 2 with learned factors, a second convolution that is connected to only some
-    channels, and outputs by distances.
+    The network has two convolutions of 5 x 5 with 6 and 16 channels, of which the first has a padding of two pixels.
+    Each convolution is followed by a ReLU and max pooling over 2 x 2. Then come linear layers with 120 and 84 hidden
+    units. The network in the article differs: it has sigmoid units, average pooling over 2 x 2 with learned factors, a
+    second convolution that is connected to only some channels, and outputs that are distances.
 
-    The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``; the others are
-    ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``, ``dropout1`` and ``dropout2`` after the
-    hidden linear layers, and ``first0``, ``first1``, ... for the modules in `first`.
+    The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``. The modules without
+    parameters are ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. With `dropout`, the modules
+    ``dropout1`` and ``dropout2`` come after the hidden linear layers. The modules in `first` are called ``first0``,
+    ``first1``, ...
 
     Args:
         num_classes: Number of outputs, C.
-        in_channels: Number of channels of the images, D: 1 for grey images, 3 in colour.
+        in_channels: Number of channels of the images, D: 1 for grey images, 3 for colour images.
         first: Modules put before the first layer, such as :class:`Standardize`.
         dropout: Probability of an :class:`MCDropout` after each hidden linear layer; None for no dropout.
 
@@ -70,7 +71,7 @@ def lenet5(
 
 
 class _Images(nn.Module):
-    """Adds the channel axis to grey images; raises unless images have 28 x 28 pixels."""
+    """A module that adds the channel axis to grey images, and raises unless images have 28 x 28 pixels."""
 
     def __init__(self, num_channels: int) -> None:
         super().__init__()
@@ -88,27 +89,28 @@ class _Images(nn.Module):
 def resnet20(
     *, num_classes: int = 10, in_channels: int = 3, width: int = 16, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
 ) -> nn.Sequential:
-    """The residual network of 20 layers for images of 32 x 32 pixels.
+    """Return the residual network of 20 layers for images of 32 x 32 pixels.
 
-    The network has a convolution, three stages of three blocks with two convolutions each, the mean over all positions,
-    and a linear layer. Batch normalisation, or the layer `norm`, follows every convolution. Each stage has twice the
-    channels of the stage before, at half the height and width. The shortcuts have no parameters: where the channels
-    double, they use every other position, and the new channels are zero (option A of the article). Convolutions are
-    initialised as in He et al. (2015), normal with variance 2 / fan-in, and have no biases. The input may have any
-    height and width.
+    The network consists of a convolution, three stages, the mean over all positions, and a linear layer. Each stage has
+    three blocks of two convolutions. Batch normalisation, or the layer `norm`, follows every convolution. The second
+    and third stage double the number of channels, and halve the height and width. The shortcuts have no parameters:
+    where the channels double, a shortcut uses every other position and fills the new channels with zeros (option A of
+    the article). Convolutions have no biases, and are initialised as in He et al. (2015): normal with variance 2 /
+    fan-in. Images may have any height and width.
 
     The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``. A
     block has the modules ``conv1``, ``norm1``, ``conv2`` and ``norm2``. So ``where=["**.conv*.weight",
     "net.linear.*"]`` makes the weights of all layers except batch normalisation random, and ``where="net.linear.*"``
-    only the last layer.
+    makes only the last layer random.
 
     Args:
         num_classes: Number of outputs, C.
-        in_channels: Number of channels of the images, D: 3 in colour, 1 for grey images.
+        in_channels: Number of channels of the images, D: 3 for colour images, 1 for grey images.
         width: Number of channels of the first stage. With a width of 16, as in the article, there are 269,722
             parameters.
-        norm: Function from a number of channels to the layer after each convolution. Running statistics of batch
-            normalisation come from other weight draws; ``functools.partial(nn.GroupNorm, 8)`` has no such statistics.
+        norm: Function that makes the layer after a convolution from its number of channels. The running statistics of
+            batch normalisation come from other weight draws than those of a prediction;
+            ``functools.partial(nn.GroupNorm, 8)`` has no such statistics.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).
@@ -143,7 +145,7 @@ def resnet20(
 
 
 class _Block(nn.Module):
-    """Two convolutions and a shortcut; if the number of channels changes, the block halves height and width."""
+    """Two convolutions and a shortcut. A block that changes the number of channels halves the height and width."""
 
     def __init__(self, num_in: int, num_out: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()

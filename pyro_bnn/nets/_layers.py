@@ -11,7 +11,9 @@ from .._core import checks as _checks
 
 
 class Standardize(nn.Module):
-    r"""Subtracts a mean from the inputs and divides by a scale, so that a model contains its preprocessing.
+    r"""A module that subtracts a mean from the inputs and divides by a scale.
+
+    A network with this module contains its own preprocessing.
 
     Args:
         mean: Mean of the inputs; its shape broadcasts to that of one input.
@@ -49,14 +51,14 @@ class Standardize(nn.Module):
 
     @classmethod
     def of(cls, x: Tensor, *, floor: float = 0.0) -> "Standardize":
-        """A module with the mean and standard deviation of each feature of training inputs.
+        """Return a module with the mean and standard deviation of each feature of training inputs.
 
         Args:
             x: Training inputs, shape (N, ...).
             floor: Number added to every standard deviation, so that nearly constant features do not become large.
 
         Raises:
-            ValueError: If x is not finite, has fewer than two rows, or a constant feature while `floor` is 0.
+            ValueError: If x is not finite, if x has fewer than two rows, or if a feature is constant and `floor` is 0.
         """
         _checks.finite("x", _checks.real_tensor("x", x))
         _checks.not_negative("floor", floor)
@@ -65,7 +67,7 @@ class Standardize(nn.Module):
         return cls(x.mean(0), x.std(0) + floor)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(x - mean) / scale."""
+        """Return (x - mean) / scale."""
         try:
             fits = torch.broadcast_shapes(_checks.tensor("x", x).shape, self.mean.shape, self.inverse_scale.shape)
         except RuntimeError:
@@ -81,8 +83,8 @@ class MCDropout(nn.Module):
     .. math:: x \mapsto \frac{b \cdot x}{1 - p}, \qquad b_i \sim \mathrm{Bernoulli}(1 - p).
 
     Fit :class:`~pyro_bnn.DeltaGuide` with a prior from :meth:`NormalPrior.from_weight_decay
-    <pyro_bnn.NormalPrior.from_weight_decay>`; `predict` then averages over dropout masks. Each row has its own mask in
-    each run of the network, so a seed gives the same prediction only for the same rows and the same `batch_size`.
+    <pyro_bnn.NormalPrior.from_weight_decay>`; `predict` then averages over dropout masks. In each run of the network,
+    each row has its own mask. So a seed gives the same prediction only for the same rows and the same `batch_size`.
 
     Args:
         p: Probability that an element is set to zero, strictly between 0 and 1.
@@ -106,7 +108,7 @@ class MCDropout(nn.Module):
         return functional.dropout(x, self.p, training=True)
 
     def extra_repr(self) -> str:
-        """The probability, for `repr`."""
+        """Return the probability, for `repr`."""
         return f"p={self.p}"
 
 
@@ -117,11 +119,11 @@ def mlp(
     first: Sequence[nn.Module] = (),
     dropout: float | None = None,
 ) -> nn.Sequential:
-    """A fully connected network.
+    """Return a fully connected network.
 
     Args:
         sizes: Number of inputs, number of units of each hidden layer, and number of outputs.
-        activation: Function that makes the activation module after each hidden layer.
+        activation: Function without arguments that makes the activation module after each hidden layer.
         first: Modules put before the first layer, such as `nn.Flatten()` or :class:`Standardize`.
         dropout: Probability of an :class:`MCDropout` after each activation; None for no dropout.
 

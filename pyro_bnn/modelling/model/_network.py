@@ -14,9 +14,10 @@ MODULE_TABLES = ("_parameters", "_modules", "_buffers")
 
 
 def private_copy(net: nn.Module) -> nn.Module:
-    """A copy of a network into which drawn weights can be put; for a compiled network, a copy of the original module.
+    """Return a copy of a network into which drawn weights can be put.
 
-    A compiled module has its parameters under ``_orig_mod``, and its code may contain them as constants.
+    A compiled module has its parameters under ``_orig_mod``, and its code may contain them as constants. So the copy of
+    a compiled network is a copy of the original module.
     """
     _checks.kind("net", net, nn.Module, "a torch.nn.Module")
     for name, module in net.named_modules():
@@ -33,7 +34,7 @@ def private_copy(net: nn.Module) -> nn.Module:
 
 
 def _make_constants(module: nn.Module) -> None:
-    """Turn parameters that no fit could change into buffers: whole numbers, and tensors without elements."""
+    """Turn parameters of whole numbers or without elements into buffers, since no fit could change them."""
     for name, value in list(module.named_parameters(recurse=False, remove_duplicate=False)):
         if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
             delattr(module, name)
@@ -60,7 +61,7 @@ def _require_plain(name: str, module: nn.Module) -> None:
 
 
 def _require_reachable(net: nn.Module) -> None:
-    """Raise if a module keeps a parameter in a Python container, which would not get the drawn weights."""
+    """Raise if a module keeps a parameter in a Python container, since drawn weights are not put into containers."""
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     for path, module in net.named_modules():
         for attribute, value in vars(module).items():
@@ -93,10 +94,10 @@ def _require_values(name: str, value: Tensor) -> None:
 
 
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
-    """Put the frozen parts of a network into eval mode, so that their running statistics do not change.
+    """Put the frozen modules of a network into eval mode, so that their running statistics do not change.
 
-    A part is frozen if it has parameters, and none of them is learned or has one of the paths `random`. A frozen part
-    is a fixed function, so its dropout is off, too.
+    A module is frozen if it has parameters but learns none of them, and if it contains none of the paths `random`. A
+    frozen module is a fixed function, so its dropout is off, too.
     """
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""

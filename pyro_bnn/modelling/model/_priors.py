@@ -1,4 +1,4 @@
-"""The priors of a network's sites: the variables on which they depend, and their distributions given these."""
+"""The priors of a network's sites, and the variables on which these priors depend."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """Raises an error at a Pyro statement in a prior: statements would run only once, as the distribution is kept."""
+    """A handler that raises an error at a Pyro statement in a prior.
+
+    Such a statement would run only once, since the distribution is kept.
+    """
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
@@ -33,13 +36,13 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """The result of a prior's method, called without Pyro's handlers; Pyro statements inside raise an error."""
+    """Call a method of a prior without Pyro's handlers, and raise an error if the method has Pyro statements."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 
 
 def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
-    """The value of a random parameter in the caller's network; in `net` the parameter is a buffer."""
+    """Return the value that a random parameter had in the caller's network; its buffer in `net` keeps this value."""
     try:
         return net.get_buffer(paths[0])
     except AttributeError as error:
@@ -50,7 +53,11 @@ def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
 
 
 class NetworkPriors:
-    """The priors of a network's random parameters, which are buffers: `declared` priors, and `prior` for all others."""
+    """The priors of a network's random parameters.
+
+    The network itself declares the priors at the sites `declared`; all other sites have the prior `prior`. In `net` the
+    random parameters are buffers.
+    """
 
     def __init__(
         self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str], declared: Mapping[str, DeclaredPrior]
@@ -69,7 +76,7 @@ class NetworkPriors:
         return name, first_value(self._net, name, [path]), self._net.get_submodule(path.rpartition(".")[0])
 
     def is_fixed(self, name: str) -> bool:
-        """Whether the prior of a site depends on no other variable and is not learned."""
+        """Return whether the prior of a site depends on no other variable and is not learned."""
         return not any(self.dependencies[name]) and not (name in self.declared and self.declared[name].is_learned)
 
     def _add(self, name: str) -> None:
@@ -117,7 +124,7 @@ class NetworkPriors:
             )
 
     def given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The prior of a site, for given values of its parents and learnable numbers."""
+        """Return the prior of a site, given the values of its parents and learnable numbers."""
         prior = self.declared.get(name, self._prior)
         if not self.is_fixed(name):
             return prior.given(values, *self._arguments(name))
@@ -128,7 +135,7 @@ class NetworkPriors:
         return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
-        """The distribution that `make` returns; `make` is called once for each device and dtype of the parameter."""
+        """Return the result of `make`, which is called again only if the parameter has changed its device or dtype."""
         parameter = first_value(self._net, site, [self._paths[site]])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
@@ -139,7 +146,7 @@ class NetworkPriors:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """Function for a `PyroSample`: the prior of a site or parent, given the values drawn in the same call."""
+    """A function for a `PyroSample` that returns the prior of a site or parent, given values drawn in the same call."""
 
     name: str
     parents: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The response of a network to inputs: its output, and the distribution of the targets; checks of both."""
+"""The response of a network to inputs (its output and the distribution of the targets), and checks of the data."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,11 +18,14 @@ from ..._core.reuse import Memory
 from ..likelihoods import CategoricalLikelihood, Likelihood
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
-"""Function that returns a context for a call of the network, given weights ``{site: value}`` and a number of rows."""
+"""Function of the weights, ``{site: value}``, and the number of rows of a call; returns a context for this call."""
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise unless x has rows, is on the device of the weights `like` and, if floating point, has their dtype."""
+    """Raise unless x has at least one row and is on the device of the weights `like`.
+
+    Floating-point inputs must also have the dtype of `like`.
+    """
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
@@ -42,7 +45,7 @@ def check_input(x: Inputs, like: Tensor) -> None:
 
 
 def _require_tensors(name: str, x: object) -> None:
-    """Raise unless x is a tensor, or a tuple, list or dictionary of these, shared or not, at any depth."""
+    """Raise unless x is a tensor, or a tuple, list, dictionary or `Shared` that contains only tensors, at any depth."""
     if isinstance(x, Tensor):
         return
     if isinstance(x, Shared):
@@ -62,7 +65,10 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
-    """Raise unless y is on the device of x and its shape suits observed values of shape `observed`."""
+    """Raise unless y is on the device of x and has the shape that the likelihood expects.
+
+    `observed` is the shape of observations drawn from the likelihood.
+    """
     are_dense = _is_dense(x) and _is_dense(y)
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
@@ -107,7 +113,7 @@ class Interception:
 
     @contextmanager
     def by(self, interceptor: Interceptor) -> Iterator[None]:
-        """A context in which every call of the network runs inside a context made by `interceptor`."""
+        """Run each call of the network inside a context made by `interceptor`, until the `with` block ends."""
         if self.interceptor is not None:
             raise ValueError("an estimator is already applied to this model; end its `with` block first.")
         self.interceptor = interceptor
@@ -118,7 +124,7 @@ class Interception:
 
     @contextmanager
     def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
-        """A context in which `check` is called with the first output, shape ``(*draws, N, ...)``."""
+        """Call `check` with the first output of the network in the `with` block, shape ``(*draws, N, ...)``."""
         self.check = check
         try:
             yield
@@ -127,7 +133,7 @@ class Interception:
 
     @contextmanager
     def remembering(self, memory: Memory) -> Iterator[None]:
-        """A context in which calls of the network use a :class:`Memory`."""
+        """Let calls of the network use `memory`, until the `with` block ends."""
         before, self.memory = self.memory, memory
         try:
             yield
@@ -153,7 +159,10 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """The distribution, with the log-densities weighted as in a fit, and the converted targets, after checks."""
+        """Check the targets, and return their predicted distribution and the converted targets.
+
+        The distribution weights log-densities as in a fit, and its `log_prob` takes the converted targets.
+        """
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(
@@ -174,7 +183,10 @@ def respond(
     x: Inputs,
     interception: Interception,
 ) -> Response:
-    """Run a network with given weights, and apply a likelihood to its output; random parameters are buffers."""
+    """Run a network with given weights, and apply a likelihood to its output.
+
+    In `net` the random parameters are buffers.
+    """
     weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)

@@ -1,4 +1,4 @@
-"""Selects parameters of a network by name, by kind of layer, by a function, or by several of these."""
+"""Selection of a network's parameters by name, by kind of layer, by a function, or by several of these rules."""
 
 import inspect
 import operator
@@ -17,12 +17,12 @@ from ._network import rest_frozen
 SITE_PREFIX = "net"
 
 Chooser = Callable[[str, Tensor, nn.Module], bool]
-"""Function of the name, the parameter and the layer that owns it; returns whether the parameter is selected."""
+"""Function of a parameter's name, the parameter and its layer; returns whether the parameter is selected."""
 
 
 @dataclass(frozen=True)
 class Owned:
-    """A parameter of a network with one of its names, and the layer that has it under this name."""
+    """A parameter of a network, one of its names, and the layer that has the parameter under this name."""
 
     site: str  # the same for all names of a tied weight
     name: str
@@ -31,12 +31,15 @@ class Owned:
 
     @property
     def kind(self) -> str:
-        """Class of the layer and name of the parameter in it, such as ``Conv2d.weight``."""
+        """Class of the layer and name of the parameter in this layer, such as ``Conv2d.weight``."""
         return f"{type(self.layer).__name__}.{self.name.rpartition('.')[2]}"
 
 
 def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
-    """Parameters of a network with given paths; a tensor with several paths has the site of the first one."""
+    """Return the parameters at some paths of a network, with their layers.
+
+    A tensor with several paths has the site of its first path.
+    """
     sites: dict[int, str] = {}
     found = []
     for path, value in values:
@@ -50,12 +53,13 @@ def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
 class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
-    :func:`layers` makes one. ``a | b`` selects what either selects, ``a & b`` what both select, and ``a - b`` what a
-    selects and b does not; b may also be a glob or a function.
+    :func:`layers` makes a selection. ``a | b`` selects the parameters that a or b selects, ``a & b`` those that both
+    select, and ``a - b`` those that a selects and b does not. Instead of a selection, b may be a glob or a function.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. The function is called with all parameters
-            under all of their names, and with the name of the argument that has the rule, for messages.
+        sites: Function that returns the sites of the selected parameters. Its first argument is a list of all
+            parameters, in which a parameter with several names occurs once for each name. Its second argument is the
+            name of the argument with the rule, for messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 
@@ -130,16 +134,17 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 
 
 def layers(*kinds: type[nn.Module]) -> Selection:
-    """A selection of all parameters that layers of these kinds own directly.
+    """Select all parameters that layers of these kinds own directly.
 
-    Subclasses count, too, as in `isinstance`. Parameters of a nested layer belong only to the nested layer: for example
-    `nn.MultiheadAttention` owns ``in_proj_weight``, while its output projection belongs to a linear layer inside it.
+    Layers of subclasses count, too, as in `isinstance`. Parameters of a nested layer belong only to the nested layer:
+    for example `nn.MultiheadAttention` owns ``in_proj_weight``, while the weight of the output projection belongs to a
+    linear layer inside.
 
     Args:
         kinds: Classes of layers, such as `nn.Linear`.
 
     Raises:
-        ValueError: If there is no kind, or one is not a module class.
+        ValueError: If `kinds` is empty, or has something other than a class of modules.
 
     Example:
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
@@ -168,7 +173,7 @@ EXAMPLE = (
 
 
 def rules_of(argument: str, value: object) -> list[Selection]:
-    """The rules of one glob, selection or function, or of a list of these."""
+    """Return the rules for one glob, selection or function, or for a list of these."""
     is_one = isinstance(value, str | Selection) or callable(value)
     return [_rule(item, argument) for item in ([value] if is_one else _checks.items(argument, value, EXAMPLE))]
 
@@ -191,7 +196,10 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Reason why a function cannot be called with name, parameter and layer; empty if it can, or if this is unknown."""
+    """Return the reason why a function cannot be called with name, parameter and layer.
+
+    The reason is empty if the function can be called, or if this is unknown.
+    """
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:
@@ -202,7 +210,7 @@ def _no_chooser(function: Callable[..., object]) -> str:
 
 
 class SelectionWarning(UserWarning):
-    """A glob selects some, but not all, of a network's layers of one kind."""
+    """Warning that a glob selects some, but not all, of a network's layers of one kind."""
 
 
 def make_random(
@@ -210,8 +218,8 @@ def make_random(
 ) -> dict[str, list[str]]:
     """Turn selected parameters of a network into buffers for drawn values, and put frozen parts into eval mode.
 
-    Returns ``{site: paths}`` for the selected sites, in the order of the network. The buffers at the paths `declared`
-    are always random; they come last.
+    Return ``{site: paths}`` for the selected sites, in the order of the network. Buffers at the paths `declared` are
+    always selected, and come last.
     """
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
@@ -230,7 +238,10 @@ def make_random(
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object, stacklevel: int) -> set[str]:
-    """Sites that `where` selects and `exclude` does not; `exclude` must not select one of the `fixed` parameters."""
+    """Return the sites that `where` selects and `exclude` does not.
+
+    Raise if `exclude` selects one of the parameters in `fixed`, which are always random.
+    """
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")
@@ -256,7 +267,10 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Sites of the random parameters that the rules `where` select; in `net` these parameters are buffers."""
+    """Return the sites of the random parameters that the rules `where` select.
+
+    In `net` the random parameters are buffers; `paths` has their paths by site.
+    """
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
@@ -269,10 +283,10 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 def _warn_of_a_part(
     argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str, stacklevel: int
 ) -> None:
-    """Warn if a glob misses parameters of the same kind, in the same block, as those that it selects.
+    """Warn if a glob selects some of a block's parameters of one kind, but not all.
 
-    A glob without a wildcard in the layer's name, such as ``net.fc.*`` or ``**.conv1.weight``, causes no warning. The
-    part of the glob before the layer's name is the block.
+    The block is named by the part of the glob before the layer's name. A glob without a wildcard in the layer's name,
+    such as ``net.fc.*`` or ``**.conv1.weight``, causes no warning.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):
@@ -300,7 +314,7 @@ def _warn_of_a_part(
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
-    """The first `most` names as text, and the number of the others."""
+    """Join the first `most` names to a text, and add how many others there are."""
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

@@ -12,7 +12,7 @@ from ..priors import WeightPrior
 from ._selection import SITE_PREFIX, few, owned
 
 MOST_ROWS = MOST_LINES - 3
-"""Largest number of parameters with a row each; if there are more, the rows count them by kind of layer."""
+"""Largest number of parameters that get a row each. If a model has more, its rows count them by kind of layer."""
 
 NAMES_WIDTH = 40
 """Largest number of characters for the names of layers in the last column."""
@@ -27,10 +27,10 @@ def summary_of(
     latents: Mapping[str, torch.Size],
     declared: Sequence[str],
 ) -> Summary:
-    """The summary of a model with a network, a prior and a likelihood, on the device and in the dtype of `like`.
+    """Summarise a model that consists of a network, a prior and a likelihood.
 
-    `latents` has the shapes of the latent variables, except those of the likelihood. `declared` has the sites whose
-    priors the network itself declares.
+    `like` is a tensor with the model's device and dtype. `latents` has the shapes of the latent variables, except those
+    of the likelihood. `declared` has the sites whose priors the network itself declares.
     """
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
@@ -52,7 +52,7 @@ def summary_of(
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """The kind of each variable: the class of its layer and the name in this layer, such as ``Conv2d.weight``."""
+    """Return the kind of each variable: the class of its layer and its name in this layer, as in ``Conv2d.weight``."""
     kinds = {name: f"{name.partition('.')[0]}.{name.rpartition('.')[2]}" for name in names}
     random = [(path, value) for path, value in network.named_buffers() if f"{SITE_PREFIX}.{path}" in kinds]
     of_layers = owned(network, [*random, *network.named_parameters()])
@@ -62,10 +62,10 @@ def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
 def _rows_by_kind(
     shapes: Mapping[str, torch.Size], states: Mapping[str, str], kinds: Mapping[str, str]
 ) -> Iterator[tuple[Cell, ...]]:
-    """Rows that count the variables of one kind in one state.
+    """Yield rows that count the variables of one kind in one state.
 
-    Kinds in the same layers share a row, as ``Linear.weight, bias``. A row names its layers if they are at most half of
-    all layers with this kind of variable.
+    Kinds that occur in the same layers share a row, such as ``Linear.weight, bias``. A row names its layers if they are
+    at most half of all layers with this kind of variable.
     """
     totals = Counter(kinds[name] for name in shapes)
     members: dict[tuple[str, str], list[str]] = {(state, kind): [] for state in STATES for kind in totals}
@@ -84,7 +84,7 @@ def _rows_by_kind(
 
 
 def _named(layers: Sequence[str]) -> str:
-    """As many names of layers as fit."""
+    """Join as many names of layers as fit."""
     paths = [layer.removeprefix(f"{SITE_PREFIX}.") for layer in layers]
     texts = [few(paths, most) for most in (3, 2, 1)]
     return next((text for text in texts if len(text) <= NAMES_WIDTH), texts[-1])

@@ -13,7 +13,10 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """A scale as a tensor like a parameter, whose dtype must be able to represent the scale and its inverse square."""
+    """Return a scale as a tensor with the device and dtype of a parameter.
+
+    The dtype must be able to represent the scale and its inverse square.
+    """
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 
@@ -21,28 +24,28 @@ def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
 class WeightPrior(ABC):
     """The prior of a network's parameters, which may depend on latent variables and learnable numbers of its own.
 
-    This is the interface that a model uses. To write a prior, subclass :class:`Prior` if the distribution is fixed, or
-    :class:`HierarchicalPrior` if it depends on latent variables or on learnable numbers.
+    A model uses a prior only through the methods of this class. To write a prior, subclass :class:`Prior` if the
+    distribution is fixed, or :class:`HierarchicalPrior` if it depends on latent variables or on learnable numbers.
 
     Every method gets the site name of a parameter, such as ``net.0.weight``, the parameter with its initial value, and
-    the layer (`module`) that owns it.
+    the layer (`module`) that owns the parameter.
     """
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """The latent variables on which the prior of a parameter depends, with their own priors.
+        """Return the latent variables on which the prior of a parameter depends, with their own priors.
 
         Returns:
-            ``{site name: distribution}``. Names begin with ``prior.``. Parameters with a parent of the same name share
-            this parent.
+            ``{site name: distribution}``. Names begin with ``prior.``. If two parameters have parents of the same name,
+            the parameters share one parent.
         """
         return {}
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
-        """The learnable numbers on which the prior of a parameter depends, with their initial values.
+        """Return the learnable numbers on which the prior of a parameter depends, with their initial values.
 
         Returns:
-            ``{name: value}``, unconstrained. Names begin with ``prior.``. Parameters with a number of the same name
-            share this number.
+            ``{name: value}``. Values are unconstrained, and names begin with ``prior.``. If two parameters have numbers
+            of the same name, the parameters share one number.
         """
         return {}
 
@@ -50,7 +53,7 @@ class WeightPrior(ABC):
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The prior of the whole parameter, given values of its parents and learnable numbers.
+        """Return the prior of the whole parameter, given values of its parents and learnable numbers.
 
         `values` holds every learnable number, and for every parent a value of shape ``(*draws, *event)``. The
         distribution has batch shape ``draws`` and event shape `parameter.shape`.
@@ -58,24 +61,25 @@ class WeightPrior(ABC):
 
 
 class Prior(WeightPrior):
-    """Maps one parameter of a network to its prior distribution.
+    """A prior that gives each parameter of a network a fixed distribution.
 
     A subclass implements :meth:`elementwise`. The base class expands the result of this method to the shape of the
     parameter, so that the whole parameter is one Pyro site.
 
-    The distribution is made when the model is built, and again when the model moves to another device or dtype, so
-    :meth:`elementwise` must draw nothing: for latent scales, use a :class:`HierarchicalPrior`.
+    A model makes the distribution when it is built, and again when it moves to another device or dtype. So
+    :meth:`elementwise` must draw nothing; for latent scales, use a :class:`HierarchicalPrior`.
     """
 
     @abstractmethod
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The prior of the elements of `parameter`, on its device and in its dtype.
+        """Return the prior of the elements of `parameter`, on its device and in its dtype.
 
-        The support of this distribution is the real numbers, and its batch shape broadcasts to the parameter's shape.
+        The support of this distribution must be the real numbers, and its batch shape must broadcast to the parameter's
+        shape.
         """
 
     def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The prior of the whole parameter: event shape `parameter.shape`, no batch shape."""
+        """Return the prior of the whole parameter, with event shape `parameter.shape` and no batch shape."""
         return self.elementwise(name, parameter, module).expand(parameter.shape).to_event(parameter.dim())
 
     def given(
@@ -88,18 +92,19 @@ class HierarchicalPrior(WeightPrior):
     """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
 
     A subclass implements :meth:`elementwise_given`, and :meth:`parents` or :meth:`learned` or both. The parents become
-    sample sites of the model, drawn once per call before the weights: guides and samplers infer them with the weights.
-    Learnable numbers become parameters of the model, ``model.prior_parameters``, which maximise the ELBO.
+    sample sites of the model: each call of the model draws the parents once, before the weights, and guides and
+    samplers infer them together with the weights. Learnable numbers become parameters of the model,
+    ``model.prior_parameters``, which maximise the ELBO.
     """
 
     @abstractmethod
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The prior of the elements of `parameter`, given its parents and learnable numbers.
+        """Return the prior of the elements of `parameter`, given its parents and learnable numbers.
 
         A value of event shape e has shape ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter. The
-        batch shape of the result broadcasts to ``(*draws, *parameter.shape)``.
+        batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
         """
 
     def given(
@@ -118,7 +123,10 @@ class HierarchicalPrior(WeightPrior):
         return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
 
     def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
-        """Number of event axes of each parent; cached, since making parents may wait for a GPU."""
+        """Return the number of event axes of each parent.
+
+        These numbers are cached, since making parents may wait for a GPU.
+        """
         kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # a subclass may be a frozen dataclass
         key = name, parameter.shape
         if key not in kept:
@@ -128,9 +136,10 @@ class HierarchicalPrior(WeightPrior):
 
 
 def prior_name(name: str, per: str, quantity: str) -> str:
-    """The name of a latent variable or learnable number on which the prior of the parameter `name` depends.
+    """Return the name of a latent variable or learnable number on which the prior of the parameter `name` depends.
 
-    With `per` "layer" all parameters of a layer share the variable, with "parameter" each parameter has its own.
+    If `per` is "layer", all parameters of a layer share the variable; if `per` is "parameter", each parameter has its
+    own variable.
 
     Example:
         >>> prior_name("net.0.weight", "layer", "scale"), prior_name("net.0.weight", "parameter", "scale")

@@ -1,4 +1,4 @@
-"""Priors made of a distribution, of other priors by name, or of the posterior from earlier data."""
+"""Priors made from a distribution, from other priors by site name, or from a posterior given earlier data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,15 @@ from ..._core.reflection import move_distribution, unvalidated
 from ._base import Prior, WeightPrior
 
 PriorLike = WeightPrior | Distribution
-"""A prior, or a distribution of one real number, which is then the prior of every element."""
+"""A prior, or a distribution of one real number that is to be the prior of every element."""
 
 
 @dataclass(frozen=True)
 class DistributionPrior(Prior):
-    """Independent draws from one distribution of a real number for all elements; :func:`as_prior` makes it."""
+    """A prior under which all elements are independent and have the same distribution.
+
+    :func:`as_prior` makes this prior from a distribution of one real number.
+    """
 
     distribution: TorchDistributionMixin
 
@@ -32,7 +35,10 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """A prior, or the prior that has a distribution of one real number for every element; `name` is for messages."""
+    """Return a prior as is, or turn a distribution of one real number into the prior of every element.
+
+    `name` is the name of the argument, for messages.
+    """
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
         _checks.kind(name, value, WeightPrior, example)
@@ -54,7 +60,7 @@ def as_prior(name: str, value: object) -> WeightPrior:
 
 
 def _of_pyro(name: str, value: Distribution) -> TorchDistributionMixin:
-    """The same distribution of Pyro's class, which can become a site."""
+    """Return the same distribution as an object of Pyro's class, which can become a site."""
     if isinstance(value, TorchDistributionMixin):
         return value
     kind, arguments = getattr(dist, type(value).__name__, None), [n for n in value.arg_constraints if n in vars(value)]
@@ -68,15 +74,15 @@ def _of_pyro(name: str, value: Distribution) -> TorchDistributionMixin:
 
 @dataclass(frozen=True)
 class PriorByName(Prior):
-    """Chooses the prior of a parameter by its site name: the prior of the first glob that matches.
+    """A prior that gives each parameter the prior of the first glob that matches its site name.
 
     Args:
         priors: Prior of each glob, in order of precedence. In a glob, ``*`` is one component of a name, and ``**`` any
-            number of components. A distribution of one real number is the prior of every element.
+            number of components. A distribution of one real number becomes the prior of every element.
 
     Raises:
-        ValueError: If `priors` is not a dict of priors. A model raises this error, too, if one of its parameters
-            matches no glob.
+        ValueError: If `priors` is not a dict of priors. A model also raises this error if one of its parameters matches
+            no glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, ScaleMixturePrior
@@ -94,7 +100,7 @@ class PriorByName(Prior):
             as_prior(f"priors[{glob!r}]", prior)
 
     def prior_of(self, name: str) -> WeightPrior:
-        """The first prior whose glob matches a site name."""
+        """Return the first prior whose glob matches a site name."""
         for glob, prior in self.priors.items():
             if matches(glob, name):
                 return as_prior(f"priors[{glob!r}]", prior)
@@ -122,8 +128,8 @@ class PriorByName(Prior):
 class PosteriorPrior(Prior):
     """Independent Gaussians, with a separate mean and standard deviation for every element.
 
-    ``posterior.as_prior()`` makes such a prior from the posterior given earlier data. With this prior, a model learns
-    from new data; if both posteriors were exact, the result would be the posterior given all data.
+    ``posterior.as_prior()`` makes such a prior from the posterior given earlier data, so that a model can learn from
+    new data. If both posteriors were exact, the second one would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.
@@ -132,8 +138,8 @@ class PosteriorPrior(Prior):
             raise an error.
 
     Raises:
-        ValueError: If sites or shapes of `locations` and `scales` differ, or a scale is not above 0. A model raises
-            this error, too, if one of its parameters has another shape.
+        ValueError: If the sites or shapes of `locations` and `scales` differ, or if a scale is not above 0. A model
+            also raises this error if the shape of one of its parameters differs from `locations`.
 
     References:
         Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.

@@ -37,16 +37,16 @@ class NormalPrior(_ScalePrior):
 
     @classmethod
     def from_weight_decay(cls, weight_decay: float, *, num_data: int) -> "NormalPrior":
-        r"""The prior that corresponds to weight decay if the loss is a *mean* over the data.
+        r"""Return the prior that corresponds to weight decay if the loss is a *mean* over the data.
 
         .. math:: \frac1N \sum_n -\log p(y_n \mid w) + \frac{\lambda}{2} \lVert w \rVert^2
                   \;=\; -\frac1N \log p(w, y) + \text{const}, \qquad \text{scale} = \frac{1}{\sqrt{\lambda N}}.
 
-        As in ``torch.optim.SGD(weight_decay=)``, :math:`\lambda w` is added to the gradient, for all parameters of the
-        optimizer, including biases. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty has no
-        factor of one half, pass twice the `weight_decay`. A mean squared error is :math:`2 \sigma^2` times a negative
-        log-likelihood: for this loss, divide the weight decay by :math:`2 \sigma^2`. The decoupled decay of `AdamW`
-        corresponds to no prior.
+        Weight decay adds :math:`\lambda w` to the gradient of all parameters of the optimizer, including biases, as in
+        ``torch.optim.SGD(weight_decay=)``. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty
+        has no factor of one half, pass twice the `weight_decay`. A mean squared error is :math:`2 \sigma^2` times a
+        negative log-likelihood: for this loss, divide the weight decay by :math:`2 \sigma^2`. The decoupled decay of
+        `AdamW` corresponds to no prior.
 
         Args:
             weight_decay: The factor :math:`\lambda`, above 0.
@@ -70,8 +70,8 @@ class NormalPrior(_ScalePrior):
 class NetworkNormalPrior(_ScalePrior):
     r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
 
-    For a pretrained network this is the prior of MOPED: it assumes that the weights are near those of an earlier
-    training. If the earlier training used the same data, these count twice, and the posterior is too certain of the
+    For a pretrained network this is the prior of MOPED: the prior assumes that the weights are near those of an earlier
+    training. If the earlier training used the same data, the data count twice, and the posterior is too certain of the
     given weights. Compare models on data that were not used in either training.
 
     The means share memory with the model's copy of the network's weights.
@@ -139,12 +139,12 @@ class FanInNormalPrior(Prior):
     r"""N(0, gain^2 / fan_in): the prior variance of pre-activations does not depend on the width of the layer.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
-    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if that has at least two
-    dimensions. If there is no such weight, as in normalisation layers, the standard deviation is `gain`.
+    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if this weight has at least
+    two dimensions. If there is no such weight, as in normalisation layers, the standard deviation is `gain`.
 
     Args:
-        gain: Standard deviation times the square root of the fan-in; :math:`\sqrt 2` keeps the second moment of ReLU
-            activations.
+        gain: Standard deviation times the square root of the fan-in. With a gain of :math:`\sqrt 2`, the second moment
+            of ReLU activations stays the same from layer to layer.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 2.

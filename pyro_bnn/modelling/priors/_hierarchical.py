@@ -18,7 +18,7 @@ PER = ("layer", "parameter")
 
 
 def _centred_normal(scale: Tensor) -> TorchDistributionMixin:
-    """N(0, scale^2); the scale is not checked, since it is positive by construction."""
+    """Return N(0, scale^2) without a check of the scale, which is positive by construction."""
     return dist.Normal(torch.zeros_like(scale), scale, validate_args=False)
 
 
@@ -36,7 +36,8 @@ class HierarchicalNormalPrior(HierarchicalPrior):
         per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If `scale_prior` is not a distribution of one positive number, or `per` is neither word.
+        ValueError: If `scale_prior` is not a distribution of one positive number, or if `per` is neither "layer" nor
+            "parameter".
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 1.
@@ -64,7 +65,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
 
 @dataclass(frozen=True)
 class HorseshoePrior(HierarchicalPrior):
-    r"""A sparse prior: Gaussians whose scale is a global scale times a local one, both with heavy tails.
+    r"""A sparse prior: Gaussians whose scale is a global scale times a local scale, both with heavy tails.
 
     .. math:: \tau \sim C^+(0, b), \qquad \lambda_k \sim C^+(0, 1), \qquad
               w_{ki} \mid \tau, \lambda_k \sim N(0, \tau^2 \lambda_k^2),
@@ -74,7 +75,7 @@ class HorseshoePrior(HierarchicalPrior):
     :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2} < c`.
 
     The global scale is the site ``prior.0.global_scale`` for the layer ``net.0``, or ``prior.0.weight.global_scale``
-    for the parameter ``net.0.weight``. The local scales are in both cases the site ``prior.0.weight.local_scales``.
+    for the parameter ``net.0.weight``. In both cases the local scales are the site ``prior.0.weight.local_scales``.
 
     Args:
         global_scale: Median b of the global scale; with a smaller value, fewer weights are large.
@@ -85,7 +86,8 @@ class HorseshoePrior(HierarchicalPrior):
         per: "layer" if the parameters of a layer share a global scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If a number is not above 0, or `local` or `per` is not one of these words.
+        ValueError: If a number is not above 0, if `local` is neither "unit" nor "weight", or if `per` is neither
+            "layer" nor "parameter".
 
     References:
         Carvalho, Polson and Scott (2010), https://doi.org/10.1093/biomet/asq017; Ghosh, Yao and Doshi-Velez (2018),
@@ -108,7 +110,7 @@ class HorseshoePrior(HierarchicalPrior):
         return prior_name(name, self.per, "global_scale"), prior_name(name, "parameter", "local_scales")
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """The global scale, and local scales whose shape broadcasts with the parameter."""
+        """Return the global scale, and local scales whose shape broadcasts with the parameter."""
         of_all, of_each = self._names(name)
         if self.slab_scale is not None:
             _checks.scale_in("slab_scale", self.slab_scale, parameter.dtype)
@@ -135,9 +137,10 @@ class LearnedNormalPrior(HierarchicalPrior):
 
     .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s).
 
-    With an exact guide, this maximises the evidence :math:`\log p(y \mid s)`. The learned parameter is :math:`\log s`:
-    ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or ``model.prior_parameters.0.weight.log_scale`` for
-    the parameter ``net.0.weight``. MCMC and Laplace's method do not change s.
+    If the guide is exact, :math:`\hat s` maximises the evidence :math:`\log p(y \mid s)`. The learned parameter is
+    :math:`\log s`: ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or
+    ``model.prior_parameters.0.weight.log_scale`` for the parameter ``net.0.weight``. MCMC and Laplace's method do not
+    change s.
 
     With a mean-field guide and an overparametrised network, the learned scale can collapse towards 0, together with the
     weights. :class:`HierarchicalNormalPrior` infers the scale with its uncertainty.
@@ -147,7 +150,7 @@ class LearnedNormalPrior(HierarchicalPrior):
         per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If `scale` is not above 0, or `per` is neither word.
+        ValueError: If `scale` is not above 0, or if `per` is neither "layer" nor "parameter".
 
     References:
         MacKay (1992), Bayesian Interpolation, https://doi.org/10.1162/neco.1992.4.3.415.

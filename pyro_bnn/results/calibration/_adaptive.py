@@ -17,7 +17,7 @@ from ._rows import deviations
 
 @dataclass
 class AdaptiveRecord:
-    """The state after the last row; `miss` is one minus the level of the next interval."""
+    """The state of adaptive intervals after the last row; `miss` is one minus the level of the next interval."""
 
     level: float
     rate: float
@@ -31,24 +31,25 @@ class AdaptiveRecord:
         if self.num_scores is not None:
             _checks.at_least("num_scores", self.num_scores, 1)
         if not all(score >= 0 for score in self.scores):
-            raise ValueError("`scores` must be numbers of at least 0, got others.")
+            raise ValueError("`scores` must be numbers of at least 0, got negative numbers or NaN.")
 
 
 class AdaptiveIntervals(Shown, Calibration):
     r"""Intervals for a time series that contain the wanted share of targets in the long run, even under drift.
 
-    After each row the level changes, depending on whether the row's interval contained its target:
+    After each row the level :math:`1 - \alpha_t` changes:
 
     .. math:: \alpha_{t + 1} = \alpha_t + \gamma (\alpha - \mathrm{err}_t), \qquad \alpha = 1 - \ell.
 
-    The next interval contains the values whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile
-    :math:`1 - \alpha_t` of the last scores. For any series, the share of targets outside of their intervals differs
-    from :math:`\alpha` by at most :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)` after T rows.
+    Here :math:`\mathrm{err}_t` is 0 if the interval of row t contains its target, and 1 otherwise. The next interval
+    contains the values whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile :math:`1 - \alpha_t` of the
+    last scores. For any series, the share of targets outside of their intervals differs from :math:`\alpha` by at most
+    :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)` after T rows.
 
     Args:
-        level: Share of the targets that their intervals contain in the long run, :math:`\ell`.
-        rate: Step size :math:`\gamma`: larger values follow drift faster, but widths vary more.
-        num_scores: Number of the most recent scores, which determine the width; None uses all.
+        level: Share :math:`\ell` of the targets that are to lie in their intervals in the long run.
+        rate: Step size :math:`\gamma`. With larger values, intervals follow drift faster, but their widths vary more.
+        num_scores: Number of most recent scores that determine the width; None uses all scores.
 
     References:
         Gibbs and Candès (2021), Adaptive Conformal Inference Under Distribution Shift,
@@ -73,33 +74,36 @@ class AdaptiveIntervals(Shown, Calibration):
         return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":
-        """Take the scores of earlier rows, without a change of the level.
+        """Add the scores of earlier rows without changing the level.
 
         Args:
-            prediction: Prediction of N rows with one output, which took no part in the fit.
-            y: Their targets, shape (N,) or (N, 1).
+            prediction: Prediction of N rows that took no part in the fit, with one output.
+            y: Targets of these rows, shape (N,) or (N, 1).
         """
         self._keep(_scores(prediction, y).tolist())
         return self
 
     def interval(self, prediction: RegressionPrediction) -> Tensor:
-        """Ends of the intervals of rows whose targets are not known yet, in the shape of the mean: ``(2, N, *O)``.
+        """Return the ends of the intervals of rows whose targets are not known yet.
 
-        Without a score the ends are infinite.
+        The ends have the shape ``(2, N, *O)`` for a mean of shape ``(N, *O)``. If there are no scores yet, the ends are
+        infinite.
         """
         sd = deviations(prediction).to(prediction.mean.dtype)
         half = self._width() * sd
         return torch.stack([prediction.mean - half, prediction.mean + half])
 
     def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
-        """The intervals of rows in the order of time, each computed from the targets of the rows before it.
+        """Return the intervals of rows in the order of time, and update the level after each row.
+
+        The interval of a row is computed from the targets of the rows before it.
 
         Args:
-            prediction: Prediction of the rows, which have one output.
-            y: Their targets, shape (N,) or (N, 1).
+            prediction: Prediction of the rows, with one output.
+            y: Targets of the rows, shape (N,) or (N, 1).
 
         Returns:
-            The ends, in the shape of the mean: ``(2, N, *O)``.
+            The ends, shape ``(2, N, *O)`` for a mean of shape ``(N, *O)``.
         """
         ends = []
         for row, score in enumerate(_scores(prediction, y).tolist()):
@@ -115,7 +119,7 @@ class AdaptiveIntervals(Shown, Calibration):
             del self._own.scores[: -self._own.num_scores]
 
     def _width(self) -> float:
-        """Largest score inside of the next interval."""
+        """Return the largest score inside of the next interval."""
         if self._own.miss <= 0 or not self._own.scores:
             return float("inf")
         if self._own.miss >= 1:
@@ -124,7 +128,7 @@ class AdaptiveIntervals(Shown, Calibration):
         return float(scores.quantile(1 - self._own.miss, interpolation="higher"))
 
     def to_record(self) -> dict[str, Any]:
-        """The state after the last row; see :meth:`Calibration.to_record`."""
+        """Return the state after the last row; see :meth:`Calibration.to_record`."""
         return dict(plain(self._own))
 
     @classmethod
@@ -136,7 +140,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
 
 def _scores(prediction: RegressionPrediction, y: Tensor) -> Tensor:
-    """Distances from the means in predictive standard deviations, shape (N,)."""
+    """Return the distances of targets from their means in predictive standard deviations, shape (N,)."""
     sd = deviations(prediction)
     if prediction.mean[:1].numel() > 1:
         raise ValueError(

@@ -20,7 +20,10 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, shape ``(n, *O)``, except for ``"quantile"``, whose scores need the level."""
+    """The scores of the calibration rows, shape ``(n, *O)``.
+
+    There is no such record for the score ``"quantile"``, which depends on the level.
+    """
 
     score: str
     is_count: bool
@@ -35,26 +38,26 @@ class IntervalRecord:
 class ConformalIntervals(Shown, Calibration):
     r"""Intervals that contain a new target with at least a given probability (split conformal prediction).
 
-    With calibration rows :math:`(x_i, y_i)`, and a score :math:`s(x, y)` that is large if a target does not fit its
-    prediction, the interval of a new row is
+    A score :math:`s(x, y)` is large if a target y does not fit the prediction at x. The interval of a new row is
 
     .. math:: \{y : s(x, y) \le \hat q\}, \qquad \hat q = s_{(\lceil (n + 1) \ell \rceil)},
 
-    for n calibration rows and the level :math:`\ell`. The interval contains the target of a new row with a probability
-    of at least :math:`\ell`, and at most :math:`\ell + 1/(n + 1)` if all scores differ, provided that the new row and
-    the calibration rows are exchangeable. This probability is an average over rows: where predictions are worse than
-    average, the coverage may be lower. With several outputs, each output has its own intervals.
+    where :math:`s_{(k)}` is the k-th smallest of the scores of n calibration rows, and :math:`\ell` is the level. If
+    the new row and the calibration rows are exchangeable, the interval contains the target of the new row with a
+    probability of at least :math:`\ell`. If, in addition, all scores differ, this probability is at most
+    :math:`\ell + 1/(n + 1)`. The probability is an average over rows: where predictions are worse than average, the
+    coverage may be lower. With several outputs, each output has its own intervals.
 
     Args:
         prediction: Prediction of the calibration rows, which took no part in the fit.
         y: Targets of the calibration rows, shape ``(N, *O)``.
-        score: ``"absolute"`` uses :math:`|y - m(x)|`: all intervals of an output have the same width. ``"scaled"`` uses
+        score: ``"absolute"`` is :math:`|y - m(x)|`: all intervals of an output have the same width. ``"scaled"`` is
             :math:`|y - m(x)| / \sigma(x)` with the predictive standard deviation: intervals are wide where the
-            prediction is uncertain. ``"quantile"`` uses :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`
-            with the predictive quantiles, which needs `keep_draws`: it keeps the asymmetry of the prediction, and
-            cannot be saved.
-        is_count: Whether targets are counts. The ends are then rounded to whole numbers of at least 0, which
-            changes no count inside.
+            prediction is uncertain. ``"quantile"`` is :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`
+            with the predictive quantiles: intervals are asymmetric like the prediction. The score ``"quantile"`` needs
+            `keep_draws`, and intervals with this score cannot be saved.
+        is_count: Whether targets are counts. If so, the ends are rounded inwards to whole numbers of at least 0, and no
+            count leaves the interval.
 
     Raises:
         ValueError: If the score is unknown, or the targets do not fit the prediction.
@@ -104,17 +107,17 @@ class ConformalIntervals(Shown, Calibration):
         return self._shape[0]
 
     def interval(self, prediction: RegressionPrediction, level: float = 0.9) -> Tensor:
-        """Lower and upper ends for new rows.
+        """Return the lower and upper ends of the intervals of new rows.
 
         Args:
-            prediction: Prediction of the rows, by the same model and posterior as that of the calibration rows; with
-                `keep_draws` for the score ``"quantile"``. With the score ``"scaled"``, the units of new rows may differ
-                from those of the calibration rows.
+            prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows. The
+                score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the targets of the new rows may
+                have other units than the targets of the calibration rows.
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The ends, shape ``(2, N, *O)``. If the lower end of an interval of the score ``"quantile"`` would exceed the
-            upper end, both are set to the mean of the two.
+            The ends, shape ``(2, N, *O)``. With the score ``"quantile"``, a lower end could exceed its upper end; both
+            are then set to their mean.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.
@@ -150,7 +153,7 @@ class ConformalIntervals(Shown, Calibration):
         return torch.minimum(low - margin, middle), torch.maximum(high + margin, middle)
 
     def to_record(self) -> dict[str, Any]:
-        """The scores; see :meth:`Calibration.to_record`."""
+        """Return the scores; see :meth:`Calibration.to_record`."""
         if not isinstance(self._own, IntervalRecord):
             raise ValueError(
                 'intervals of the score "quantile" need all draws of the calibration rows, which a file does not hold; '
@@ -167,7 +170,7 @@ class ConformalIntervals(Shown, Calibration):
 
 
 def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
-    """The unit of distances from the mean, shape ``(N, *O)``."""
+    """Return the number by which each distance from the mean is divided, shape ``(N, *O)``."""
     if score == "absolute":
         return torch.ones_like(prediction.mean)
     return deviations(prediction).to(prediction.mean.dtype)

@@ -11,7 +11,9 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Indices of the rows to fit, and of the rows that calibrate, chosen at random; both in ascending order.
+    """Split rows at random, and return the indices of the rows to fit and of the rows that calibrate.
+
+    Both lists are in ascending order.
 
     Args:
         name: Name of the argument `share`, for messages.
@@ -20,7 +22,7 @@ def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[i
         seed: Seed of the choice.
 
     Raises:
-        ValueError: If the share leaves fewer than one row to calibrate, or fewer than two to fit.
+        ValueError: If the share leaves no row to calibrate, or fewer than two rows to fit.
     """
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:
@@ -35,7 +37,10 @@ def require_numbers(prediction: RegressionPrediction) -> None:
 
 
 def deviations(prediction: RegressionPrediction) -> Tensor:
-    """Predictive standard deviations, shape ``(N, *O)``; a `ValueError` if one is 0, since scores are divided by it."""
+    """Return the predictive standard deviations, shape ``(N, *O)``.
+
+    Raise a `ValueError` if one of them is 0, since scores are divided by them.
+    """
     require_numbers(prediction)
     if bool((prediction.total <= 0).any()):
         raise ValueError(
@@ -55,7 +60,7 @@ def require_classes(prediction: ClassificationPrediction) -> None:
 
 
 def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor:
-    """Labels of the rows of a prediction as integers, shape (N,)."""
+    """Return the labels of the rows of a prediction as integers, shape (N,)."""
     require_classes(prediction)
     if _checks.tensor("y", y).is_floating_point() and bool((y != y.round()).any()):
         raise ValueError("`y` must be whole numbers (labels), got other numbers.")
@@ -81,16 +86,17 @@ def check_scores(scores: Tensor) -> None:
 
 
 def rank_of(level: float, num_rows: int) -> int:
-    r"""The rank among the scores of n calibration rows that bounds a new score: :math:`\lceil (n + 1) \ell \rceil`.
+    r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the calibration score that bounds a new score.
 
-    If all scores differ, a new score is at most the score of this rank with a probability of the rank divided by n + 1.
+    If all scores differ, the probability that a new score is at most the score of this rank is the rank divided by
+    n + 1.
 
     Args:
         level: Probability :math:`\ell`, strictly between 0 and 1.
         num_rows: Number of calibration rows, n.
 
     Raises:
-        ValueError: If there are fewer than `level` / (1 - `level`) rows: any finite value would be too small.
+        ValueError: If there are fewer than `level` / (1 - `level`) rows, since any finite bound would be too small.
     """
     level = _checks.between_zero_and_one("level", level)
     rank = max(math.ceil((num_rows + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10
@@ -103,18 +109,18 @@ def rank_of(level: float, num_rows: int) -> int:
 
 
 def fewest_rows(level: float) -> int:
-    """The smallest number of calibration rows with which a level is possible."""
+    """Return the smallest number of calibration rows with which a level is possible."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """The smallest value that at least (n + 1) `level` of n scores do not exceed; see :func:`rank_of`.
+    """Return the score with the rank from :func:`rank_of` among n scores in increasing order.
 
     Args:
         scores: Scores, shape ``(n, *O)``.
         level: Probability, strictly between 0 and 1.
 
     Returns:
-        The value, shape ``(*O)``.
+        The score for each output, shape ``(*O)``.
     """
     return scores.sort(0).values[rank_of(level, len(scores)) - 1]

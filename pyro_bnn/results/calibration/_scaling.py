@@ -16,7 +16,7 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ._rows import deviations, prediction_labels, require_classes
 
 LOWEST, HIGHEST = 0.02, 50.0
-"""Heuristic: range of the temperatures that are searched."""
+"""Heuristic: smallest and largest temperature that a fit tries."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Temperature(Calibration):
 
     @classmethod
     def fit(cls, prediction: ClassificationPrediction, y: Tensor) -> "Temperature":
-        """The temperature with the smallest NLL on held-out rows.
+        """Return the temperature with the smallest NLL on held-out rows.
 
         Args:
             prediction: Prediction of rows that took no part in the fit.
-            y: Their labels, shape (N,).
+            y: Labels of these rows, shape (N,).
         """
         labels = prediction_labels(prediction, y)[:, None]
 
@@ -59,12 +59,12 @@ class Temperature(Calibration):
         return cls(math.exp(found.x))
 
     def probs(self, prediction: ClassificationPrediction) -> Tensor:
-        """The corrected class probabilities of a prediction, shape (N, C)."""
+        """Return the corrected class probabilities of a prediction, shape (N, C)."""
         require_classes(prediction)
         return self.probs_of(prediction.probs)
 
     def probs_of(self, probs: Tensor) -> Tensor:
-        """Corrected class probabilities, shape (N, C)."""
+        """Return corrected class probabilities, shape (N, C)."""
         return _log_probs(probs, self.value).exp().to(probs.dtype)
 
     def to_record(self) -> dict[str, Any]:
@@ -78,13 +78,16 @@ class Temperature(Calibration):
 
 
 def _log_probs(probs: Tensor, temperature: float) -> Tensor:
-    """Logarithms of the corrected probabilities; finite also for a class whose probability was rounded to 0."""
+    """Return the logarithms of the corrected probabilities.
+
+    The logarithm is finite even for a class whose probability was rounded to 0.
+    """
     return (probs.double().clamp_min(torch.finfo(probs.dtype).tiny).log() / temperature).log_softmax(-1)
 
 
 @dataclass(frozen=True)
 class SpreadFactor(Calibration):
-    """Predictive standard deviations times a factor for each output.
+    """A factor for the predictive standard deviations of each output.
 
     Args:
         value: The factors, shape ``(*O)``.
@@ -99,19 +102,19 @@ class SpreadFactor(Calibration):
 
     @classmethod
     def fit(cls, prediction: RegressionPrediction, y: Tensor) -> "SpreadFactor":
-        r"""The factors under which Gaussians with the predicted moments have the smallest NLL on held-out rows.
+        r"""Return the factors that minimise the NLL of Gaussians with the corrected moments on held-out rows.
 
         .. math:: s^2 = \tfrac1N \sum_i (y_i - m_i)^2 / \sigma_i^2.
 
         Args:
             prediction: Prediction of rows that took no part in the fit.
-            y: Their targets, shape ``(N, *O)``.
+            y: Targets of these rows, shape ``(N, *O)``.
         """
         sd = deviations(prediction)
         return cls(((prediction.targets_like(y) - prediction.mean).double() / sd).square().mean(0).sqrt())
 
     def sd(self, prediction: RegressionPrediction) -> Tensor:
-        """The corrected standard deviations of a prediction, shape ``(N, *O)``."""
+        """Return the corrected standard deviations of a prediction, shape ``(N, *O)``."""
         sd = deviations(prediction)
         return (self.value.to(sd.device) * sd).to(prediction.mean.dtype)
 

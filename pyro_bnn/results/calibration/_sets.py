@@ -16,7 +16,8 @@ from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
 
 MIXING = 1e7
-"""Scale of the random factors of a row's probabilities. The fractional part of their weighted sum is the row's U."""
+"""Scale of random factors, one for each class. The number U of a row is the fractional part of a sum over classes, of
+probability times factor."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class SetScore:
             _checks.seed(self.seed)
 
     def of(self, probs: Tensor) -> Tensor:
-        """The score of each class, shape (N, C)."""
+        """Return the score of each class, shape (N, C)."""
         ordered, order = probs.sort(stable=True, dim=1, descending=True)
         fraction = torch.ones_like(probs[:, :1])
         if self.seed is not None:
@@ -71,17 +72,19 @@ class ConformalSets(Shown, Calibration):
 
     .. math:: s_r = \sum_{k < r} p_{(k)} + U p_{(r)} + \lambda \max(r - r_0, 0),
 
-    and a set has the classes whose scores do not exceed the conformal quantile of the labels' scores on the calibration
-    rows; see :class:`ConformalIntervals`. U is 1, or uniform between 0 and 1. With a penalty of 0 this is APS; with a
-    larger one it is RAPS, whose sets are smaller if there are many improbable classes.
+    where U is 1, or uniform between 0 and 1. A set has the classes whose scores do not exceed a bound: the conformal
+    quantile of the scores of the calibration rows' labels, as for :class:`ConformalIntervals`. With a penalty of 0 the
+    method is called APS. With a larger penalty the method is called RAPS; its sets are smaller if there are many
+    improbable classes.
 
     Args:
         prediction: Prediction of the calibration rows, which took no part in the fit.
         y: Labels of the calibration rows, shape (N,).
         penalty: The penalty :math:`\lambda` for each class beyond the first :math:`r_0`.
         num_free: Number of classes without a penalty, :math:`r_0`.
-        seed: Seed of the numbers U, which are pseudo-random functions of the probabilities of a row. Random U make the
-            coverage nearly equal to the level. With None, U is 1, and the sets are larger.
+        seed: Seed of the numbers U. The number U of a row is a pseudo-random function of the row's probabilities.
+            Random numbers U make the coverage nearly equal to the level. If `seed` is None, U is 1, and the sets are
+            larger.
 
     Raises:
         ValueError: If the prediction has several outputs, or the labels do not fit it.
@@ -115,10 +118,10 @@ class ConformalSets(Shown, Calibration):
         return len(self._own.scores)
 
     def sets(self, prediction: ClassificationPrediction, level: float = 0.9, *, allow_empty: bool = False) -> Tensor:
-        """The set of each new row.
+        """Return the set of each new row.
 
         Args:
-            prediction: Prediction of the rows, by the same model and posterior as that of the calibration rows.
+            prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows.
             level: Probability that a set contains the label, strictly between 0 and 1.
             allow_empty: Whether a set may be empty. By default an empty set is replaced by the most probable class,
                 which only raises the coverage.
@@ -143,7 +146,7 @@ class ConformalSets(Shown, Calibration):
         return torch.where(found.any(1, keepdim=True), found, best)
 
     def to_record(self) -> dict[str, Any]:
-        """The scores; see :meth:`Calibration.to_record`."""
+        """Return the scores; see :meth:`Calibration.to_record`."""
         return dict(plain(self._own))
 
     @classmethod

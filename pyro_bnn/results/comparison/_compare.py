@@ -38,9 +38,9 @@ def compare(
     function. In each pair the method given first is the reference; so give the most accurate one, such as NUTS, first.
 
     Every number about a pair has a Monte Carlo standard error. The standard error comes from a jackknife over 20
-    successive groups of draws, or for ``agreement``, which changes in jumps, from a bootstrap of these groups. A group
-    of an MCMC posterior is a part of a chain, so the error includes slow mixing if the part is longer than the chain's
-    correlation time.
+    successive groups of draws. For ``agreement``, which changes in jumps, the standard error comes from a bootstrap of
+    these groups. A group of an MCMC posterior is a part of a chain, so the error includes slow mixing if the part is
+    longer than the chain's correlation time.
 
     Distances are never negative, so Monte Carlo noise makes them larger: two sets of draws from one posterior have a
     distance above 0. To see this noise level, pass a guide twice, or two runs of a sampler. Near the noise level the
@@ -48,13 +48,13 @@ def compare(
 
     Args:
         model: The model of the posteriors: a :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own.
-        posteriors: The methods by name, each a posterior or guide; or a pair (model, posterior) for a posterior of
-            another model, of either kind.
+        posteriors: The methods by name. A method is a posterior or a guide. If the posterior belongs to another model
+            than `model`, the method is a pair (model, posterior), in which the model may also be of either kind.
         x: Inputs, shape (N, ...).
-        y: Targets at x, for the NLL, and coverage or accuracy.
+        y: Targets at x, for the NLL and for coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
         num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
-        site: The observed site of Pyro models of your own whose distribution is compared; None takes the only one.
+        site: For Pyro models of your own, the observed site whose distribution is compared; None takes the only one.
         seed: Seed of the draws; torch's generators do not change. None draws a seed.
 
     Returns:
@@ -129,7 +129,7 @@ def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]
 
 
 def _entry(name: str, entry: object, model: Model) -> tuple[Model, Posterior]:
-    """The model and the posterior of an entry."""
+    """Return the model and the posterior of an entry of `posteriors`."""
     its_model, posterior = entry if isinstance(entry, tuple) and len(entry) == 2 else (model, entry)
     if not isinstance(posterior, Posterior) and callable(posterior) and not isinstance(posterior, BayesianModel):
         posterior = GuidePosterior(posterior)

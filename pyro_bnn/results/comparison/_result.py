@@ -16,9 +16,9 @@ class Estimate:
 
     Args:
         value: The estimate.
-        standard_error: Standard error of the value. For a pair of methods, the standard error is the Monte Carlo error
-            of the draws. For a single method, the standard error is that of a mean over points; on a grid, this error
-            only shows how much the score varies.
+        standard_error: Standard error of the value. For a pair of methods, this is the Monte Carlo error of the draws.
+            For a single method, this is the error of a mean over points; if the points are a grid, the error only shows
+            how much the score varies.
     """
 
     value: float
@@ -33,21 +33,22 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one method, or its differences from a reference, averaged over the points of a region.
+    """Scores of one method, or its distances from a reference method, over the points of a region.
 
     Args:
         method: Name of the method.
         region: Name of the region.
-        scores: Scores by name. For one method: ``epistemic sd`` and ``total sd`` (means over points) of numbers, or
-            ``entropy`` (in nats) of classes; with targets also ``nll`` (mean per point, in nats), and ``coverage_50``
-            and ``coverage_90`` or ``accuracy``. For a pair that predicts numbers: ``rms mean difference`` (root mean
+        scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (means over
+            points), and with targets also ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. For a
+            method that predicts classes: ``entropy`` (in nats), and with targets also ``nll`` and ``accuracy``.
+            For a pair that predicts numbers: ``rms mean difference`` (root mean
             square over points), ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means;
             the first is 0 if the method is a point estimate, and infinite if the reference is one), ``wasserstein``
             (first Wasserstein distance between predictive distributions, in the units of y, mean over points; two sets
             of draws from one posterior have a positive distance, which shrinks with the number of draws). For a
             pair that predicts classes: ``agreement`` (fraction of points with the same most probable class), ``total
             variation`` (half the summed absolute difference of probabilities, mean over points).
-        reference: Name of the method with which this one is compared; "" for a single method.
+        reference: Name of the method with which `method` is compared; "" for a single method.
         seconds: Wall time of the inference; None if unknown, and for a pair.
     """
 
@@ -97,7 +98,10 @@ class Comparison(Shown):
         return "\n\n".join(blocks)
 
     def rows(self) -> list[dict[str, object]]:
-        """One flat row per number: reference ("" for a single method), method, region, score, value, standard_error."""
+        """Return one row per number, with the keys reference, method, region, score, value and standard_error.
+
+        The reference of a single method is "".
+        """
         rows: list[dict[str, object]] = []
         for row in (*self.methods, *self.pairs):
             timed = {} if row.seconds is None else {"seconds": Estimate(row.seconds, math.nan)}

@@ -1,4 +1,4 @@
-"""Summaries of the predictions of one method, in the form that comparisons need."""
+"""What a comparison needs of the predictions of one method."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ COVERAGES = (0.5, 0.9)
 
 
 class ClassSummary:
-    """Class probabilities from all draws of a method, and from its draws without each group in turn."""
+    """The class probabilities of a method, computed from all draws, and from the draws without each group in turn."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None
@@ -61,7 +61,7 @@ class ClassSummary:
         self.resampled_labels = torch.stack([sums[resample].sum(0).argmax(0) for resample in resamples])  # (B, N)
 
     def pair_scores(self, reference: "ClassSummary", mask: Tensor) -> dict[str, Estimate]:
-        """Agreement and total variation at the points in `mask`; see :class:`Scores`."""
+        """Return the agreement and the total variation at the points in `mask`; see :class:`Scores`."""
         probs, others = self.probs[..., mask], reference.probs[..., mask]
         agree = (probs[0].argmax(0) == others[0].argmax(0)).double().mean()
         resampled = (self.resampled_labels == reference.resampled_labels)[:, mask].double().mean(1)
@@ -72,7 +72,7 @@ class ClassSummary:
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Entropy, accuracy and NLL; see :class:`Scores`."""
+        """Return the entropy, accuracy and NLL at the points in `mask`; see :class:`Scores`."""
         prediction = self.prediction[mask]
         scores = {"entropy": over_points(prediction.total)}
         if y is not None:
@@ -124,7 +124,7 @@ class NumberSummary:
             self.moments.append(PredictiveMoments(means[keep].mean(0), epistemic, total, nodes, cdf))
 
     def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
-        """Distances of means and distributions, ratios of standard deviations; see :class:`Scores`."""
+        """Return distances of means and distributions, and ratios of standard deviations; see :class:`Scores`."""
         own, its = ([PredictiveMoments(*(part[..., mask] for part in m)) for m in s.moments] for s in (self, reference))
         return {
             name: jackknife([float(statistic(*pair)) for pair in zip(own, its, strict=True)])
@@ -132,7 +132,7 @@ class NumberSummary:
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Standard deviations, coverage of intervals, and NLL; see :class:`Scores`."""
+        """Return standard deviations, the coverage of intervals, and the NLL; see :class:`Scores`."""
         prediction = self.prediction[mask]
         scores = {
             "epistemic sd": over_points(prediction.epistemic.sqrt()),
@@ -148,20 +148,23 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """A score with its jackknife standard error: the first value uses all draws, each of the others omits a group."""
+    """Return a score with its jackknife standard error.
+
+    The first of the values comes from all draws, each other value from all draws without one group.
+    """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
 
 
 def over_points(values: Tensor) -> Estimate:
-    """Mean over points, with its standard error under the assumption that values are independent."""
+    """Return the mean over points, with its standard error if the values are independent."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 
 
 def _groups(prediction: Prediction) -> Tensor:
-    """The group of each draw, shape (S,)."""
+    """Return the group of each draw, shape (S,)."""
     num_samples, device = prediction.num_samples, prediction.expectation.device
     return torch.arange(num_samples, device=device) * NUM_GROUPS // num_samples
 
@@ -211,7 +214,7 @@ def _root_geometric_mean(ratios: Tensor) -> Tensor:
 
 
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
-    """Summaries by method of predictions that kept their draws; raises unless all are of classes or all of numbers.
+    """Summarise the predictions of each method, and raise unless all of them are of classes, or all of numbers.
 
     The seeds determine the bootstrap, and the observations simulated for each weight draw.
     """

@@ -1,13 +1,13 @@
 """Pictures of fits, predictions and uncertainty.
 
-Every function draws on the axes that it is given, or on new ones, and returns them; :func:`save` writes the picture. If
-your program has imported ``matplotlib.pyplot``, new axes belong to a figure of pyplot: ``plt.show()`` shows it, and
-``plt.close("all")`` frees it. Without pyplot, and in all threads but the main one, a figure is freed when your program
-no longer uses it.
+Every function draws on given axes or on new ones, and returns the axes; :func:`save` writes the picture. If your
+program has imported ``matplotlib.pyplot``, new axes belong to a figure of pyplot: ``plt.show()`` shows the figure, and
+``plt.close("all")`` frees the figure. Without pyplot, and in all threads but the main one, a figure is freed when your
+program no longer uses the figure.
 
 All pictures have the same :func:`style`, with letters of 7 or 8 points and colours that colour-blind people can
-distinguish. ``width="column"`` and ``width="page"`` make a picture as wide as one column (3.4 inches) or the text (7
-inches) of a paper, so that it needs no scaling.
+distinguish. With ``width="column"`` a picture is as wide as one column of a paper (3.4 inches), and with
+``width="page"`` as wide as the text (7 inches), so that the picture needs no scaling.
 """
 
 from ._classification import reliability_diagram, vote_histograms

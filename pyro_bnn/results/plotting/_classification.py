@@ -11,7 +11,7 @@ from ...scores.metrics import calibration_bins, expected_calibration_error
 from ._figures import BLACK, BLUE, GREY, SKY, Width, check_axes, figure_of_width, inches, styled
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
-"""Number of images in a row: few enough that the names of the classes fit."""
+"""Number of images in a row, chosen so that the names of the classes fit."""
 
 
 @styled
@@ -24,14 +24,14 @@ def vote_histograms(
     width: Width = "page",
     axes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Images, and below each the number of weight draws that vote for each class.
+    """Draw images, and below each image the number of weight draws that vote for each class.
 
     Args:
         images: Grey images, shape (M, H, W).
         votes: Number of draws that vote for each class, shape (M, C).
         classes: Names of the C classes.
         titles: A title for each image.
-        width: Width of a new figure, which has five images per row on a page, and three in a column.
+        width: Width of a new figure. A row has five images if `width` is "page", and three if it is "column".
         axes: Array of axes of shape (2, M), with the images in the first row and the votes in the second.
     """
     _checks.rows("images", images)
@@ -75,7 +75,7 @@ def vote_histograms(
 
 
 def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
-    """Rows of images, with a row of bars below each."""
+    """Return axes for rows of images, and for a row of bars below each row of images."""
     side = (inches(width) - 0.8) / IN_A_ROW[width]  # room beside the names of the classes
     in_a_row = min(num_images, IN_A_ROW[width])
     num_rows = -(-num_images // in_a_row)
@@ -100,10 +100,10 @@ def reliability_diagram(
     width: Width = "column",
     axes: Sequence[Axes] | None = None,
 ) -> Sequence[Axes]:
-    """Accuracy by confidence with 95 % intervals, and the diagonal of perfect calibration; below, the counts.
+    """Draw accuracy against confidence with 95 % intervals, and below it the number of inputs in each bin.
 
-    Each point is a bin, with its mean confidence, its accuracy, and the Wilson interval of the accuracy. A bin whose
-    interval does not reach the diagonal is probably not calibrated.
+    Each point is a bin, and shows the mean confidence, the accuracy, and the Wilson interval of the accuracy. Perfectly
+    calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not calibrated.
 
     Args:
         probs: Class probabilities, shape (N, C).

@@ -13,23 +13,23 @@ from ._figures import BLACK, DASHES, PALETTE, Width, figure_of_width, inches, ne
 
 CURVES_IN_A_ROW: dict[Width, int] = {"column": 2, "page": 4}
 LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
-"""Black for the first method, with which the others are compared."""
+"""Colours of the methods: black for the first method, with which the others are compared."""
 
 
 @styled
 def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None, width: Width = "page") -> np.ndarray:
-    """The result of :func:`~pyro_bnn.compare` in one picture.
+    """Draw the result of :func:`~pyro_bnn.compare` in one picture.
 
-    For one predicted number at one-dimensional inputs, each method has a panel with its predictive mean and epistemic
+    If one number is predicted at one-dimensional inputs, each method has a panel with its predictive mean and epistemic
     band; broken lines show the band of the first method, the reference. A panel below has the epistemic standard
-    deviations of all methods. For all other predictions there is a matrix of all pairs of methods for each score and
-    region.
+    deviations of all methods. For all other predictions, the picture has a matrix for each score and region, which
+    shows all pairs of methods.
 
     Args:
         result: The comparison.
         data: Training inputs and targets to show with the curves, each of shape (M, 1).
-        width: Width of the figure, with four methods in a row on a page, and two in a column. Matrices of many methods
-            or scores make the figure wider.
+        width: Width of the figure. A row has four methods if `width` is "page", and two if it is "column". Matrices of
+            many methods or scores make the figure wider.
 
     Returns:
         Array of axes.

@@ -19,13 +19,14 @@ InputScores = Mapping[str, Tensor] | ClassificationPrediction
 def detection_curves(
     known: InputScores, unknown: InputScores, *, width: Width = "page", axes: Sequence[Axes] | np.ndarray | None = None
 ) -> np.ndarray:
-    r"""Distributions of scores of known and of unknown inputs, and the ROC curves of the scores.
+    r"""Draw the distributions of scores for known and for unknown inputs, and the ROC curves of the scores.
 
     Args:
-        known: Prediction of known inputs; the scores are then its entropy (total uncertainty) and, with several draws,
-            its mutual information (epistemic). Or scores by name, each of shape (N,), larger for unknown inputs.
-        unknown: Prediction of unknown inputs, or their scores by the same names, each of shape (M,).
-        width: Width of a new figure; its panels are in a row on a page, and below each other in a column.
+        known: Prediction of known inputs, or scores of known inputs by name. The scores of a prediction are its entropy
+            (total uncertainty) and, with several draws, its mutual information (epistemic). Given scores have the shape
+            (N,), and should be larger for unknown inputs.
+        unknown: Prediction of unknown inputs, or scores of unknown inputs by the same names, each of shape (M,).
+        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
         axes: One axes for each score, and one for the ROC curves.
 
     Returns:
@@ -64,7 +65,7 @@ def detection_curves(
 
 
 def _pairs(known: InputScores, unknown: InputScores) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Scores of known and unknown inputs by name."""
+    """Return pairs of the scores of known and unknown inputs, by name."""
     sides: dict[str, dict[str, np.ndarray]] = {}
     for side, value in (("known", known), ("unknown", unknown)):
         scores = _scores(value) if isinstance(value, ClassificationPrediction) else value

@@ -20,7 +20,7 @@ from ..._core import checks as _checks
 Width = Literal["column", "page"]
 
 WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}
-"""Widths in inches of one column and of the full text, in a paper with two columns."""
+"""Widths of one column and of the full text in a paper with two columns, in inches."""
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#555555")
 """Colours that colour-blind people can distinguish: blue, vermilion, green, purple, orange, sky, black, and dark grey.
@@ -42,7 +42,7 @@ DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
     (0, (9, 2)),
     (0, (3, 1, 1, 1)),
 )
-"""Line styles paired with the colours, for print without colours."""
+"""Line styles that go with the colours, so that lines also differ in print without colours."""
 
 SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -87,7 +87,7 @@ SETTINGS: dict[Any, Any] = {
 }
 
 _LOCK = threading.RLock()
-"""Matplotlib's settings belong to the process; without the lock, two threads would overwrite each other's."""
+"""Lock for matplotlib's settings, which belong to the process: two threads would overwrite each other's settings."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,7 +95,7 @@ R = TypeVar("R")
 
 @contextmanager
 def style() -> Iterator[None]:
-    """A context in which plots have the style of this module's pictures.
+    """Give plots in a `with` block the style of this module's pictures.
 
     All functions of this module already draw in this style. Matplotlib's settings are restored at the end of the block.
     Other threads that need the style wait until the block ends.
@@ -112,7 +112,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """The function `draw`, called in the context :func:`style`."""
+    """Return a function that calls `draw` in the context :func:`style`."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -124,13 +124,13 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 @styled
 def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> np.ndarray:
-    """A grid of axes on a new figure: an array of shape (rows, columns).
+    """Make a grid of axes on a new figure, and return it as an array of shape (rows, columns).
 
     Args:
         rows: Number of rows.
         columns: Number of columns.
-        size: Width and height of the whole figure, in inches; ``"column"`` and ``"page"`` stand for the widths of one
-            column (3.4) and of a page (7) of a paper.
+        size: Width and height of the whole figure, in inches. As a width, ``"column"`` stands for one column of a paper
+            (3.4), and ``"page"`` for its full text (7).
     """
     rows = _checks.at_least("rows", rows, 1)
     columns = _checks.at_least("columns", columns, 1)
@@ -142,19 +142,22 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
 
 
 def figure_of_width(width: Width, height: float) -> Figure:
-    """An empty figure with a named width, and a height in inches."""
+    """Return an empty figure with a named width, and a height in inches."""
     return _new_figure(inches(width), height)
 
 
 def _new_figure(width: float, height: float) -> Figure:
-    """An empty figure. If the caller has imported pyplot, the figure belongs to it, so that ``plt.show()`` shows it."""
+    """Return an empty figure.
+
+    If the caller has imported pyplot, the figure belongs to pyplot, so that ``plt.show()`` shows the figure.
+    """
     is_main = threading.current_thread() is threading.main_thread()  # windows need the main thread
     pyplot = sys.modules.get("matplotlib.pyplot") if is_main else None
     return (pyplot.figure if pyplot else Figure)(figsize=(width, height), layout="constrained")
 
 
 def inches(width: str) -> float:
-    """The width for a name."""
+    """Return the width that a name stands for."""
     for name, value in WIDTHS.items():
         if width == name:
             return value
@@ -163,11 +166,13 @@ def inches(width: str) -> float:
 
 @styled
 def save(ax: Axes, path: str | Path) -> None:
-    """Write the figure of some axes to a file, with 250 pixels per inch, or as PDF with embedded fonts.
+    """Write the figure that has the given axes to a file.
+
+    A picture has 250 pixels per inch. A PDF has embedded fonts.
 
     Args:
         ax: Any axes of the figure.
-        path: The file; its ending chooses the format.
+        path: The file. The ending of its name determines the format.
     """
     _checks.kind("ax", ax, Axes, "axes, such as those that a function of this module returns")
     path = _checks.path("path", path)
@@ -183,7 +188,7 @@ def save(ax: Axes, path: str | Path) -> None:
 
 
 def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
-    """The given axes, or new ones on a figure whose height is `shape` times its width."""
+    """Return the given axes, or new axes on a figure whose height is `shape` times its width."""
     if ax is None:
         return figure_of_width(width, shape * inches(width)).subplots()
     _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
@@ -191,10 +196,10 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 
 
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
-    """The given axes, or `count` new ones.
+    """Return the given axes, or `count` new axes.
 
-    For the width of a page, the axes are in a row, and the figure is `on_page` inches high. For the width of a column,
-    the axes are below each other, and the figure is `in_column` inches high.
+    For the width of a page, new axes are in a row on a figure of height `on_page`, in inches. For the width of a
+    column, new axes are below each other on a figure of height `in_column`.
     """
     check_axes(axes, count)
     if axes is not None:
@@ -216,12 +221,12 @@ def check_axes(axes: object, num_axes: int) -> None:
 
 
 def flat(values: Tensor) -> np.ndarray:
-    """The numbers of a tensor, flattened."""
+    """Return the numbers of a tensor as a flat array."""
     return values.detach().flatten().cpu().numpy()
 
 
 def points_of(data: object) -> tuple[np.ndarray, np.ndarray] | None:
-    """The inputs and targets to show, each flattened; None if there are none."""
+    """Return the inputs and targets to show as flat arrays, or None if `data` is None."""
     if data is None:
         return None
     parts = _checks.items("data", data, "a pair (x, y) of tensors")

@@ -10,7 +10,7 @@ from ._figures import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, flat, one_a
 
 EPISTEMIC_FILL, EPISTEMIC_EDGE = "#6BAED6", BLUE
 TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE
-"""Colours of the bands. The relative luminance of the fills is 0.38 and 0.82, so that they also differ in print."""
+"""Colours of the bands. The fills have relative luminances of 0.38 and 0.82, so that they also differ in grey print."""
 
 
 @styled
@@ -24,7 +24,7 @@ def regression_bands(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """Predictive mean with two bands: epistemic uncertainty inside, total uncertainty outside.
+    """Draw the predictive mean with a band of epistemic uncertainty, inside a band of total uncertainty.
 
     The inner band is darker and has solid edges; the outer band has broken edges.
 
@@ -33,7 +33,7 @@ def regression_bands(
         prediction: The prediction at x, with one output.
         data: Training inputs and targets to show.
         truth: True means at x, shape (N, 1).
-        num_scales: Half-width of both bands in standard deviations.
+        num_scales: Half the width of a band, in standard deviations.
         width: Width of a new figure.
         ax: Axes to draw on.
     """
@@ -81,9 +81,9 @@ def predictive_density(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """The predictive density p(y | x) as an image, which can show several modes.
+    """Draw the predictive density p(y | x) as an image, which can show several modes.
 
-    Colours follow the square root of the density, so that broad and narrow parts are both visible.
+    The colours show the square root of the density, so that broad and narrow parts are both visible.
 
     Args:
         x: Inputs, shape (N, 1), in increasing order.
@@ -118,7 +118,7 @@ def predictive_density(
 
 
 def _check(x: object, prediction: object) -> None:
-    """Raise unless there are one input and one output per row, and as many rows in `x` as in the prediction."""
+    """Raise unless rows have one input and one output, and `x` has as many rows as the prediction."""
     x = _checks.rows("x", x)
     _checks.finite("x", x)
     _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, the result of `predict`")

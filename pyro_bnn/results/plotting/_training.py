@@ -10,17 +10,17 @@ from ...inference.history import History
 from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
 FEW = 40
-"""With fewer epochs than this, each epoch has a marker."""
+"""Number of epochs from which on a curve has no markers."""
 
 
 @styled
 def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: Width = "page") -> Sequence[Axes]:
-    """The ELBO and its two terms by epoch, each on its own axes, in nats per row of the data.
+    """Draw the ELBO and its two terms against the epoch, each on its own axes, in nats per row of the data.
 
     Args:
         history: The record of a fit.
         axes: Three axes: ELBO, data cost, complexity cost.
-        width: Width of a new figure; its panels are in a row on a page, and below each other in a column.
+        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
     """
     _checks.kind("history", history, History, "a History, such as `posterior.history`")
     if not history.epochs:
@@ -50,7 +50,7 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
 def accuracy_curves(
     train: Sequence[float], test: Sequence[float], *, width: Width = "column", ax: Axes | None = None
 ) -> Axes:
-    """Accuracy at mean weights by epoch, on training and test data.
+    """Draw the accuracy at the mean weights against the epoch, on training and test data.
 
     Args:
         train: Accuracy on training data after each epoch, from 0 to 1.

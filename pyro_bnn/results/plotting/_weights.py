@@ -16,23 +16,25 @@ from ..pruning import PruningReport, decibel
 from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
 MOST_DRAWN = 2000
-"""Largest number of points on a curve; for more weights, this number of quantiles is drawn."""
+"""Largest number of points on a curve. For more weights, a curve shows this number of quantiles."""
 
 FEW = 500
-"""Largest number of weights for which a histogram has a linear scale; with more weights the scale is logarithmic."""
+"""Largest number of weights for which a histogram has a linear scale. For more weights, the scale is logarithmic."""
 
 
 @styled
 def signal_to_noise(
     ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
-    """Signal-to-noise ratios in decibels: their density, and their cumulative distributions overall and by layer.
+    """Draw the density of signal-to-noise ratios in decibels, and their cumulative distributions.
+
+    The cumulative distributions are those of all weights, and of the weights of each layer. A ratio of zero is minus
+    infinity in decibels; the density leaves out such ratios, and a cumulative distribution has them at its left end.
 
     Args:
-        ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``. Ratios of zero, minus
-            infinity in decibels, are not in the density; they are at the left end of the cumulative distributions.
+        ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.
         axes: Two axes: density, cumulative distributions.
-        width: Width of a new figure; its panels are in a row on a page, and below each other in a column.
+        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, figure 3.
@@ -70,16 +72,17 @@ def signal_to_noise(
 def pruning_curve(
     report: PruningReport, axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
-    """Error and NLL by the share of weights kept, for the network at mean weights and for the ensemble.
+    """Draw the error and the NLL against the share of weights kept.
 
-    The axis of shares is logarithmic and falls to the right. The network without any weights has a separate mark at the
-    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares are scored on
-    the same data, so differences between them are more certain than the bars suggest.
+    One curve shows the network at mean weights, the other one the ensemble. The axis of shares is logarithmic, and the
+    shares fall to the right. The network without any weights has a separate mark at the right end, since a logarithmic
+    axis has no 0. The bars are standard errors over the data. All shares are scored on the same data, so the
+    differences between shares are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
         axes: Two axes: error (one minus accuracy in per cent, or RMSE), NLL.
-        width: Width of a new figure; its panels are in a row on a page, and below each other in a column.
+        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
     """
     _checks.kind("report", report, PruningReport, "a PruningReport, the result of `pruning.snr_report`")
     axes = panels(axes, 2, width, on_page=2.6, in_column=4.8)
@@ -132,11 +135,11 @@ def pruning_curve(
 
 
 SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-"""Ticks of the axis of shares, in per cent."""
+"""Ticks on the axis of shares, in per cent."""
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
-    """Set up a logarithmic axis of shares that falls to the right, with a separate mark for 0."""
+    """Set up a logarithmic axis on which shares fall to the right, with a separate mark for 0."""
     marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
     if none_at is not None:
         marks[none_at] = "0"
@@ -156,7 +159,7 @@ def weight_density(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """The posterior density of a single weight with lines at its mean and at zero, and its prior density.
+    """Draw the posterior and prior density of a single weight, with lines at the posterior mean and at zero.
 
     Args:
         loc: Posterior mean of the weight.
@@ -204,11 +207,11 @@ def weight_histograms(
     *,
     width: Width = "page",
 ) -> np.ndarray:
-    """Histograms of posterior means and standard deviations, site by site; removed weights are left out.
+    """Draw histograms of the posterior means and standard deviations for each site, without removed weights.
 
     Args:
         locations: Means, ``{site: shape (*event)}``, as from ``guide.locations()``.
-        scales: Standard deviations, of the same shapes, 0 for a weight that was removed.
+        scales: Standard deviations with the same shapes; 0 for a weight that was removed.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
     """

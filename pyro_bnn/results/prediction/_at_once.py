@@ -1,4 +1,4 @@
-"""A block of draws, run one by one or, for a small network, all at once."""
+"""Runs of a network for a block of draws: one draw after the other or, for a small network, all draws at once."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -23,23 +23,24 @@ MOST_DRAWS = 64
 """Heuristic: largest number of draws in a block. Larger blocks would not be faster."""
 
 MOST_NUMBERS = 2**20
-"""Heuristic: largest size of a block's outputs, and of the weights of draws that run at once; 4 MB."""
+"""Heuristic: largest number of elements in a block's outputs, and in each weight of draws that run at once; 4 MB."""
 
 MOST_WORK = 2**24
-"""Heuristic: weights times rows in a block, chosen so that other threads can run every few milliseconds."""
+"""Heuristic: weights times rows times draws in a block, chosen so that other threads can run every few milliseconds."""
 
 LARGEST = 2**24
-"""Heuristic: largest memory of a tensor inside a network that runs for several draws at once, 17 MB."""
+"""Heuristic: largest memory of one tensor inside a network that runs for several draws at once; 17 MB."""
 
 LITTLE_WORK, FEW_WEIGHTS = 2**20, 2**15
-"""Heuristic: below these numbers of weights times rows, and of weights, several draws run at once, since most of the
-time of a run is overhead. Larger networks spend their time on reading weights from memory, and joining the weights of
-several draws costs more than it saves."""
+"""Heuristic: largest product of weights and rows, and largest number of weights, with which several draws run at once.
+Up to these sizes most of the time of a run is overhead. Larger networks spend their time on reading weights from
+memory, and joining the weights of several draws costs more time than it saves."""
 
 
 class Block:
-    """Runs the network for each weight draw: first one by one, then several draws at once if the network is small.
+    """A collector of weight draws, for which the network runs in blocks.
 
+    The draws of the first block run one by one. The draws of a later block run all at once if the network is small.
     `memory` stores results that do not depend on the random parameters.
     """
 
@@ -73,7 +74,7 @@ class Block:
         return remembered(self._model, self._memory, partial(self._model.output_given, draw, self._x))
 
     def run(self) -> tuple[Tensor, Draw]:
-        """The outputs of the draws taken, shape (K, N, ...), and their values of the likelihood's variables."""
+        """Return the outputs for the draws taken, shape (K, N, ...), and the draws of the likelihood's variables."""
         draws, self.draws = self.draws, []
         at_once, is_first = self._at_once, self.size == 1
         if at_once is None:
@@ -93,12 +94,12 @@ class Block:
         return outputs, {name: torch.stack([draw[name] for draw in draws]) for name in self._of_likelihood}
 
     def _weights(self, draws: list[Draw]) -> Draw:
-        """The weights of some draws by path, with the draws on the first axis."""
+        """Return the weights of some draws by path, with the draws on the first axis."""
         joined = {name: torch.stack([draw[name] for draw in draws]) for name in self._model.site_names}
         return {path: joined[name] for name in joined for path in self._model.parameter_paths[name]}
 
     def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
-        """Choose how further draws run, and how many together."""
+        """Choose how further draws run, and how many draws the next block has."""
         numbers, most = max(outputs[0].numel(), 1), MOST_DRAWS
         if self._is_little and not self._memory.will_watch():
             weights = self._weights(draws)
@@ -114,7 +115,10 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """The result of `run`, which reuses the stored results unless it needs one that was not stored."""
+    """Return the result of `run`, a call of the network that reuses the results stored in `memory`.
+
+    If this call fails, forget the stored results and call `run` again.
+    """
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()
@@ -135,10 +139,11 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """A function that runs a network for many weight draws at once, and the bytes per draw of its largest tensor.
+    """Return a function that runs a network for many draws at once, and the bytes per draw of its largest tensor.
 
-    `example` has K draws of all random weights, by path, and `expected` their outputs, shape (K, N, ...). The result is
-    None if no function gives these outputs up to rounding. `replayed` makes the context of one run.
+    `example` has K draws of all random weights, by path, and `expected` has the outputs for these draws, shape
+    (K, N, ...). Return None if no function gives the expected outputs up to rounding. `replayed` makes the context of
+    one run.
     """
 
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
@@ -163,7 +168,7 @@ def faster(
 
 
 class _Largest(TorchDispatchMode):
-    """Records the size of the largest tensor that operations make."""
+    """A mode that records the size of the largest tensor that operations make."""
 
     num_bytes = 0
 
@@ -175,7 +180,10 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Size of each output, at least the lower quartile, since small outputs may be differences of large terms."""
+    """Return the size of each output, but at least the lower quartile of all sizes.
+
+    A small output may be the difference of large terms.
+    """
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
     return sizes.clamp(min=quartile)

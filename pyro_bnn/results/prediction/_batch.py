@@ -1,4 +1,4 @@
-"""Runs the draws of a prediction in blocks; each block runs through all batches of rows."""
+"""Batches of rows, and the draws of a prediction in blocks; each block runs through all batches."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ from ._at_once import Block, remembered
 P = TypeVar("P", bound=Prediction)
 
 MOST_BYTES = 2**28
-"""Heuristic: memory for results that do not depend on the random parameters, of several batches together; 0.27 GB. If
-the results need more memory, batches are predicted one after the other. The results of one batch take less memory than
-a run of the network."""
+"""Heuristic: largest memory, 0.27 GB, for those results of several batches that do not depend on the random parameters.
+If the results need more memory, batches are predicted one after the other. The results of one batch take less memory
+than a run of the network."""
 
 NUM_FIRST = 2
 """Number of draws in the first block. These draws run one by one, and their outputs check faster ways of running the
@@ -34,8 +34,8 @@ network."""
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
     """Add all draws to the first batches of rows, and return the number of these batches, at least 1.
 
-    Each seed determines one draw, and the random numbers of the network with this draw. If all batches together would
-    take too much memory, the last batches get no draws.
+    If all batches together would take too much memory, the last batches get no draws. Each seed determines one draw,
+    and the random numbers that the network uses with this draw.
     """
     done = 0
     while done < len(seeds):
@@ -78,12 +78,12 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """A batch of rows, and its prediction so far; `plan` says which modules run only once."""
+    """A batch of rows, and its prediction so far; `plan` has the modules that may run only once."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way
         self.memory = Memory(plan)
-        """What the network computes without its random parameters."""
+        """Results that do not depend on the random parameters."""
         self.block = Block(model, x, self.memory, may_join=plan.is_free and not way.carried)
         """The draws since the last :meth:`add_taken`."""
         self._sum = model.likelihood.accumulator()
@@ -110,7 +110,7 @@ class Batch(Generic[P]):
             self.block.take(draw)
 
     def _linearised(self, draw: Draw, center: Draw) -> Distribution:
-        """The distribution of the targets, predicted by the network linearised in its weights."""
+        """Return the distribution of the targets for the network linearised in its weights around `center`."""
         if not self._is_plain or not draw.keys() <= self._names:
             raise ValueError(
                 "a linearised prediction needs a plain BayesianModel and a network without variables of its own, got "
@@ -120,14 +120,17 @@ class Batch(Generic[P]):
         return self._model.observe(output, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
-        """The distribution of the targets; Pyro computes it if the network has its own sample statements."""
+        """Return the distribution of the targets.
+
+        If the network has sample statements of its own, Pyro runs the model.
+        """
         if draw.keys() <= self._names:
             return self._model.observation_given(draw, self._x)
         with poutine.block(), poutine.condition(data=draw):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """End the block: add the predictions of its draws."""
+        """End the block, and add the predictions of its draws."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))
@@ -146,18 +149,18 @@ class Batch(Generic[P]):
         self._log_density = log_prob if previous is None else torch.logaddexp(previous, log_prob)
 
     def prediction(self, log_num_samples: float) -> P:
-        """The prediction of all draws, given the logarithm of their number."""
+        """Return the prediction from all draws, given the logarithm of their number."""
         density = self._log_density
         return self._sum.prediction(None if density is None else density - log_num_samples)
 
 
 def _linearised_output(model: BayesianModel, center: Draw, draw: Draw, x: Inputs, constant: Collection[str]) -> Tensor:
-    r"""Linearise the network in its weights around a point, and return its output at drawn weights.
+    r"""Linearise the network in its weights around a point, and return the output of the linear network at a draw.
 
     .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
 
-    One pass with forward derivatives gives the product with the Jacobian; the Jacobian itself is never computed. The
-    sites in `constant` have the same value in the point w*, `center`, and in the draw w.
+    Here :math:`w^*` is `center`, and w is `draw`; both have the same values at the sites in `constant`. One pass with
+    forward derivatives gives the product with the Jacobian; the Jacobian itself is never computed.
     """
     names = [name for name in model.site_names if name not in constant]
     point = tuple(center[name] for name in names)

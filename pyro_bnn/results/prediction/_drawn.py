@@ -13,7 +13,7 @@ from ...modelling.model import BayesianModel
 
 
 def new_seed(seed: int | None) -> int:
-    """The given seed, or for None a seed drawn from torch's generator."""
+    """Return the given seed, or a seed drawn from torch's generator if `seed` is None."""
     if seed is not None:
         return _checks.seed(seed)
     with EXCLUSIVE:
@@ -21,7 +21,7 @@ def new_seed(seed: int | None) -> int:
 
 
 def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
-    """A seed for each draw of a prediction, from the stream of random numbers of the prediction's seed."""
+    """Return a seed for each weight draw of a prediction, from a stream that begins with the prediction's seed."""
     with stream:
         seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
     return seeds
@@ -30,7 +30,7 @@ def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
 def predicted_draws(
     model: BayesianModel, posterior: Posterior | Callable[..., object], x: Inputs, *, num_samples: int, seed: int
 ) -> Draw:
-    """The draws that :func:`~pyro_bnn.predict` uses with the same arguments, ``{site: shape (S, *event)}``.
+    """Return the draws that :func:`~pyro_bnn.predict` uses with the same arguments, ``{site: shape (S, *event)}``.
 
     Raises:
         ValueError: If the posterior belongs to another model, or its draws do not fit into memory.

@@ -1,4 +1,4 @@
-"""Prediction by a user's Pyro model: its observed site, or its return value, over draws of its latent variables."""
+"""Prediction of a user's Pyro model (an observed site or the return value) over draws of the latent variables."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ def predict_own(
     keep_draws: bool,
     seed: int | None,
 ) -> Prediction:
-    """The prediction of a Pyro model, over draws from a posterior; see :func:`predict`.
+    """Return the prediction of a Pyro model over draws from a posterior; see :func:`predict`.
 
     The model is called without its observations: as ``model(x)``, or as ``model(*x)`` if x is a tuple.
     """
@@ -84,7 +84,7 @@ def require_model(model: object) -> None:
 
 
 def _traced(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Any:
-    """A call of the model, given values of its latent variables."""
+    """Call the model with given values of its latent variables, and return the trace of this call."""
     net = model if isinstance(model, nn.Module) else nn.Module()
     conditioned = poutine.trace(poutine.condition(model, data=draw))
     with short_errors(), own_parameters(model), poutine.block(), eval_mode(net):
@@ -103,7 +103,7 @@ def _traced(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -
 def _sum_of(
     model: object, trace: Any, draw: Draw, rows: int, site: str | None, y: Tensor | None, *, keep: bool
 ) -> "_Sum":
-    """The running sum of the predicted site, after all checks of the first draw."""
+    """Check the first draw, and return the running sum for the predicted site."""
     nodes: dict[str, Any] = trace.nodes
     if not any(name in nodes for name in draw):
         raise ValueError(
@@ -141,7 +141,10 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """The running sum for classes, or for independent elements with finite moments; None for other distributions."""
+    """Return the running sum for classes or for independent elements with finite moments.
+
+    Return None for other distributions.
+    """
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
     if isinstance(distribution, NormalMixture):
@@ -182,7 +185,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless the return value can be predicted; `observed` are the sites that could be predicted instead."""
+    """Raise unless the return value can be predicted; `observed` has the sites that could be predicted instead."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
@@ -200,7 +203,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
-    """Targets with the dtype and device of the site's values; raises if they are impossible values of the site."""
+    """Return the targets with the dtype and device of the site's values, and raise if the site cannot have them."""
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
         raise ValueError(
@@ -223,7 +226,10 @@ def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
 
 
 class _Sum:
-    """A running sum over draws of the predictions at one site of a model; `part` is what is added of its node."""
+    """A running sum over draws of the predictions at one site of a model.
+
+    `part` is a function of the site's node in a trace; it returns the distribution or value to add.
+    """
 
     def __init__(
         self,
@@ -238,7 +244,7 @@ class _Sum:
         self._log_density: Tensor | None = None
 
     def add(self, nodes: Mapping[str, Any]) -> None:
-        """Add a call of the model."""
+        """Add the prediction in one call of the model, given the nodes of its trace."""
         node = nodes[self._site]
         self._accumulator.add(self._part(node), keep=self._keep)
         if self._y is not None:
@@ -247,14 +253,14 @@ class _Sum:
             self._log_density = log_prob if previous is None else torch.logaddexp(previous, log_prob)
 
     def prediction(self) -> Prediction:
-        """The prediction from all draws."""
+        """Return the prediction from all draws."""
         density = self._log_density
         density = None if density is None else density - math.log(self._accumulator.num_samples)
         return replace(self._accumulator.prediction(density), targets=self._y)
 
 
 class _Values:
-    """Running moments of values, with the methods of an accumulator of distributions."""
+    """An accumulator of values instead of distributions, which keeps running moments of the values."""
 
     def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()
@@ -281,6 +287,6 @@ class _Values:
 
 
 def _drawn(node: Any) -> Tensor:
-    """An observation, drawn for this draw of the latent variables."""
+    """Return an observation, drawn given one draw of the latent variables."""
     value: Tensor = node["fn"].sample() if node["is_observed"] else node["value"]
     return value

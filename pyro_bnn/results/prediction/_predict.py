@@ -73,48 +73,47 @@ def predict(
     site: str | None = None,
     seed: int | None = None,
 ) -> Prediction:
-    r"""The posterior predictive distribution at x, as a mean over weight draws.
+    r"""Return the posterior predictive distribution at x, as a mean over weight draws.
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    Draws are used in small blocks and summed up, so memory grows with `num_samples` only with `keep_draws`. All rows of
-    x get the same draws. The network runs in eval mode, and returns to its former mode. Computations before the
-    first random parameter run once for each batch of rows. For a small network several draws run at once.
+    Predictions are summed up over small blocks of draws, so memory grows with `num_samples` only with `keep_draws`. All
+    rows of x get the same draws. The network runs in eval mode, and returns to its former mode afterwards. Computations
+    before the first random parameter run once for each batch of rows. For a small network several draws run at once.
 
-    Any other Pyro model runs as ``model(x)`` (``model(*x)`` for a tuple) for each draw, with all rows at once. If it
-    has one observed site, the distribution of this site is predicted; otherwise its return value is (see `site`). Such
-    a model takes no loader and no `linearised`, and `batch_size` has no effect, since its rows may depend on each
-    other.
+    A Pyro model of your own runs for each draw with all rows at once, as ``model(x)``, or as ``model(*x)`` if x is a
+    tuple. If the model has one observed site, the distribution of this site is predicted. Otherwise the return value is
+    predicted (see `site`). For such a model x cannot be a loader, and `linearised` cannot be true. Since the rows may
+    depend on each other, `batch_size` has no effect.
 
     Args:
-        model: The model; its learned parameters are used, too.
+        model: The model, whose learned parameters are used, too.
         posterior: Result of a fit, or any Pyro guide.
-        x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame; for a network with several inputs a
-            tuple (not a list) or dictionary of these. Or x is a loader of batches x or (x, y), which are moved to the
-            model's device. The targets of a loader are used for the log-density.
+        x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame. For a network with several inputs, x
+            is a tuple (not a list) or a dictionary of these. A loader may also take the place of x: its batches are x
+            or (x, y), and are moved to the model's device. The targets of a loader are used for the log-density.
         num_samples: Number of weight draws, S; by default 100, or all draws of a posterior that stores fewer.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Number of rows in each run of the network.
         keep_draws: Whether to keep the prediction of each draw, too: logits for classes, and mixture components for
-            numbers, which quantiles, densities and draws need. With `keep_draws`, a prediction takes S times the
-            memory.
-        linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, with
-            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; for an ensemble, around the median of the draw's member. None
-            linearises only the results of :func:`fit_gauss_newton`, except those of a last layer. A linearised
-            prediction takes about three times as long.
+            numbers. Quantiles, densities and draws of the prediction need the components. With `keep_draws`, a
+            prediction takes S times the memory.
+        linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, so that
+            its outputs are :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. For an ensemble, :math:`w^*` is the median of the
+            member from which the draw comes. None linearises only the results of :func:`fit_gauss_newton`, except those
+            of a last layer. A linearised prediction takes about three times as long.
         site: What a Pyro model of your own predicts: the name of an observed site with one row for each input, or
             ``"_RETURN"`` for the return value. None takes the observed site if there is exactly one, otherwise the
             return value.
         seed: Seed of the prediction; torch's generators do not change. None draws a seed.
 
     Returns:
-        A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
-        :class:`~pyro_bnn.uncertainty.RegressionPrediction`; for a mixture density network a
-        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; for censored targets a
-        :class:`~pyro_bnn.uncertainty.CensoredPrediction`. For a Pyro model of your own, an
-        observed site gives a prediction of classes if it is `Categorical` or `Bernoulli`, and of numbers if its
-        elements are independent with finite moments. Other sites and return values give a
-        :class:`~pyro_bnn.uncertainty.ValuePrediction`.
+        A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` for classes, or a
+        :class:`~pyro_bnn.uncertainty.RegressionPrediction` for numbers. A mixture density network gives a
+        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`, and censored targets give a
+        :class:`~pyro_bnn.uncertainty.CensoredPrediction`. In a Pyro model of your own, a `Categorical` or `Bernoulli`
+        site gives a prediction of classes, and a site whose elements are independent with finite moments gives a
+        prediction of numbers. Other sites and return values give a :class:`~pyro_bnn.uncertainty.ValuePrediction`.
 
     Raises:
         ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives
@@ -148,7 +147,7 @@ def predict(
 
 
 def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
-    """Raise unless `model` is a user's Pyro model, and no argument is given that needs a BayesianModel."""
+    """Raise if `model` cannot be a Pyro model, or if an argument needs a BayesianModel."""
     require_model(model)
     if isinstance(x, list) and _is_loader(x):
         raise ValueError(
@@ -164,7 +163,7 @@ def _require_own_model(model: object, x: object, given: Mapping[str, object]) ->
 
 
 def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
-    """Warn if the members of an ensemble have learned parameters that their draws do not contain."""
+    """Warn if an ensemble's members may have learned parameters that their draws do not contain."""
     if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
         return
     random, named = random_paths(model), model.network.named_parameters()
@@ -180,7 +179,7 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
 
 
 def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
-    """The points of :meth:`Posterior.centers`, without the values that all draws share (`Posterior.carried`)."""
+    """Return the points of :meth:`Posterior.centers`, without the parameters and buffers in `Posterior.carried`."""
     try:
         centers = posterior.centers(everywhere=everywhere)
     except ValueError as error:
@@ -203,7 +202,7 @@ def predict_point(
     y: Tensor | None = None,
     batch_size: int = 10_000,
 ) -> P:
-    """The prediction of a single setting of the latent variables, such as the mean weights of a posterior.
+    """Return the prediction for a single value of the latent variables, such as the mean weights of a posterior.
 
     Args:
         model: The model.
@@ -214,11 +213,11 @@ def predict_point(
         batch_size: Number of rows in each run of the network.
 
     Returns:
-        A prediction with one draw. A prediction with one draw has no epistemic part; properties that need this part
-        raise an error.
+        A prediction with one draw. Such a prediction has no epistemic part, and properties that need this part raise an
+        error.
 
     Raises:
-        ValueError: If a latent variable has no value, a name is unknown, or if :func:`predict` would raise an error.
+        ValueError: If a latent variable has no value, if a name is unknown, or if :func:`predict` would raise an error.
     """
     values = values.median() if isinstance(values, Posterior) else values
     _checks.kind("values", values, Mapping, "a dict of values by site, or a posterior with a median")
@@ -252,7 +251,7 @@ def _predict(
 
 
 def _is_loader(x: object) -> bool:
-    """Whether x is an iterable of batches, as opposed to arrays, lists of numbers, tuples or dictionaries."""
+    """Return whether x is an iterable of batches rather than an array, a list of numbers, a tuple or a dictionary."""
     if isinstance(x, list):
         first: object = x
         while isinstance(first, list) and first:
@@ -265,7 +264,7 @@ def _is_loader(x: object) -> bool:
 def _parts(
     x: Inputs | Iterable, y: Tensor | None, stream: Stream, like: Tensor
 ) -> Iterator[tuple[Inputs, Tensor | None]]:
-    """The inputs and targets, or the batches of a loader one by one."""
+    """Yield the inputs and targets, or the batches of a loader one by one."""
     if not _is_loader(x):
         yield as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
         return
@@ -330,7 +329,10 @@ def _predict_rows(
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
-    """Paths of the parameters and buffers that draws have values of, by name; raises if the network lacks one."""
+    """Return the paths of those parameters and buffers for which draws have values, by name.
+
+    Raise if the network lacks one of them.
+    """
     own = own_paths(model) if carried else {}
     for name in carried:
         if name not in own:

@@ -20,12 +20,15 @@ Per = Literal["network", "layer"]
 
 
 def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
-    r"""Absolute mean of each weight in units of its standard deviation.
+    r"""Return the absolute mean of each weight in units of the weight's standard deviation.
 
-    .. math:: \mathrm{SNR}_i = |\mu_i| / \sigma_i,
+    .. math:: \mathrm{SNR}_i = |\mu_i| / \sigma_i.
 
-    and 0 for a removed weight, as ``{site: shape (*event)}``. Constrained latent variables, such as a noise scale, are
-    left out, since they cannot be zero. The guide is a mean-field guide, or the posterior from a fit of one.
+    The ratio of a removed weight is 0. The result is ``{site: shape (*event)}``. Constrained latent variables, such as
+    a noise scale, are left out, since they cannot be zero.
+
+    Args:
+        guide: A mean-field guide, or the posterior from a fit of such a guide.
     """
     guide = mean_field(guide)
     locations, scales = guide.locations(), guide.scales()
@@ -38,7 +41,7 @@ def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
 
 
 def decibel(ratio: Tensor) -> Tensor:
-    r"""Ratios in decibels, :math:`10 \log_{10} r`; minus infinity for zero.
+    r"""Convert ratios to decibels, :math:`10 \log_{10} r`; a ratio of zero gives minus infinity.
 
     Example:
         >>> decibel(torch.tensor([0.1, 1.0, 100.0]))
@@ -62,23 +65,24 @@ def prune(
     exclude: Rules = (),
     model: BayesianModel | None = None,
 ) -> GuidePosterior:
-    """A posterior in which the weights with the lowest signal-to-noise ratios are exactly 0, in draws and in the mean.
+    """Return a posterior in which the weights with the lowest signal-to-noise ratios are exactly 0.
 
-    `guide` is not changed. The pruned guide is ``result.guide``. You can save a pruned guide, load it into a new guide
-    of the same model, prune it further, and train it further. Removed weights stay 0, have no divergence, and get no
-    gradient.
+    These weights are 0 in draws and in the mean. `guide` is not changed. The pruned guide is ``result.guide``. You can
+    save a pruned guide, load it into a new guide of the same model, prune it further, and train it further. Removed
+    weights stay 0, add nothing to the KL divergence, and get no gradient.
 
     Args:
-        guide: A mean-field guide, or the posterior from a fit of one.
-        fraction: Fraction of the weights to remove, from 0 to 1, lowest ratio first, rounded to whole weights. Weights
-            that were removed before count as part of this fraction. Give either `fraction` or `threshold`.
+        guide: A mean-field guide, or the posterior from a fit of such a guide.
+        fraction: Fraction of the weights to remove, from 0 to 1. The weights with the lowest ratios are removed; their
+            number is rounded to a whole number, and includes weights that were removed before. Give either `fraction`
+            or `threshold`.
         threshold: Weights with a ratio below this number are removed.
-        per: Whether `fraction` refers to the weights of the whole "network", or of each "layer" (including biases).
-        where: The weights that may be removed: a glob on site names, such as ``"**.weight"`` for all weights without
-            biases, ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these, as for
-            :class:`BayesianModel`.
-        exclude: The weights that must stay, in the same forms.
-        model: The guide's model; layers and functions in `where` and `exclude` need it.
+        per: Whether `fraction` refers to the weights of the whole "network" or of each "layer" (including biases).
+        where: The weights that may be removed: a glob on site names, a selection such as ``layers(nn.Linear)``, a
+            function of name, parameter and layer, or a list of these, as for :class:`BayesianModel`. The glob
+            ``"**.weight"`` selects all weights without biases.
+        exclude: The weights that must stay, in the same forms as `where`.
+        model: The guide's model, which is needed if `where` or `exclude` has layers or functions.
 
     Returns:
         The posterior; its status says how many weights are removed.
@@ -130,7 +134,10 @@ def prune(
 def _selected(
     guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
 ) -> set[str]:
-    """The names that a rule in `where` and no rule in `exclude` selects; globs need no model."""
+    """Return the names that a rule in `where` selects and no rule in `exclude` selects.
+
+    The model may be None if all rules are globs.
+    """
     sites = _owned(guide, names, model)
     found: dict[str, set[str]] = {}
     for argument, value in (("where", where), ("exclude", exclude)):
@@ -148,7 +155,7 @@ def _selected(
 
 
 def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel | None) -> list[Owned]:
-    """The sites with their layers; sites outside of the network belong to no layer."""
+    """Return the sites with their layers; sites outside of the network belong to no layer."""
     paths = {} if model is None else model.parameter_paths
     if model is not None and not {site.name for site in guide.sites} >= paths.keys():
         raise ValueError("`model` must be the guide's model, got one with other sites; pass the model that was fitted.")
@@ -164,7 +171,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The ratios of the chosen sites; raises if the weights of a site cannot be removed."""
+    """Return the ratios of the chosen sites, and raise if the weights of a site cannot be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
@@ -178,7 +185,10 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """The given mean-field guide, or the mean-field guide of a posterior; raises a ValueError if there is none."""
+    """Return the given mean-field guide, or the mean-field guide of the given posterior.
+
+    Raise a `ValueError` if there is none.
+    """
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)
@@ -186,13 +196,13 @@ def mean_field(guide: Gaussians) -> MeanFieldGuide:
 
 
 def count(guide: MeanFieldGuide) -> tuple[int, int]:
-    """Number of weights left, and number of weights before pruning."""
+    """Return the number of weights left, and the number of weights before pruning."""
     masks = [guide.kept(site) for site in signal_to_noise(guide)]
     return sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
 
 
 def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The ratios of each layer, ``{site: ratio}`` for the sites of one module."""
+    """Return the ratios of each layer, as ``{site: ratio}`` for the sites of one module."""
     layers: dict[str, dict[str, Tensor]] = {}
     for site, ratio in ratios.items():
         layers.setdefault(site.rpartition(".")[0], {})[site] = ratio
@@ -200,7 +210,10 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Masks of all weights except the fraction with the lowest ratios; of equal ratios, the first are removed."""
+    """Return masks of all weights except the given fraction with the lowest ratios.
+
+    Of several weights with equal ratios, the first are removed.
+    """
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

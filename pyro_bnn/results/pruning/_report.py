@@ -1,4 +1,4 @@
-"""Scores by the fraction of weights removed."""
+"""Scores of a model after the removal of different fractions of its weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,8 @@ class PruningRow:
         mean_nll: NLL at the mean weights, in nats.
         mean_rmse: Root mean squared error at the mean weights; None for classification.
         nll_standard_error: Standard error over the data of the ensemble's NLL; NaN for a single data point.
-        mean_nll_standard_error: The same at the mean weights.
+        mean_nll_standard_error: Standard error over the data of the NLL at the mean weights; NaN for a single data
+            point.
     """
 
     fraction: float
@@ -54,7 +55,7 @@ class PruningReport(Shown):
     """Result of :func:`snr_report`.
 
     Args:
-        rows: One row per fraction of weights removed, in the order of the argument.
+        rows: One row per fraction of weights removed, in the order of the argument `fractions`.
         num_weights: Number of weights before pruning.
         num_data: Number of data points scored.
         num_samples: Number of draws in each ensemble.
@@ -110,13 +111,14 @@ def snr_report(
     batch_size: int = 10_000,
     seed: int | None = None,
 ) -> PruningReport:
-    """Accuracy (or error) and NLL by fraction of weights removed, at the mean weights and for an ensemble of draws.
+    """Score a model after the removal of different fractions of its weights.
 
-    Every row prunes `guide`, not the previous row's result, and uses the same random numbers.
+    The scores are accuracy (or error) and NLL, at the mean weights and for an ensemble of draws. Each row of the report
+    prunes `guide` itself, not the result of the row before. All rows use the same random numbers.
 
     Args:
         model: The model.
-        guide: The model's mean-field guide, or the posterior from a fit of one.
+        guide: The model's mean-field guide, or the posterior from a fit of such a guide.
         x: Inputs, shape (N, ...).
         y: Targets, shape (N, ...).
         fractions: Fractions of the weights to remove, each from 0 to 1.

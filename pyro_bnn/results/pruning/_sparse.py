@@ -14,11 +14,12 @@ from ..._core.scope import filtered_warnings
 from ...modelling.model import BayesianModel, carried_paths
 
 MAX_DENSITY = 0.1
-"""Measured on a CPU: with a tenth of the weights left, a sparse product takes 0.6 times as long as the dense one."""
+"""Largest fraction of nonzero weights in a layer that becomes sparse. Measured on a CPU: with a tenth of the weights
+left, a sparse product takes 0.6 times as long as the dense product."""
 
 
 class SparseLinear(nn.Module):
-    r"""The layer :math:`y = x W^\top + b` with a sparse matrix: only nonzero elements are stored, row by row.
+    r"""The layer :math:`y = x W^\top + b` with a sparse matrix W, whose nonzero elements are stored row by row.
 
     A sparse layer cannot be trained: it has buffers instead of parameters.
 
@@ -68,7 +69,7 @@ class SparseLinear(nn.Module):
         return self._rows().to_dense()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output of the layer, shape (..., O), for x of shape (..., D)."""
+        """Return the output of the layer, shape (..., O), for x of shape (..., D)."""
         if _checks.tensor("x", x).dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"`x` must have shape (..., {self.in_features}), got {_checks.shape(x)}.")
         output = torch.sparse.mm(self._rows(), x.reshape(-1, self.in_features).T).T
@@ -76,7 +77,7 @@ class SparseLinear(nn.Module):
         return output if self.bias is None else output + self.bias
 
     def extra_repr(self) -> str:
-        """Sizes, and the fraction of elements that are not zero, for `repr`."""
+        """Return the sizes and the fraction of nonzero elements, for `repr`."""
         density = len(self.values) / (self.in_features * self.out_features)
         return f"in_features={self.in_features}, out_features={self.out_features}, density={density:.4g}"
 
@@ -84,14 +85,16 @@ class SparseLinear(nn.Module):
 def sparse_network(
     model: BayesianModel, values: Mapping[str, Tensor], *, max_density: float | None = MAX_DENSITY
 ) -> nn.Module:
-    """A plain network with given weights, in which linear layers with few nonzero weights are :class:`SparseLinear`.
+    """Return a plain network with given weights, in which linear layers with few nonzero weights are sparse.
 
     For the mean weights of a pruned posterior, call ``sparse_network(model, posterior.median())``. For an ensemble,
-    make one network for each of ``posterior.draws(num_samples)``, and average their outputs. The network
-    is in eval mode and needs no other class of this package. Layers of other kinds stay dense.
+    make one network for each of ``posterior.draws(num_samples)``, and average the outputs of these networks.
+
+    The network is in eval mode. Its sparse layers are objects of :class:`SparseLinear`; the network needs no other
+    class of this package. Layers of other kinds stay dense.
 
     Args:
-        model: The model; its network is copied.
+        model: The model, whose network is copied.
         values: A value for each random parameter, ``{site: shape (*event)}``, and optionally values of the network's
             learned parameters and buffers, ``{"net.PATH": value}``, such as statistics of batch normalisation.
         max_density: Largest fraction of nonzero weights in a layer that becomes sparse; None leaves all layers dense.
@@ -100,7 +103,7 @@ def sparse_network(
         The network, on the device and in the dtype of the model.
 
     Raises:
-        ValueError: If a random parameter has no value, or a value of another shape, or if a name is unknown.
+        ValueError: If a random parameter has no value or a value of another shape, or if a name is unknown.
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")
@@ -132,7 +135,10 @@ def sparse_network(
 
 
 def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
-    """Linear layers with few nonzero weights, without hooks, which a sparse layer would lose."""
+    """Yield the linear layers with few nonzero weights.
+
+    Layers with hooks are left out, since sparse layers would lose the hooks.
+    """
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
         if max_density is None or type(layer) is not nn.Linear or has_hooks:
@@ -143,6 +149,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Make a sparse matrix with warnings hidden, since torch warns of sparse matrices only once."""
+    """Make a sparse matrix with hidden warnings, so that torch gives no warning later: it warns only once."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

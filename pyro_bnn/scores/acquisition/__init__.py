@@ -1,8 +1,8 @@
 """Scores for active learning: which rows of a pool to label next.
 
-A pool has rows without labels. Each function takes the prediction of the pool, a result of
-:func:`~pyro_bnn.predict`, and returns a score for each row, larger for rows that are worth more; label the rows with
-the largest. :func:`batch_bald` chooses several rows at once instead.
+A pool consists of rows without labels. Each function takes a prediction of the pool, the result of
+:func:`~pyro_bnn.predict`, and returns a score for each row. The rows with the largest scores are most worth a label.
+Instead of scores, :func:`batch_bald` returns several rows, chosen together.
 
 For classes, a pool may also be a tensor of logits (unnormalised log-probabilities) of shape (S, N, C): S draws, N rows,
 C classes. :func:`from_baal` makes such logits from an array of shape (N, C, S). The functions work on a part of the

@@ -1,4 +1,4 @@
-"""BatchBALD: rows whose labels together tell most about the weights."""
+"""BatchBALD, which chooses rows whose labels together tell most about the weights."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from ._draws import NUMBERS, by_rows, class_draws, probs_of
 def batch_bald(
     pool: ClassificationPrediction | Tensor, num_rows: int, *, num_combinations: int = 1000, seed: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Rows whose labels together tell most about the weights, chosen one after the other.
+    r"""Choose rows whose labels together tell most about the weights, one row after the other.
 
     The rows with the largest values of :func:`bald` are often alike, so a second label adds little to the first.
     BatchBALD adds the row whose label tells most once the labels of all rows chosen so far are known:
@@ -23,13 +23,13 @@ def batch_bald(
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
 
     The expectation is over the combinations of labels :math:`\mathbf y` of the chosen rows. This expectation is exact
-    while there are at most `num_combinations` combinations. Later steps draw `num_combinations` of them by systematic
-    sampling, so the information is approximate. With exact expectations, the chosen rows have at least 1 - 1/e times
-    the information of the best possible batch.
+    while there are at most `num_combinations` combinations. Later steps draw `num_combinations` combinations by
+    systematic sampling, so the information is approximate. With exact expectations, the chosen rows have at least
+    1 - 1/e times the information of the best possible batch.
 
     With S draws, labels tell at most log S nats about the weights. When the information comes close to log S, further
-    rows are arbitrary, so take many draws for large batches. The gain of a row cannot rise from step to step. So a step
-    does not recompute the gains that were already below its best gain.
+    rows are arbitrary, so take many draws for large batches. The gain of a row, which is the information that its label
+    adds, cannot rise from step to step. So a step does not recompute a gain that was below the best gain already.
 
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
@@ -38,12 +38,13 @@ def batch_bald(
         seed: Seed of the sampled combinations; torch's generators do not change. None draws a seed.
 
     Returns:
-        Numbers of the chosen rows, in the order of their choice, and the information of the first 1, 2, ..., B of them
-        about the weights, in nats; both have the shape (B,). The last information is that of the whole batch.
+        Indices of the chosen rows in the order of their choice, and the information about the weights in the labels of
+        the first 1, 2, ..., B chosen rows, in nats. Both have the shape (B,). The last information is that of the whole
+        batch.
 
     Raises:
-        ValueError: If there are fewer rows than `num_rows`, fewer than two draws, several outputs for each row, or
-            logits that are not finite, or if draws were not kept.
+        ValueError: If there are fewer rows than `num_rows`, fewer than two draws, or several outputs for each row, if
+            logits are not finite, or if draws were not kept.
 
     References:
         Kirsch, van Amersfoort and Gal (2019), BatchBALD, https://arxiv.org/abs/1906.08158; Minoux (1978), Accelerated
@@ -86,7 +87,7 @@ class _Labels:
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
-        """The empty combination of labels; all draws then have the same probability."""
+        """Return the empty combination of labels, given which all draws have the same probability."""
         return cls(
             torch.ones(1, dtype=torch.double, device=logits.device),
             torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),
@@ -94,7 +95,10 @@ class _Labels:
         )
 
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
-        """The row with the largest gain; replaces the upper limits in `gains` by exact gains where needed."""
+        """Return the row with the largest gain.
+
+        `gains` has upper limits of the gains, which are replaced by exact gains where needed.
+        """
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
         for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):
@@ -107,14 +111,20 @@ class _Labels:
         return best
 
     def gain(self, probs: Tensor) -> Tensor:
-        """Expected information, at least 0, of the labels of rows about the draw; probabilities (S, N, C) to (N,)."""
+        """Return the expected information of each row's label about the draw, shape (N,), at least 0.
+
+        `probs` has the probabilities of the labels, shape (S, N, C).
+        """
         probs = probs.flatten(1)  # (S, N C)
         uncertain = self.probs @ torch.special.entr(self.draws @ probs)
         by_draw = self.probs @ self.draws @ torch.special.entr(probs)
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """The combinations with the label of one more row, whose probabilities have the shape (S, C)."""
+        """Return the combinations with the label of one more row, or a sample of `limit` combinations.
+
+        `probs` has the probabilities of the label, shape (S, C).
+        """
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:
             chosen = joint.nonzero()[:, 0]

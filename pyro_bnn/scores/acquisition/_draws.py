@@ -14,17 +14,17 @@ Pool: TypeAlias = ClassificationPrediction | RegressionPrediction | Tensor
 """A prediction, or logits of shape (S, N, C)."""
 
 NUMBERS = 2**20
-"""Heuristic: size of the largest intermediate result, in numbers; 8 MB in double precision."""
+"""Heuristic: largest number of elements of an intermediate result; 8 MB in double precision."""
 
 KEEP, MORE = "call `predict(..., keep_draws=True)`", "call `predict` with a larger `num_samples`"
 
 
 def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
-    """Logits for the functions of this module, from an array in the shape of baal.
+    """Convert an array with the axes of the library baal to logits for the functions of this module.
 
     Args:
         predictions: Probabilities, shape (N, C, S): N rows, C classes, S draws.
-        logits: Whether they are logits, as networks give them, and not probabilities.
+        logits: Whether `predictions` are logits, as networks give them, instead of probabilities.
 
     Returns:
         Logits, shape (S, N, C).
@@ -52,7 +52,7 @@ def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
 
 
 def class_draws(name: str, value: object, *, least: int = 2) -> Tensor:
-    """Logits of all draws, shape (S, N, C); raises if there are fewer draws than `least`."""
+    """Return the logits of all draws, shape (S, N, C), and raise if there are fewer draws than `least`."""
     if isinstance(value, ClassificationPrediction):
         if value.logits is None:
             raise ValueError(f"`{name}` must have the probabilities of each draw; {KEEP}.")
@@ -79,7 +79,7 @@ def require_same_draws(pool: Tensor, targets: Tensor) -> None:
 
 
 def require_same_seed(pool: object, targets: object) -> None:
-    """Raise if two predictions come from different seeds; tensors have none, and are not checked."""
+    """Raise if two predictions come from different seeds. Tensors have no seed, and are not checked."""
     if not (isinstance(pool, Prediction) and isinstance(targets, Prediction)) or pool.seed == targets.seed:
         return
     raise ValueError(
@@ -89,7 +89,7 @@ def require_same_seed(pool: object, targets: object) -> None:
 
 
 def probs_of(name: str, logits: Tensor) -> Tensor:
-    """Probabilities in double precision."""
+    """Return the probabilities in double precision."""
     probs = logits.double().softmax(-1)
     if bool(probs.isnan().any()):
         raise ValueError(f"`{name}` must have finite logits, got NaN or infinity; drop the rows that have one.")
@@ -97,17 +97,20 @@ def probs_of(name: str, logits: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """Values, shape (N,), of a function of logits (S, N, C), which is called for a part of the rows at a time."""
+    """Apply a function to logits of shape (S, N, C), a part of the rows at a time, and join its values, shape (N,)."""
     return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
 
 
 def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
-    """Values of shape (S, N, ...) in parts of rows; a part needs at most `NUMBERS` numbers, or is one row."""
+    """Split values of shape (S, N, ...) into parts of one or more rows.
+
+    A part of more than one row needs at most `NUMBERS` numbers.
+    """
     yield from values.split(max(NUMBERS // numbers_per_row, 1), dim=1)
 
 
 def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
-    """The prediction; raises unless it has one number for each row, noise, and at least two draws."""
+    """Return the prediction, and raise unless it has noise, at least two draws, and one number for each row."""
     outputs = prediction.mean.shape[1:]
     if outputs.numel() != 1:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")

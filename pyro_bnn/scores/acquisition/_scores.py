@@ -27,10 +27,10 @@ from ._draws import (
 
 
 def entropy(pool: Pool) -> Tensor:
-    r"""Entropy of the label of each row, in nats: uncertainty sampling.
+    r"""Return the entropy of each row's label, in nats, as in uncertainty sampling.
 
-    A number counts as Gaussian with the predictive variance v; its entropy :math:`\tfrac12 \log(2 \pi e\, v)` may be
-    negative.
+    A number is treated as Gaussian with the predictive variance v. Its entropy, :math:`\tfrac12 \log(2 \pi e\, v)`, may
+    be negative.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
@@ -54,11 +54,11 @@ def entropy(pool: Pool) -> Tensor:
 
 
 def bald(pool: Pool) -> Tensor:
-    r"""Mutual information of the label of each row and the weights, in nats: what a label tells about the weights.
+    r"""Return the mutual information of each row's label and the weights, in nats: what the label tells about them.
 
-    For classes this is the epistemic part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers
-    label and mean are treated as Gaussians with the predicted variances: :math:`\tfrac12 \log(v_\text{total} /
-    v_\text{aleatoric})`.
+    For classes this is the epistemic part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. For
+    numbers, the label and its mean are treated as Gaussians with the predicted variances, so the mutual information is
+    :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
@@ -89,7 +89,7 @@ def bald(pool: Pool) -> Tensor:
 
 
 def variation_ratios(pool: ClassificationPrediction | Tensor) -> Tensor:
-    """Probability that the label of each row is not the most probable class.
+    """Return the probability that a row's label is not the row's most probable class.
 
     Args:
         pool: Prediction of classes, or logits of shape (S, N, C).
@@ -122,33 +122,33 @@ def _one_label(pool: ClassificationPrediction) -> ClassificationPrediction:
 
 
 def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
-    """Half the logarithm of a variance or of a ratio of variances, shape (N,)."""
+    """Return half the logarithm of a variance or of a ratio of variances, shape (N,)."""
     return (variance.log() / 2).view(len(pool)).to(pool.mean.dtype)
 
 
 def epig(pool: Pool, targets: Pool) -> Tensor:
-    r"""Expected predictive information gain: what a label tells about the labels of target rows, in nats.
+    r"""Return the expected predictive information gain: what a label tells about the labels of target rows, in nats.
 
     .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
 
-    Unlike :func:`bald`, EPIG ignores what a label tells about weights that matter only for other inputs. Choose targets
-    like the inputs that will be predicted; a hundred are usually enough.
+    Unlike :func:`bald`, EPIG ignores what a label tells about weights that matter only for other inputs. Choose target
+    rows like the inputs that will be predicted; a hundred rows are usually enough.
 
-    For numbers, label and target label are treated as Gaussians, whose correlation :math:`\rho` comes from the draws;
-    their mutual information is :math:`-\tfrac12 \log(1 - \rho^2)`.
+    For numbers, a label and a target label are treated as Gaussians. Their correlation :math:`\rho` comes from the
+    draws, and their mutual information is :math:`-\tfrac12 \log(1 - \rho^2)`.
 
     Args:
         pool: Prediction of the pool with `keep_draws`, or logits of shape (S, N, C).
-        targets: Prediction of the target rows by the same draws, with `keep_draws`, or logits of shape (S, M, C'): the
-            same posterior, `seed` and `num_samples`. `epig` cannot check whether logits come from the same draws; other
-            draws give wrong scores.
+        targets: Prediction of the target rows with `keep_draws`, or logits of shape (S, M, C'). The draws must be those
+            of `pool`, from the same posterior with the same `seed` and `num_samples`. `epig` cannot check whether
+            logits come from the same draws; other draws give wrong scores.
 
     Returns:
         Scores, at least 0, shape (N,).
 
     Raises:
         ValueError: If the two predictions have different seeds or numbers of draws, fewer than two draws, or several
-            outputs for each row; if draws were not kept, numbers have no noise, or logits are not finite.
+            outputs for each row; if draws were not kept; if numbers have no noise; or if logits are not finite.
 
     References:
         Bickford Smith et al. (2023), Prediction-Oriented Bayesian Active Learning, https://arxiv.org/abs/2304.08151.
@@ -176,7 +176,10 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Mutual information of each row's label and other labels, from (S, N, C) and (S, M, C'), summed over M."""
+    """Return the mutual information of each row's label with each of M other labels, summed over these, shape (N,).
+
+    The probabilities of the labels have the shapes (S, N, C) and (S, M, C').
+    """
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
     entr = torch.special.entr
@@ -185,7 +188,7 @@ def _information(probs: Tensor, others: Tensor) -> Tensor:
 
 
 def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Tensor:
-    """EPIG of Gaussians, shape (N,)."""
+    """Return EPIG for numbers, treated as Gaussians, shape (N,)."""
     of_pool, of_targets = _standardised("pool", pool), _standardised("targets", targets)
     require_same_draws(of_pool, of_targets)
     numbers = max(len(of_pool), of_targets.shape[1])
@@ -195,7 +198,10 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 
 
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
-    """Scaled means of the draws, shape (S, N); products of two rows, summed over draws, are correlations of labels."""
+    """Return the scaled means of the draws, shape (S, N).
+
+    The product of the scaled means of two rows, summed over draws, is the correlation of the labels of these rows.
+    """
     components = noisy(name, prediction).components
     if components is None:
         raise ValueError(f"`{name}` must have the mean of each draw; {KEEP}.")

@@ -12,22 +12,35 @@ from ._inputs import Numbers, as_tensor, class_inputs
 
 
 def accuracy(probs: Numbers, y: Numbers) -> float:
-    """Fraction of the rows whose label y, shape (N,), is the most probable class by `probs`, shape (N, C)."""
+    """Return the fraction of rows whose label is the most probable class.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+    """
     probs, y = class_inputs(probs, y)
     return float((probs.argmax(-1) == y).double().mean())
 
 
 def negative_log_likelihood(probs: Numbers, y: Numbers) -> float:
-    """Mean negative log-probability, in nats, of the labels y, shape (N,), by class probabilities of shape (N, C).
+    """Return the mean negative log-probability of the labels, in nats.
 
     The result is infinite if a label has probability 0, unlike scikit-learn's ``log_loss``, which clips probabilities.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
     """
     probs, y = class_inputs(probs, y)
     return float(-probs.gather(-1, y[:, None]).log().mean())
 
 
 def brier_score(probs: Numbers, y: Numbers) -> float:
-    """Squared distance of class probabilities, shape (N, C), from one-hot labels, averaged over the data, in [0, 2].
+    """Return the squared distance of class probabilities from one-hot labels, averaged over the data, in [0, 2].
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
 
     References:
         Brier (1950), in its original form, summed over all classes.
@@ -42,7 +55,7 @@ def brier_score(probs: Numbers, y: Numbers) -> float:
 
 @dataclass(frozen=True, repr=False)
 class CalibrationBins(Shown):
-    """Mean confidence and accuracy of predictions, by bin of confidence.
+    """Mean confidence and accuracy of predictions in bins of the confidence.
 
     Args:
         edges: Bin edges, shape (B + 1,).
@@ -63,16 +76,17 @@ class CalibrationBins(Shown):
         return Summary(title, rows=rows, header=("above", "to", "inputs", "confidence", "accuracy"))
 
     def accuracy_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        r"""Lower and upper ends of Wilson intervals of the accuracies, NaN in empty bins, each of shape (B,).
+        r"""Return the lower and upper ends of Wilson intervals of the accuracies, each of shape (B,).
 
-        For a count of n, an accuracy of a and the two-sided normal quantile z:
+        In empty bins the ends are NaN. For a count of n, an accuracy of a and the two-sided normal quantile z, the ends
+        are
 
         .. math::
 
             \Big(a + \tfrac{z^2}{2n} \pm z \sqrt{\tfrac{a(1-a)}{n} + \tfrac{z^2}{4n^2}}\Big) \Big/ (1 + \tfrac{z^2}{n}).
 
         Args:
-            level: Approximate probability with which the interval contains the true accuracy, strictly between 0 and 1.
+            level: Approximate probability that an interval contains the true accuracy, strictly between 0 and 1.
 
         References:
             Wilson (1927), Probable Inference, the Law of Succession, and Statistical Inference, JASA 22, 209-212.
@@ -98,8 +112,9 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins B; bin b contains confidences in (b / B, (b + 1) / B].
-        equal_mass: Whether the bins have equal numbers of inputs instead of equal width: the input of rank r, from 0,
-            is in bin floor(r B / N). Inputs of equal confidence share a bin, so bins may differ in size, or be empty.
+        equal_mass: Whether the bins have equal numbers of inputs instead of equal width. If so, the input of rank r,
+            counted from 0, is in bin floor(r B / N). Inputs of equal confidence share a bin, so bins may differ in
+            size, or be empty.
 
     Example:
         >>> probs = torch.tensor([[0.51, 0.49], [0.52, 0.48], [0.53, 0.47], [0.99, 0.01]])
@@ -124,7 +139,7 @@ def _num_bins(value: int) -> int:
 
 
 def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
-    """Bin of each confidence, shape (N,), and the edges of the bins, shape (B + 1,); see :func:`calibration_bins`."""
+    """Return the bin of each confidence, shape (N,), and the edges of the bins, shape (B + 1,)."""
     _checks.flag("equal_mass", equal_mass)
     if not equal_mass:
         edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
@@ -136,7 +151,9 @@ def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> 
 
 
 def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> float:
-    """Mean distance between confidence and accuracy over bins of the confidence, weighted by the bins' counts.
+    """Return the mean distance between confidence and accuracy over bins of the confidence.
+
+    A bin has a weight proportional to its number of inputs.
 
     Args:
         probs: Class probabilities, shape (N, C).
@@ -159,7 +176,7 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
 def calibration_error_by_chance(
     probs: Numbers, *, num_bins: int = 15, num_samples: int = 1000, seed: int = 0, equal_mass: bool = False
 ) -> Tensor:
-    r"""Expected calibration errors of a perfectly calibrated classifier on the same number of rows.
+    r"""Return expected calibration errors of a perfectly calibrated classifier on the same number of rows.
 
     Even a calibrated classifier has an error above 0, since in each bin the accuracy differs from the confidence by
     chance. This function draws labels from the probabilities themselves, so that the probabilities are perfectly
@@ -174,7 +191,7 @@ def calibration_error_by_chance(
     Args:
         probs: Class probabilities, shape (N, C).
         num_bins: Number of bins of the confidence, as for :func:`expected_calibration_error`.
-        num_samples: Number R of sets of labels.
+        num_samples: Number R of sets of labels to draw.
         seed: Seed of the labels.
         equal_mass: Whether the bins have equal numbers of inputs, as for :func:`expected_calibration_error`.
 
@@ -205,14 +222,14 @@ def calibration_error_by_chance(
 
 
 def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> float:
-    r"""Mean distance between probability and frequency over all classes, and over bins with equal numbers of inputs.
+    r"""Return the mean distance between probability and frequency over all classes and bins.
 
     .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.
 
-    For each class c, the inputs are ordered by their probability of c and cut into B successive bins: the input of rank
-    r, from 0, is in bin floor(r B / N). If N is not a multiple of B, the sizes of bins differ by one. Bins of different
-    sizes are weighted by their fraction of the inputs instead of 1 / B. Inputs with equal probabilities all get the
-    mean of their labels, so the order of the rows does not matter.
+    For each class c, the inputs are ordered by their probability of c and cut into B successive bins with equal numbers
+    of inputs: the input of rank r, counted from 0, is in bin floor(r B / N). If N is not a multiple of B, the sizes of
+    bins differ by one, and a bin is weighted by its fraction of the inputs instead of 1 / B. Inputs with equal
+    probabilities all get the mean of their labels, so the order of the rows does not matter.
 
     Args:
         probs: Class probabilities, shape (N, C).

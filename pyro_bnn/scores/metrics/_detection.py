@@ -11,7 +11,7 @@ from ._inputs import Numbers, as_tensor
 
 @dataclass(frozen=True)
 class OODScores:
-    """Quality of a score that separates unknown inputs (out of domain, the positives) from known inputs (in domain).
+    """How well a score separates unknown inputs (out of domain, the positives) from known inputs (in domain).
 
     Args:
         auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
@@ -28,7 +28,7 @@ class OODScores:
 
 
 def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
-    """Quality of a score that should be larger for unknown inputs than for known ones.
+    """Measure how well a score separates unknown inputs, for which it should be larger, from known inputs.
 
     Args:
         in_domain: Scores of known inputs, shape (N,).
@@ -68,7 +68,7 @@ def _standard_error(known: Tensor, unknown: Tensor) -> float:
 
 
 def _shares_below(scores: Tensor, at: Tensor) -> Tensor:
-    """Share of the scores below each value in `at`; equal scores count one half."""
+    """Return the share of the scores below each value in `at`; equal scores count one half."""
     ordered = scores.sort().values
     below, not_above = (torch.searchsorted(ordered, at, side=side) for side in ("left", "right"))
     return (below + not_above).double() / (2 * len(scores))

@@ -14,7 +14,7 @@ Numbers: TypeAlias = Tensor | ArrayLike
 
 
 def as_tensor(name: str, value: Numbers) -> Tensor:
-    """The numbers as a tensor without gradient; lists and arrays of Python numbers get double precision."""
+    """Return the numbers as a tensor without gradient; lists and arrays of Python numbers get double precision."""
     if not isinstance(value, Tensor):
         try:
             value = torch.from_numpy(np.array(value))
@@ -44,7 +44,7 @@ def probabilities(name: str, value: Tensor) -> None:
 
 
 def class_inputs(probs: Numbers, y: Numbers) -> tuple[Tensor, Tensor]:
-    """Probabilities in double precision, and labels as integers on the same device."""
+    """Return the probabilities in double precision, and the labels as integers on the same device."""
     probs, y = as_tensor("probs", probs), as_tensor("y", y)
     if probs.dim() != 2 or y.shape != probs.shape[:1] or probs.numel() == 0:
         raise ValueError(

@@ -10,14 +10,25 @@ from ._inputs import Numbers, as_tensor, number_inputs, probabilities
 
 
 def root_mean_squared_error(mean: Numbers, y: Numbers) -> float:
-    """Square root of the mean squared error of predictive means, shape ``(N, *O)``, in the units of the targets y."""
+    """Return the root mean squared error of predictive means, in the units of the targets.
+
+    Args:
+        mean: Predictive means, shape ``(N, *O)``.
+        y: Targets, shape ``(N, *O)``.
+    """
     mean, y = as_tensor("mean", mean), as_tensor("y", y)
     number_inputs(y, mean=mean)
     return math.sqrt(float((mean.double() - y.double()).square().mean()))
 
 
 def interval_coverage(lower: Numbers, upper: Numbers, y: Numbers) -> float:
-    """Fraction of targets y inside their interval, ends included; all three arguments have the shape ``(N, *O)``."""
+    """Return the fraction of targets inside their intervals, ends included.
+
+    Args:
+        lower: Lower ends, shape ``(N, *O)``.
+        upper: Upper ends, shape ``(N, *O)``.
+        y: Targets, shape ``(N, *O)``.
+    """
     lower, upper, y = as_tensor("lower", lower), as_tensor("upper", upper), as_tensor("y", y)
     number_inputs(y, lower=lower, upper=upper)
     if bool((lower > upper).any()):
@@ -26,7 +37,7 @@ def interval_coverage(lower: Numbers, upper: Numbers, y: Numbers) -> float:
 
 
 def crps_from_draws(draws: Numbers, y: Numbers) -> float:
-    r"""Continuous ranked probability score, estimated from independent draws and averaged over all targets.
+    r"""Estimate the continuous ranked probability score from independent draws, averaged over all targets.
 
     .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
 
@@ -62,9 +73,10 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 
 
 def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Numbers) -> float:
-    """Continuous ranked probability score of a mixture of M Gaussians, in closed form and averaged over all targets.
+    """Return the continuous ranked probability score of a mixture of M Gaussians, averaged over all targets.
 
-    The score is in the units of y; lower is better. Time grows with the square of M, and memory with M.
+    The score is computed in closed form. Time grows with the square of M, and memory with M. The score is in the units
+    of y; lower is better.
 
     Args:
         weights: Probabilities of the components, shape (..., M) or (M,).

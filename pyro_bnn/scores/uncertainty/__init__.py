@@ -1,9 +1,9 @@
 """Predictive uncertainty and its parts.
 
-For classes, the total uncertainty is the entropy of the mean probabilities, in nats: the sum of the expected entropy
-(aleatoric) and the mutual information between label and weights (epistemic). For numbers, the total is a variance: the
-sum of the mean of the variances (aleatoric) and the variance of the means (epistemic). If each draw predicts a mixture,
-the aleatoric part is also a sum of two parts.
+For classes, the total uncertainty is the entropy of the mean probabilities, in nats. It is the expected entropy
+(aleatoric) plus the mutual information between label and weights (epistemic). For numbers, the total uncertainty is a
+variance. It is the mean over draws of the variances (aleatoric) plus the variance over draws of the means (epistemic).
+If each draw predicts a mixture, the aleatoric part is also a sum of two parts.
 
 References:
     Depeweg et al. (2018), Decomposition of Uncertainty, https://arxiv.org/abs/1710.07283.

@@ -29,16 +29,20 @@ class Accumulator(ABC, Generic[P_co]):
         """
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Add the prediction of one weight draw, of batch shape ``(N, *O)``; see :meth:`add_draws`."""
+        """Add the prediction of one weight draw, which has the batch shape ``(N, *O)``; see :meth:`add_draws`."""
         self.add_draws(observation.expand(torch.Size([1, *observation.batch_shape])), keep=keep)
 
     @abstractmethod
     def prediction(self, log_density: Tensor | None) -> P_co:
-        """The prediction from all draws so far, with the log-density of the targets, shape (N,), or None."""
+        """Return the prediction from all draws so far.
+
+        Args:
+            log_density: Log-density of the targets, shape (N,); None without targets.
+        """
 
 
 class ClassAccumulator(Accumulator[ClassificationPrediction]):
-    """Mean probabilities, expected entropy, mutual information, votes and logit variance."""
+    """Running sums for the mean probabilities, expected entropy, mutual information, votes and logit variance."""
 
     def __init__(self) -> None:
         self._entropies, self._logits = RunningEntropies(), RunningMoments()
@@ -72,7 +76,7 @@ class ClassAccumulator(Accumulator[ClassificationPrediction]):
 
 
 class MomentAccumulator(Accumulator[RegressionPrediction]):
-    """Mean and variances of numbers."""
+    """Running sums for the mean and the variances of numbers."""
 
     def __init__(self) -> None:
         self._means, self._variances = RunningMoments(), RunningMoments()
@@ -99,7 +103,10 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
 
 
 class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
-    """Mean and variances of numbers, and the variances within and between the components of mixtures."""
+    """Running sums for numbers predicted by mixtures.
+
+    The sums give the mean and the variances, and also the variances within and between the components.
+    """
 
     def __init__(self) -> None:
         self._moments, self._within, self._between = MomentAccumulator(), RunningMoments(), RunningMoments()
@@ -118,7 +125,11 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
 
 
 class RunningMoments:
-    """Mean and unbiased variance of values, added in blocks of shape (S, ...), as in Chan, Golub and LeVeque (1983)."""
+    """Mean and unbiased variance of values that are added in blocks of shape (S, ...).
+
+    References:
+        Chan, Golub and LeVeque (1983).
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -127,7 +138,7 @@ class RunningMoments:
         self._squares: Any = 0.0
 
     def add_to_mean(self, values: Tensor) -> Tensor:
-        """Add a block to the mean only; returns the distance of the block's mean from the mean before."""
+        """Add a block to the mean only, and return the block's mean minus the mean of the earlier blocks."""
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
         self._sum = self._sum + values.sum(0)  # infinite for infinite values; a running mean would be NaN
@@ -147,7 +158,7 @@ class RunningMoments:
 
 
 def _log_probs(observation: Distribution) -> Tensor:
-    """Log-probabilities of the classes, shape (S, N, C) or (S, N, O, 2)."""
+    """Return the log-probabilities of the classes, shape (S, N, C) or (S, N, O, 2)."""
     if isinstance(observation, Categorical):
         return observation.logits
     if not isinstance(observation, Bernoulli):

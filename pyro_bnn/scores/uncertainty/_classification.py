@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ClassificationPrediction(Prediction):
     """Class probabilities averaged over weight draws, and the sources of their uncertainty.
 
-    With several yes-or-no outputs, (N, C) becomes ``(N, O, 2)`` and (N,) becomes ``(N, O)``. The other arguments are
-    those of :class:`Prediction`.
+    With several yes-or-no outputs, the shape (N, C) becomes ``(N, O, 2)``, and the shape (N,) becomes ``(N, O)``. The
+    other arguments are those of :class:`Prediction`.
 
     Args:
         probs: Mean class probabilities, shape (N, C).
@@ -87,11 +87,11 @@ class ClassificationPrediction(Prediction):
         outputs: Sequence[str] | None = None,
         index: Iterable[Any] | None = None,
     ) -> "pandas.DataFrame":
-        """The prediction as a data frame; see :meth:`Prediction.to_frame`.
+        """Return the prediction as a data frame; see :meth:`Prediction.to_frame`.
 
-        The columns are ``label``, the most probable class; ``total_nats``, ``aleatoric_nats`` and ``epistemic_nats``,
-        the entropies; and the probability of each class, such as ``prob_0``. With several outputs, each output has
-        these columns, whose names end in the output's name or number.
+        The column ``label`` has the most probable class. The columns ``total_nats``, ``aleatoric_nats`` and
+        ``epistemic_nats`` have the uncertainties. Each class has a column of probabilities, such as ``prob_0``. With
+        several outputs, each output has these columns, and their names end in the output's name or number.
 
         Args:
             classes: Names of the classes, for labels, targets and columns; by default their numbers.
@@ -121,7 +121,7 @@ class ClassificationPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Scores of the mean probabilities against labels, shape (N,); see :meth:`Prediction.score`.
+        """Return scores of the mean probabilities against labels, shape (N,); see :meth:`Prediction.score`.
 
         The scores are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15
         bins). With several outputs, each output of each row counts as one label.

@@ -9,12 +9,14 @@ LOG_ZERO = -800.0
 """Finite number used as the logarithm of 0. Its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""Below this value of |u| the series is used, with a relative error of 1e-9 after four terms. For larger |u| the
+"""Value of |u| below which four terms of the series are used, with a relative error of 1e-9. For larger |u| the
 logarithms are used, with a relative error of 1e-11 S for S draws."""
 
 
 def entropy(probs: Tensor) -> Tensor:
-    """Entropy of probabilities, shape (..., C), over the last axis, in nats: in [0, log C]; 0 log 0 is 0.
+    """Return the entropy of probabilities of shape (..., C) over the last axis, in nats.
+
+    The entropy lies in [0, log C]; 0 log 0 counts as 0.
 
     Example:
         >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
@@ -30,7 +32,7 @@ def entropy(probs: Tensor) -> Tensor:
 
 
 def predictive_entropy(logits: Tensor) -> Tensor:
-    r"""Total uncertainty of a classifier, :math:`H[\frac1S\sum_s p_s]`, in nats, in [0, log C].
+    r"""Return the total uncertainty of a classifier, :math:`H[\frac1S\sum_s p_s]`, in nats, in [0, log C].
 
     Args:
         logits: Unnormalised log-probabilities, shape (S, N, C); the result has the shape (N,).
@@ -39,7 +41,7 @@ def predictive_entropy(logits: Tensor) -> Tensor:
 
 
 def expected_entropy(logits: Tensor) -> Tensor:
-    r"""Aleatoric uncertainty of a classifier, :math:`\frac1S\sum_s H[p_s]`, in nats, in [0, log C].
+    r"""Return the aleatoric uncertainty of a classifier, :math:`\frac1S\sum_s H[p_s]`, in nats, in [0, log C].
 
     Args:
         logits: Unnormalised log-probabilities, shape (S, N, C); the result has the shape (N,).
@@ -48,7 +50,7 @@ def expected_entropy(logits: Tensor) -> Tensor:
 
 
 def mutual_information(logits: Tensor) -> Tensor:
-    r"""Epistemic uncertainty of a classifier, in nats; larger means that the draws disagree more.
+    r"""Return the epistemic uncertainty of a classifier, in nats, which is larger if the draws disagree more.
 
     .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
 
@@ -79,9 +81,9 @@ def mutual_information(logits: Tensor) -> Tensor:
 class RunningEntropies:
     r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
 
-    The mutual information of S draws is their mean divergence from the mean probabilities :math:`m_S`. The mean
-    probabilities are known only after the last draw, so each new draw p updates the value for the mean of the draws so
-    far:
+    The mutual information :math:`I_S` of S draws is their mean divergence from the mean probabilities :math:`m_S`. The
+    mean over all draws is known only after the last draw. So each new draw p updates the mutual information of the
+    draws before:
 
     .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
               a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.
@@ -115,7 +117,7 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Add draws, given their mean probabilities p, p log p, mean entropy and mutual information."""
+        """Add draws, given their mean probabilities p, the products p log p, mean entropy and mutual information."""
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy
@@ -139,7 +141,7 @@ class RunningEntropies:
 
 
 def _tail(u: Tensor) -> Tensor:
-    r"""The series of :math:`g(u) / u^2` without its first term, over u: :math:`-1/6 + u/12 - u^2/20`."""
+    r"""Return :math:`(g(u) / u^2 - 1/2) / u` as the series :math:`-1/6 + u/12 - u^2/20`."""
     return torch.addcmul(u.new_full((), -1 / 6), u, torch.addcmul(u.new_full((), 1 / 12), u, u.new_full((), -1 / 20)))
 
 
@@ -152,12 +154,12 @@ def require_two(num_samples: int) -> None:
 
 
 def single_at_least(value: Tensor) -> torch.dtype:
-    """The dtype of the values, but at least single precision."""
+    """Return the dtype of the values, but at least single precision."""
     return torch.promote_types(value.dtype, torch.float32)
 
 
 def _series(u: Tensor, a: float) -> Tensor:
-    r"""(a g(b u) + b g(-a u)) / u^2: the sum over k of :math:`(-u)^{k-2} (a b^k + b (-a)^k) / (k (k - 1))`."""
+    r"""Return (a g(b u) + b g(-a u)) / u^2 as the sum of :math:`(-u)^{k-2} (a b^k + b (-a)^k) / (k (k - 1))` over k."""
     b = 1 - a
     coefficients = ((a * b**k + b * (-a) ** k) / (k * (k - 1)) for k in (5, 4, 3, 2))
     fifth, fourth, third, second = (u.new_full((), coefficient) for coefficient in coefficients)
@@ -166,7 +168,7 @@ def _series(u: Tensor, a: float) -> Tensor:
 
 
 def _running(logits: Tensor) -> RunningEntropies:
-    """The entropies of unnormalised log-probabilities, shape (S, N, C), one draw at a time to save memory."""
+    """Compute the entropies of unnormalised log-probabilities, shape (S, N, C), one draw at a time to save memory."""
     if bool(_checks.real_tensor("logits", logits).isnan().any()):  # minus infinity is a probability of 0
         raise ValueError("`logits` must be numbers, got NaN; drop the rows that have one.")
     if logits.dim() < 2 or logits.numel() == 0:

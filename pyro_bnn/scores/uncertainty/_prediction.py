@@ -1,4 +1,4 @@
-"""Predictions, the results of `predict`, the distributions in them, and tables of them."""
+"""Predictions, which are the results of `predict`, and the distributions and data frames of predictions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -43,20 +43,20 @@ DRAWS_FIRST = ("logits", "components", "values")
 """Fields with draws on the first axis and data on the second; the other fields have data on the first axis."""
 
 HALF = (torch.float16, torch.bfloat16)
-"""Types that data frames do not fully support."""
+"""Floating-point types that data frames do not fully support."""
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown, ABC):
-    """Result of `predict`. Subclasses have probabilities of classes, or moments of numbers.
+    """Result of `predict`: probabilities of classes, or moments of numbers, depending on the subclass.
 
     ``prediction[rows]`` is the prediction of a part of the inputs, where `rows` is a boolean mask of shape (N,), a
     vector of row numbers, or a slice.
 
     Args:
         num_samples: Number of weight draws, S.
-        log_density: Log of the mixture's density or probability at the targets, in nats, shape (N,), jointly over the
-            outputs of a row; None if no targets were given.
+        log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,),
+            jointly over the outputs of a row; None if no targets were given.
         targets: Targets of `log_density`, N rows; None if no targets were given.
         seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Predictions by one posterior
             with the same seed and number of draws have the same draws.
@@ -80,16 +80,16 @@ class Prediction(Shown, ABC):
         return Summary(f"{type(self).__name__}: {size}, {kind_of(self.expectation)}", notes)
 
     def axes_in_words(self) -> str:
-        """Content of one row of the prediction, such as "10 classes"."""
+        """Describe one row of the prediction, as in "10 classes"."""
         return f"rows of shape {tuple(self.expectation.shape[1:])}"
 
     def uncertainty_in_words(self) -> str:
-        """The mean uncertainty of all inputs, in words."""
+        """Describe the mean uncertainty of all inputs in words."""
         return "uncertainty unknown"
 
     @abstractmethod
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Scores of the prediction against targets, by name.
+        """Return scores of the prediction against targets, by name.
 
         Args:
             y: Targets, one row per input; by default those given to `predict`.
@@ -100,20 +100,20 @@ class Prediction(Shown, ABC):
 
     @abstractmethod
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
-        """The prediction as a data frame with one row per input, for example to write it to a file.
+        """Return the prediction as a data frame with one row per input, for example to write it to a file.
 
-        If there are targets, the frame has the columns ``target``, and ``log_density`` in nats. With a single weight
+        If there are targets, the frame has the columns ``target`` and ``log_density`` (in nats). With a single weight
         draw, columns for quantities that need several draws are left out.
 
         Args:
             index: Labels of the rows, such as the ``index`` of the data frame x; by default 0 to N - 1.
 
         Raises:
-            ValueError: If the index has another number of labels.
+            ValueError: If the number of labels in the index is not the number of rows.
         """
 
     def as_kind(self, kind: type[Q]) -> Q:
-        """The same prediction with the type of a subclass, for code that needs one.
+        """Return this prediction with the type `kind`, for code that needs a prediction of this type.
 
         Raises:
             ValueError: If the prediction is of another kind.
@@ -149,7 +149,7 @@ class Prediction(Shown, ABC):
 
 
 def require_variance(variance: Tensor | None) -> Tensor:
-    """The variance; raises a ValueError if it is None, as for a single draw."""
+    """Return the variance, and raise a `ValueError` if it is None, as for a single draw."""
     if variance is None:
         require_two(1)
     assert variance is not None
@@ -157,7 +157,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """The predictions of successive batches of data as one, all with the same weight draws."""
+    """Join the predictions of successive batches of data by the same weight draws."""
     first = predictions[0]
     if len(predictions) == 1:
         return first
@@ -187,19 +187,22 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution with methods to take and join draws and rows, as its parameters have no axes of draws and rows."""
+    """A distribution with its own methods to take and join draws and rows.
+
+    The parameters of such a distribution have no axes of draws and rows.
+    """
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
-        """The part with some indices along an axis: 0 for draws, 1 for rows."""
+        """Return the part with some indices along an axis: 0 for draws, 1 for rows."""
 
     @abstractmethod
     def joined(self, others: Sequence[Any], dim: int) -> Distribution:
-        """Several distributions of this type, this one first, joined along an axis."""
+        """Join distributions of this type along an axis; the first of them is this one."""
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
-    """One distribution from several of the same type, concatenated along an axis."""
+    """Concatenate distributions of the same type along an axis."""
     first = distributions[0]
     if isinstance(first, Sliced):
         return first.joined(distributions, dim)
@@ -210,12 +213,12 @@ def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distr
 
 
 def in_double(distribution: Distribution) -> Distribution:
-    """The distribution in double precision, in which variances do not overflow."""
+    """Return the distribution in double precision, in which variances do not overflow."""
     return move_distribution(distribution, distribution.mean.new_zeros((), dtype=torch.double))
 
 
 def take(value: Any, index: Tensor, dim: int) -> Any:
-    """The elements of a tensor or distribution with given indices along an axis; other objects are returned as is."""
+    """Return the elements of a tensor or distribution with given indices along an axis, and other objects as is."""
     if isinstance(value, Sliced):
         return value.taken(index, dim)
     if isinstance(value, Distribution):
@@ -225,7 +228,10 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Names of the arguments that the distribution was built from; a Bernoulli has either probabilities or logits."""
+    """Return the names of the arguments from which a distribution was built.
+
+    A Bernoulli, for example, was built from either probabilities or logits.
+    """
     names = [name for name in distribution.arg_constraints if name in vars(distribution)]
     if not names:
         raise ValueError(
@@ -235,7 +241,7 @@ def _names(distribution: Distribution) -> list[str]:
 
 
 def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
-    """A data frame of columns of shape (N,); raises unless the index has N labels."""
+    """Return a data frame of columns of shape (N,), and raise unless the index has N labels."""
     import pandas  # imported late: importing takes long
 
     if index is not None and not isinstance(index, pandas.Index | pandas.Series):
@@ -247,7 +253,10 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
 
 
 def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """The columns of values of shape ``(N, *O)``: one for each output; names end in the output's name or number."""
+    """Split values of shape ``(N, *O)`` into one column for each output.
+
+    The names of the columns end in the output's name or number.
+    """
     count = values.shape[1:].numel()
     flat = array(values).reshape(len(values), count)
     if outputs is not None:
@@ -258,7 +267,7 @@ def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dic
 
 
 def named(argument: str, names: Sequence[str], count: int) -> list[str]:
-    """The names; raises unless there are `count` different ones."""
+    """Return the names as a list, and raise unless there are `count` different names."""
     found = [str(name) for name in _checks.items(argument, names, "a list of names")]
     if len(found) != count or len(set(found)) != count:
         raise ValueError(f"`{argument}` must be {count} different names, got {len(found)}: {found[:5]}.")
@@ -266,17 +275,17 @@ def named(argument: str, names: Sequence[str], count: int) -> list[str]:
 
 
 def array(values: Tensor) -> np.ndarray:
-    """A tensor's numbers, at least in single precision."""
+    """Return a tensor's numbers as an array of at least single precision."""
     values = values.detach().cpu()
     return (values.float() if values.dtype in HALF else values).numpy()
 
 
 @dataclass(frozen=True, repr=False)
 class ValuePrediction(Prediction):
-    """Values of a Pyro model of your own, over draws of its latent variables: its return value, or observations.
+    """Values that a Pyro model of your own returns or observes, over draws of the model's latent variables.
 
-    If the model returns a mean, `variance` is the epistemic part. If the values are observations, one drawn for each
-    draw of the latent variables, `variance` is the total variance. Only observations have a log-density.
+    If the model returns a mean, `variance` is the epistemic part of the variance. If the values are observations, one
+    drawn for each draw of the latent variables, `variance` is the total variance. Only observations have a log-density.
 
     Args:
         num_samples: Number of draws, S.
@@ -302,7 +311,11 @@ class ValuePrediction(Prediction):
         return require_variance(self.variance_of_values)
 
     def quantile(self, levels: list[float]) -> Tensor:
-        """Quantiles of the values over draws at Q levels strictly between 0 and 1, shape ``(Q, N, *O)``."""
+        """Return the quantiles of the values over draws, shape ``(Q, N, *O)``.
+
+        Args:
+            levels: Q levels strictly between 0 and 1.
+        """
         if self.values is None:
             raise ValueError("quantiles need the values of all draws; call `predict(..., keep_draws=True)`.")
         found = [_checks.between_zero_and_one("levels", level) for level in levels]
@@ -314,13 +327,16 @@ class ValuePrediction(Prediction):
         return f"standard deviation over draws (root mean square) {float(self.variance.mean()) ** 0.5:.3g}"
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Root mean squared error ``rmse``, and the ``nll`` if there is a log-density; see :meth:`Prediction.score`."""
+        """Return the root mean squared error ``rmse``, and the ``nll`` if there is a log-density of the targets.
+
+        See :meth:`Prediction.score`.
+        """
         y = self._targets_for_score(y)
         has_density = self.targets is not None and self.log_density is not None and torch.equal(y, self.targets)
         return {"rmse": metrics.root_mean_squared_error(self.mean, y)} | ({"nll": self.nll} if has_density else {})
 
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
-        """The columns ``mean`` and ``sd``; see :meth:`Prediction.to_frame`."""
+        """Return a data frame with the columns ``mean`` and ``sd``; see :meth:`Prediction.to_frame`."""
         columns = by_output("mean", self.mean, None)
         if self.variance_of_values is not None:
             columns |= by_output("sd", self.variance.sqrt(), None)

@@ -1,4 +1,4 @@
-"""Distribution function and quantiles of a mixture of equally weighted components, one for each weight draw."""
+"""Distribution function and quantiles of a mixture with one component, of equal weight, for each weight draw."""
 
 import math
 
@@ -10,12 +10,13 @@ from ..._core import checks as _checks
 from ..._core.gaussian_mixture import BISECTIONS
 
 NUM_DRAWS = 4000
-"""Heuristic: number of draws for quantiles without closed form. At a quantile of probability q the true distribution
-function differs from q by a standard error of sqrt(q (1 - q) / 4000): 0.8 points at the median, 0.5 at 0.9."""
+"""Heuristic: number of draws for quantiles without closed form. At an estimated quantile of probability q, the true
+distribution function differs from q by a standard error of sqrt(q (1 - q) / 4000), or 0.8 percentage points at the
+median and 0.5 at q = 0.9."""
 
 
 def levels_of(q: object) -> Tensor:
-    """Probabilities in double precision."""
+    """Return the probabilities in `q` in double precision."""
     try:
         levels = torch.as_tensor(q, dtype=torch.double)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -28,7 +29,7 @@ def levels_of(q: object) -> Tensor:
 
 
 def has_cdf(components: Distribution) -> bool:
-    """Whether the components have a distribution function in closed form, and limits for their quantiles."""
+    """Return whether the components have a distribution function in closed form, and limits for their quantiles."""
     try:
         mean_cdf(components, components.mean[0])
     except NotImplementedError:
@@ -49,7 +50,7 @@ def mean_cdf(components: Distribution, y: Tensor) -> Tensor:
 
 
 def mixture_quantile(components: Distribution, q: float) -> Tensor:
-    """Quantile of the mixture, by bisection between two values that enclose it."""
+    """Return the quantile of the mixture, by bisection between two values that enclose the quantile."""
     support = components.support
     are_counts = support is not None and support.is_discrete
     low, high = _bracket(components, q, are_counts=are_counts)
@@ -61,16 +62,20 @@ def mixture_quantile(components: Distribution, q: float) -> Tensor:
 
 
 def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
-    """The smallest draw that at least a share q of the draws do not exceed, shape ``(Q, N, *O)``."""
+    """Return for each of Q levels q the smallest draw that at least a share q of the draws do not exceed.
+
+    The result has the shape ``(Q, N, *O)``.
+    """
     ordered, num_draws = draws.sort(0).values, len(draws)
     return torch.stack([ordered[max(-int(-level * num_draws // 1), 1) - 1] for level in levels.tolist()])
 
 
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
-    """A value below and a value above the quantile of the mixture.
+    """Return a value below and a value above the quantile of the mixture.
 
-    If the quantiles of the components are unknown, Cantelli's inequality bounds them by mean and variance. Beyond the
-    support, torch's distribution functions may be NaN.
+    If the quantiles of the components are unknown, Cantelli's inequality bounds them by the components' means and
+    variances. The values for continuous components lie in the support, since torch's distribution functions may be NaN
+    beyond the support.
     """
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
@@ -86,7 +91,7 @@ def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[T
 
 
 def _quantiles(components: Distribution, q: float) -> Tensor | None:
-    """Quantiles of the components, or None if they have no closed form."""
+    """Return the quantiles of the components, or None if the quantiles have no closed form."""
     try:
         return components.icdf(torch.full_like(components.mean, q))
     except NotImplementedError:

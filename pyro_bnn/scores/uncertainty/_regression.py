@@ -25,8 +25,8 @@ from typing import NoReturn
 import numpy as np
 
 CRPS_DRAWS = 1000
-"""Heuristic: number of draws for a CRPS without closed form; its error is about 3 % of a standard deviation per
-target."""
+"""Heuristic: number of draws for a CRPS without closed form. For each target the error of the CRPS is about 3 % of a
+standard deviation."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,7 +75,10 @@ class RegressionPrediction(Prediction):
         return self.aleatoric + self.epistemic
 
     def variances(self) -> dict[str, Tensor]:
-        """The predictive variance and its parts, by name, shape ``(N, *O)``; a single draw has one part."""
+        """Return the predictive variance and its parts by name, each of shape ``(N, *O)``.
+
+        A single draw has only the aleatoric part.
+        """
         if self.variance_of_means is None:
             return {"aleatoric": self.aleatoric}
         return {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.variance_of_means}
@@ -83,15 +86,15 @@ class RegressionPrediction(Prediction):
     def to_frame(
         self, *, level: float | None = None, outputs: Sequence[str] | None = None, index: Iterable[Any] | None = None
     ) -> "pandas.DataFrame":
-        """The prediction as a data frame; see :meth:`Prediction.to_frame`.
+        """Return the prediction as a data frame; see :meth:`Prediction.to_frame`.
 
-        The columns are ``mean``, and the standard deviations ``total_sd``, ``aleatoric_sd`` and ``epistemic_sd``; with
-        `level` also ``lower`` and ``upper``. With several outputs, each output has these columns, whose names end in
-        the output's name or number.
+        The columns are ``mean``, and the standard deviations ``total_sd``, ``aleatoric_sd`` and ``epistemic_sd``. With
+        `level` there are also the columns ``lower`` and ``upper``. With several outputs, each output has these columns,
+        and their names end in the output's name or number.
 
         Args:
-            level: Probability of the interval from ``lower`` to ``upper``, such as 0.9, with equal probabilities below
-                and above it; needs `keep_draws`.
+            level: Probability of the interval from ``lower`` to ``upper``, such as 0.9. The probabilities below and
+                above the interval are equal. A level needs `keep_draws`.
             outputs: Names of the outputs; by default their numbers, if there are several.
             index: Labels of the rows; by default 0 to N - 1.
         """
@@ -108,15 +111,15 @@ class RegressionPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, Any]:
-        """The targets as columns of a data frame, by name; none if there are no targets."""
+        """Return the targets as columns of a data frame, by name; without targets there are no columns."""
         return {} if self.targets is None else by_output("target", self.targets, outputs)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
+        """Return scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
 
         Returns:
-            ``rmse``, in the units of y; with `keep_draws` also ``crps``, in the units of y; and ``nll``, in nats per
-            row. For targets other than those given to `predict`, ``nll`` needs `keep_draws`.
+            ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` also ``crps``, in the units of
+            y. If y are not the targets that were given to `predict`, ``nll`` needs `keep_draws`.
         """
         y = self._targets_for_score(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
@@ -129,12 +132,15 @@ class RegressionPrediction(Prediction):
         return scores
 
     def crps(self, y: Tensor) -> float:
-        """Continuous ranked probability score at targets y, shape ``(N, *O)``, averaged over rows and outputs.
+        """Return the continuous ranked probability score at targets y, averaged over rows and outputs.
 
         The score is in the units of y; lower is better. The score needs `keep_draws`. For Gaussians and mixtures of
-        Gaussians the score is exact, in a time that grows with the square of the number of Gaussians
+        Gaussians the score is exact, and the time grows with the square of the number of Gaussians
         (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). For other distributions the score is estimated from 1000
         draws, always with the same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
+
+        Args:
+            y: Targets, shape ``(N, *O)``.
         """
         gaussians = self._gaussians()
         _checks.tensor("y", y)
@@ -148,7 +154,10 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Weights, means and scales, shape ``(N, *O, M)``, of a mixture of Gaussians; None for any other mixture."""
+        """Return the weights, means and scales of a mixture of Gaussians, each of shape ``(N, *O, M)``.
+
+        Return None for any other mixture.
+        """
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None
@@ -156,10 +165,10 @@ class RegressionPrediction(Prediction):
         return torch.full_like(loc, 1 / self.num_samples), loc, scale
 
     def targets_like(self, y: Tensor) -> Tensor:
-        """Targets in the shape of the mean, ``(N, *O)``; a single output may leave out its axis.
+        """Return targets in the shape of the mean, ``(N, *O)``; for a single output, y may have the shape (N,).
 
         Raises:
-            ValueError: If the targets are not finite real numbers of this shape.
+            ValueError: If the targets are not finite real numbers of one of these shapes.
         """
         shape, found = self.mean.shape, _checks.tensor("y", y)
         if found.shape != shape and (found.shape != shape[:1] or shape[1:].numel() != 1):
@@ -167,7 +176,7 @@ class RegressionPrediction(Prediction):
         return self._aligned(found.reshape(shape))
 
     def _aligned(self, y: Tensor) -> Tensor:
-        """The values y, broadcast to the shape ``(..., N, *O)``."""
+        """Broadcast the values y to the shape ``(..., N, *O)``."""
         expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"
         if not isinstance(y, Tensor):
             raise ValueError(f"{wanted}, got {type(y).__name__}.")
@@ -191,7 +200,7 @@ class RegressionPrediction(Prediction):
         return torch.stack(results).reshape(*lead, *shape) if results else self.mean.new_zeros(*lead, *shape)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        r"""Log-density or log-probability of y under the mixture, in nats, jointly over the outputs of a row.
+        r"""Return the log-density or log-probability of y under the mixture, in nats, jointly over a row's outputs.
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
@@ -211,10 +220,12 @@ class RegressionPrediction(Prediction):
         return self._for_each(log_prob, y)
 
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
-        """Independent observations, shape ``(num_samples, N, *O)``; each uses one weight draw for all rows.
+        """Draw independent observations, shape ``(num_samples, N, *O)``.
+
+        Each observation uses one weight draw for all rows.
 
         Args:
-            num_samples: Number of draws.
+            num_samples: Number of observations.
             seed: Seed of the draws; torch's generators do not change. None draws a seed.
         """
         components = self._kept_components()
@@ -226,9 +237,12 @@ class RegressionPrediction(Prediction):
             return take(components, index, 0).sample()
 
     def cdf(self, y: Tensor) -> Tensor:
-        """Probability that an observation is no larger than y, element by element, shape ``(..., N, *O)`` like y.
+        """Return the probability that an observation is no larger than y, element by element.
 
-        Without a closed form, this probability is estimated by the share of 4000 draws, always with the same seed.
+        If there is no closed form, this probability is estimated by the share of 4000 draws, always with the same seed.
+
+        Args:
+            y: Values that broadcast to the shape ``(..., N, *O)``; the result has this shape.
         """
         gaussians = self._gaussians()
         components = in_double(self._kept_components())
@@ -243,7 +257,7 @@ class RegressionPrediction(Prediction):
         return self._for_each(cdf, y)
 
     def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
-        """Quantiles of the mixture, element by element, by bisection.
+        """Return quantiles of the mixture, element by element, by bisection.
 
         Quantiles are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models.
         If the components have no distribution function in closed form, quantiles of 4000 draws are returned, always
@@ -253,8 +267,8 @@ class RegressionPrediction(Prediction):
             q: A probability, strictly between 0 and 1, or a tensor or list of probabilities.
 
         Returns:
-            Quantiles, shape ``(*q.shape, N, *O)``. For counts a quantile is the smallest whole number whose cdf is at
-            least q.
+            Quantiles, shape ``(*q.shape, N, *O)``. The quantile of a count is the smallest whole number at which the
+            distribution function is at least q.
         """
         levels = levels_of(q)
         gaussians = self._gaussians()
@@ -276,8 +290,8 @@ class RegressionPrediction(Prediction):
 class MixtureDensityPrediction(RegressionPrediction):
     r"""A prediction whose draws are mixtures, so that its variance has three parts.
 
-    With components m of weight :math:`\pi_{sm}`, mean :math:`\mu_{sm}` and variance :math:`\sigma_{sm}^2` in draw s,
-    the law of total variance, applied twice, says
+    In draw s, component m has the weight :math:`\pi_{sm}`, the mean :math:`\mu_{sm}` and the variance
+    :math:`\sigma_{sm}^2`. The law of total variance, applied twice, says
 
     .. math:: \mathrm{Var}[y] =
         \underbrace{\tfrac1S \sum_s \sum_m \pi_{sm} \sigma_{sm}^2}_\text{within components}
@@ -285,7 +299,8 @@ class MixtureDensityPrediction(RegressionPrediction):
         + \underbrace{\mathrm{Var}_s[\bar\mu_s]}_\text{between draws}, \qquad
         \bar\mu_s = \sum_m \pi_{sm} \mu_{sm}.
 
-    The first two parts are `aleatoric` (noise, and several plausible values at one input), the last is `epistemic`.
+    The first part (noise) and the second part (several plausible values at one input) are `aleatoric`; the last part is
+    `epistemic`.
 
     Args:
         within_components: Mean over draws of the variance within components, shape ``(N, *O)``.
@@ -313,25 +328,25 @@ class MixtureDensityPrediction(RegressionPrediction):
 
 @dataclass(frozen=True, repr=False)
 class CensoredPrediction(RegressionPrediction):
-    """A prediction of the values behind censored targets, as seen without limits and with complete follow-up.
+    """A prediction of the values that would be observed without censoring: without limits, or after full follow-up.
 
     Mean, variances, quantiles, densities and draws describe the values before censoring; only `log_density` describes
     the censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
 
-    The error of a censored target is unknown, so `score` has only the ``nll``; `crps` and conformal intervals are
-    refused.
+    The error of a censored target is unknown, so `score` returns only the ``nll``, and `crps` and conformal intervals
+    raise an error.
     """
 
     def axes_in_words(self) -> str:
         return f"uncensored, {super().axes_in_words()}"
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """The ``nll`` of the targets that were given to `predict`, in nats per row; see :meth:`Prediction.score`."""
+        """Return the ``nll`` of the targets given to `predict`, in nats per row; see :meth:`Prediction.score`."""
         y = self._targets_for_score(y)
         if self.targets is None or y.shape != self.targets.shape or not torch.equal(y.to(self.targets), self.targets):
             raise ValueError(
-                "censored targets are scored by the likelihood only, got others than those given to `predict`; call "
-                "`predict(..., y=y)`."
+                "censored targets are scored by the likelihood only, got targets that were not given to `predict`; "
+                "call `predict(..., y=y)`."
             )
         return {"nll": self.nll}
 
@@ -351,7 +366,7 @@ class CensoredPrediction(RegressionPrediction):
         )
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-        """Columns ``target``, or ``time`` and ``event`` of survival times."""
+        """Return the column ``target``, or the columns ``time`` and ``event`` of survival times."""
         if self.targets is None or self.targets.shape == self.mean.shape:
             return super().target_columns(outputs)
         return {"time": array(self.targets[..., 0]), "event": array(self.targets[..., 1])}
