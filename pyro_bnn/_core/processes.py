@@ -108,5 +108,5 @@ class Processes:
                 raise ValueError(
                     f"all processes must run the same fit, but the {name} of process {different} is "
                     f"{theirs[different].get(name)}, and that of process 0 is {theirs[0].get(name)}; call `fit_svi` "
-                    "with the same arguments in all of them, or with `distributed=False` for separate fits."
+                    "with the same arguments in all processes, or with `distributed=False` for separate fits."
                 )

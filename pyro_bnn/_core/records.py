@@ -88,7 +88,7 @@ def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Te
     """Raise unless a state has the same names, shapes and dtypes as `expected`."""
     for name, value in expected.items():
         if name not in got:
-            raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the one saved.")
+            raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the saved one.")
         check_tensor(f"`{name}` of {owner} in the file", got[name], value.shape, value.dtype)
     require_no_more(owner, got, expected)
 
@@ -98,7 +98,7 @@ def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[
     unknown = [name for name in got if name not in expected]
     if unknown:
         raise ValueError(
-            f"the file has `{unknown[0]}`, which {owner} lacks; {owner} is of another kind than the one saved."
+            f"the file has `{unknown[0]}`, which {owner} lacks; {owner} is of another kind than the saved one."
         )
 
 

@@ -131,7 +131,7 @@ class Pairs:
         if rows != self._num_data:
             raise ValueError(
                 f"`data` must have all {self._num_data} rows of the model's data set (`num_data`), got {rows}; "
-                "pass all rows once, without `drop_last` and repeats, or build the model with their number."
+                "pass each row once, without `drop_last`, or build the model with `num_data` of this number."
             )
 
     def _parts(self) -> Iterator[Pair]:

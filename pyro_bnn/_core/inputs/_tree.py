@@ -144,8 +144,8 @@ def num_rows(x: Inputs, name: str = "x") -> int:
     if first is None:
         if has_shared(x):
             raise ValueError(
-                f"`{name}` must hold at least one input with rows, got {shapes(x)}, which all rows share; add one, "
-                "such as `torch.arange(N)`, whose rows say which outputs the network returns."
+                f"`{name}` must hold at least one input with rows, got {shapes(x)}, which all rows share; add an "
+                "input, such as `torch.arange(N)`, with a row for each output that the network returns."
             )
         raise ValueError(f"`{name}` must hold at least one tensor, got an empty {type(x).__name__}.")
     return first[1]
@@ -174,7 +174,7 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
         if leaf_name not in of_rows and not torch.equal(leaf, other):
             raise ValueError(
                 f"the shared input `{leaf_name}` must be the same in all batches, since all rows are used together, "
-                "got different ones; fit by mini-batches (`fit_svi`) if each batch has its own."
+                "but it differs; fit by mini-batches (`fit_svi`) if each batch has a shared input of its own."
             )
     columns = zip(*([leaf for _, leaf in named_leaves(name, part, with_rows=True)] for part in parts), strict=True)
     return map_inputs(lambda _: torch.cat(next(columns)), first, with_rows=True)
@@ -241,7 +241,7 @@ def call(net: nn.Module, x: Inputs) -> object:
         raise
     if versions(x) != before:
         raise ChangedInputError(
-            "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
+            "the network must leave its input `x` as it is, but it changes `x` in place (`inplace=True`, `add_`, "
             "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
         )
     return logits_of(output)

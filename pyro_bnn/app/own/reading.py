@@ -89,7 +89,7 @@ def read_table(path: str | Path) -> Table:
     is_broken = frame.apply(lambda column: column.str.contains("\n").eq(True))
     notes += [
         f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken[name].idxmax()}; if they "
-        "should not, look for a quotation mark too many."
+        "should hold none, look for a superfluous quotation mark."
         for name in is_broken.columns[is_broken.any()]
     ]
     return Table(str(path), frame, separator, tuple(notes))
