@@ -280,7 +280,7 @@ def test_line_breaks_within_cells_are_said(pyro_bnn, tmp_path):  # noqa: F811
     rows[4][2] = "Rome\n1,2,3"
     path, run = write_table(tmp_path / "t.csv", rows), tmp_path / "run"
     code, out, _ = pyro_bnn("train", path, "--target", "price", "--out", run, *QUICK)
-    said = f"Cells of column 'city' of {path} hold line breaks, the first in row 5; if they should not"
+    said = f"Cells of column 'city' of {path} hold line breaks, the first in row 5; if they should hold none"
     assert (code, said in out) == (0, True)
     code, _, err = pyro_bnn("predict", run, path, "--out", tmp_path / "out.csv")
     assert (code, said in err) == (0, True)

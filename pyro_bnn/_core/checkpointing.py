@@ -17,10 +17,13 @@ from .files import write_state
 from .processes import Processes
 
 SHARE = 0.02
-"""Heuristic: at most this fraction of the time goes into writing states at the ends of epochs."""
+"""Heuristic: at most this fraction of the time is spent on writing states after epochs."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""The signals of Ctrl-C and of `kill`, `docker stop` and most job schedulers."""
+"""The signals that stop a computation.
+
+Ctrl-C sends the first, and `kill`, `docker stop` and most job schedulers send the second.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Keeper:
     """Writes the state of a computation to a file at intervals, and stops the computation after a signal.
 
     If several processes share the computation, all stop at the same step, and only process 0 writes the file. Messages
-    call the file `name`, or by its path if `name` is None.
+    name the file by `name`, or by its path if `name` is None.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ def keeping(
 
 
 def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise if a checkpoint at this path could not be written, or would replace a file other than `resume`."""
+    """Raise if a checkpoint cannot be written to a path, or would replace another file than `resume`."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()

@@ -65,7 +65,7 @@ def _number(name: str, value: float, condition: str, is_met: Callable[[float], b
 
 
 def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
-    """Raise unless all scales are positive and a dtype can represent them and the inverses of their squares."""
+    """Raise unless a scale is positive, and a dtype can represent the scale and the inverse of its square."""
     largest = torch.finfo(dtype).max
     ends = (value.min().item(), value.max().item()) if isinstance(value, Tensor) else (value, value)
     low, high = map(as_float, ends)
@@ -171,7 +171,7 @@ def shape(value: Tensor) -> tuple[int, ...]:
 
 
 def described(value: object) -> str:
-    """Return the name of a value's type for a message, or of the class itself if the value is a class."""
+    """Return the name of a value's type for a message. If the value is a class, return the name of this class."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 

@@ -46,7 +46,7 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of one tensor to nested modules under its dotted name, as :func:`tree` does."""
+    """Add a copy of a tensor to nested modules under a dotted name. :func:`tree` says what it becomes."""
     *path, leaf = name.split(".")
     module = root
     try:

@@ -29,7 +29,7 @@ VERSION = 1
 """Version of the format. Files with a later version are refused."""
 
 MANY = 16
-"""Number of floats from which on a list is stored as one tensor."""
+"""A list of floats is stored as one tensor if it has at least this many."""
 
 
 class DamagedFileError(ValueError):
@@ -62,7 +62,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
 
 def check_name(path: str | Path) -> None:
-    """Raise if a path cannot be encoded in UTF-8, since safetensors could not read its file."""
+    """Raise if a path cannot be encoded in UTF-8, since safetensors could not read a file there."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -99,7 +99,7 @@ def _is_alive(process: int) -> bool:
 
 
 def synchronise(folder: Path) -> None:
-    """Write a folder to the disk, so that the renaming of a file in it survives a power failure; not on Windows."""
+    """Write a folder to the disk, so that a renamed file in it survives a power failure. Do nothing on Windows."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -197,7 +197,7 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
-    """Return the value as data for JSON, in which names replace the tensors; put the tensors into `tensors`."""
+    """Turn a value into data for JSON. Put its tensors into `tensors`, and their names in their place."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):

@@ -53,7 +53,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Return how many axes the tensors have more than the parameters that they replace, at most."""
+    """Return the largest number of additional axes that a tensor has, compared with the parameter that it replaces."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
@@ -236,7 +236,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
 
 @contextmanager
 def ordinary_attention() -> Iterator[None]:
-    """Turn off torch's fused attention, which `vmap` does not support, inside a `with` block."""
+    """Turn off torch's fused attention in a `with` block, since `vmap` does not support it."""
     with EXCLUSIVE:  # these settings belong to the process
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)

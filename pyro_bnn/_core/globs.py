@@ -31,7 +31,7 @@ MOST_NAMES = 8
 
 
 def advice(glob: str, names: Sequence[str]) -> str:
-    """Return what to do about a glob that matches none of the names: write a better glob, or take one of some names.
+    """Return advice about a glob that matches none of the names. It has a better glob, or names to choose from.
 
     >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
     "write 'net.*.weight'"

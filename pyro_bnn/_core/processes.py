@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 GOLDEN = 0x9E3779B97F4A7C15
-"""Difference between the seeds of successive processes: 2**64 divided by the golden ratio puts seeds far apart."""
+"""Difference between the seeds of successive processes: 2**64 divided by the golden ratio. It keeps seeds far apart."""
 
 LONG = 2**16
 """Heuristic: a tensor of at least this many elements is sent in a message of its own."""

@@ -14,7 +14,7 @@ class Lines(tqdm):
     monitor_interval = 0  # no thread, since every update looks at the clock
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Write a line, but not for the empty text that tqdm passes at the end."""
+        """Write a line. tqdm passes an empty text at the end, for which no line is written."""
         if msg is None:
             print(str(self).rstrip(), file=self.fp, flush=True)
 

@@ -1,4 +1,7 @@
-"""Conversion of dataclasses to the plain data of files and back, and checks of the content, which may be forged."""
+"""Conversion of dataclasses to plain data for files and back, and checks of the content of files.
+
+Such content may be forged.
+"""
 
 import math
 from collections.abc import Collection, Mapping
@@ -29,8 +32,8 @@ def record(kind: type[T], values: object, where: str) -> T:
     """Make a dataclass of type `kind` from the result of :func:`plain`.
 
     Its fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors and dataclasses, and
-    optional values, lists, tuples and dictionaries of these. A message about a wrong field calls it by `where` and the
-    field's name.
+    optional values, lists, tuples and dictionaries of these. A message about a wrong field has `where` and the field's
+    name.
     """
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass
@@ -73,12 +76,12 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 
 
 def _shown(value: object) -> str:
-    """Return the text for a value in a message: numbers, texts and None as they are, and the type of other values."""
+    """Return the text for a value in a message. Numbers, texts and None are shown; of other values only the type."""
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
 
 
 def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise unless a state is as :func:`check_state` expects it, and all its numbers are finite."""
+    """Check a state by :func:`check_state`, and raise if one of its numbers is not finite."""
     check_state(owner, got, expected)
     for name, value in got.items():
         check_finite(f"`{name}` of {owner}", value)
@@ -133,8 +136,8 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
     """Raise if a number is not finite, or if a running variance of batch normalisation is negative.
 
-    The buffers whose names are in `constants`, such as an attention mask, may have infinite elements, but only where
-    the same buffer in `own` has them, too.
+    `constants` names buffers, such as an attention mask, that may have infinite elements. These elements must be
+    infinite in `own`, too.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

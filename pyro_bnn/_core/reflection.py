@@ -1,4 +1,4 @@
-"""Functions that inspect distributions, modules, classes and nested values, and copy distributions."""
+"""Inspection of distributions, modules, classes and nested values, and copies of distributions."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -18,14 +18,14 @@ def unwrap(distribution: Distribution) -> Distribution:
 
 
 def unwrap_support(support: constraints.Constraint) -> constraints.Constraint:
-    """Return the support of a single element of the values that a support allows."""
+    """Return the support to which `independent` was applied, once or several times."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support
 
 
 def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
-    """Return the prior of the single elements of a parameter; raise unless they are independent under its prior."""
+    """Return the prior of a parameter's elements; raise unless the elements are independent under the prior."""
     prior = unwrap(prior)
     if prior.event_shape or (prior.batch_shape and prior.batch_shape != shape):
         raise ValueError(
@@ -131,7 +131,7 @@ def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distributi
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a module has hooks or a `forward` of its own, so that a call runs code outside of its class."""
+    """Return whether a call of a module runs code outside of its class: hooks, or a `forward` of the object."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 

@@ -56,7 +56,7 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """For each column, whether it is aligned at the right, as columns of numbers are."""
+        """For each column, whether it is aligned at the right, which it is if it has numbers."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]
@@ -64,7 +64,7 @@ class Summary:
     def _table(self, most: int) -> list[list[str]]:
         """Return the header and the rows as texts, at most `most` rows in all.
 
-        In a long table, a row of one cell says how many rows are left out there.
+        If rows in the middle are left out, a row of one cell says how many.
         """
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
@@ -100,7 +100,7 @@ class Shown:
 
 
 def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
-    """Return the summary in a form, or only the class name if the summary raises an error, as on the meta device."""
+    """Return the summary in a form. If the summary raises an error, as on the meta device, return the class name."""
     try:
         return form(shown._summary())  # noqa: SLF001  # this class calls its own subclasses
     except Exception as error:

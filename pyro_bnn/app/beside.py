@@ -12,7 +12,7 @@ from .datasets import Dataset
 from .runs import is_chains, load_run
 
 MAX_TREE_DEPTH = 8
-"""Heuristic: a draw takes at most 2^8 - 1 = 255 leapfrog steps. A network's chain seldom makes a U-turn earlier."""
+"""Heuristic: with this depth, a draw takes at most 255 steps. On networks, few trajectories make a U-turn earlier."""
 
 MOST_POINTS = 1000
 """Heuristic: at most this many rows are predicted, since the predictions of all draws are kept in memory."""

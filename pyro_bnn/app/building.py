@@ -51,7 +51,7 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """Return a clause for a message about the globs in a run's prior that match no parameter; "" if all match one."""
+    """Return a clause for a message about globs in a run's prior that match no parameter, or "" if there are none."""
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""

@@ -27,7 +27,7 @@ PARTS = ("hidden", "activation", "prior", "likelihood")
 """The settings that `--method auto` chooses unless the user gives them."""
 
 OF_NET = ("hidden", "activation")
-"""The settings that only fully connected networks have, and a user's network has not."""
+"""The settings that describe a fully connected network, and do not apply to a user's own network."""
 
 
 def fit_chains(

@@ -82,7 +82,7 @@ Name = Annotated[str, MinLen(1)]
 
 @dataclass(frozen=True)
 class Setting:
-    """What the command line and the checks need to know about a setting."""
+    """The properties of a setting that the command line and the checks use."""
 
     panel: str  # heading in the help
     help: str
@@ -108,7 +108,7 @@ def setting(
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All settings of a training run. With them, the data and the code of a user's network, the run can be repeated."""
+    """All settings of a training run. They do not include the data and the code of a user's network."""
 
     __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # noqa: RUF012
 
@@ -153,8 +153,8 @@ class RunConfig:
     num_particles: Count = setting(FIT, "Weight draws per step.")
     kl_weight: str = setting(
         FIT,
-        "Weight of the KL term, as a number (1 gives the ELBO, less than 1 a cold posterior) or as blundell, "
-        "per-weight or warmup:EPOCHS[,WEIGHT].",
+        "Weight of the KL term: a number (1 gives the ELBO, less than 1 a cold posterior), blundell, per-weight or "
+        "warmup:EPOCHS[,WEIGHT].",
         choices=("1", "blundell", "per-weight", "warmup:"),
         check=lambda spec: make_kl_weight(spec, 1),
     )
@@ -210,17 +210,17 @@ class RunConfig:
     )
     method: Literal["auto", "mclmc", "svi"] = setting(
         FIT,
-        "Inference. auto: held-out rows choose those of the network, the prior and the kind of noise that you do not "
-        "give, and chains in C explore several modes of the best network. If there are too many rows or no C compiler, "
-        "auto uses svi. mclmc: chains in C for the given settings. svi: variational inference.",
+        "Inference. auto: held-out rows choose the network, the prior and the kind of noise, unless you give them, and "
+        "chains in C explore several modes of the best network. If there are too many rows or no C compiler, auto uses "
+        "svi. mclmc: chains in C for the given settings. svi: variational inference.",
         default="svi",
         shown="svi; for tables and arrays auto, unless you give a setting of this panel other than --seed",
         kinds=ROWS,
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds that auto and mclmc may take, without compilation, if they use all threads. With such a limit, the "
-        "result depends on the speed of the machine.",
+        "Seconds that auto and mclmc may take on all threads. Compilation does not count. The result then depends on "
+        "the speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,
@@ -312,7 +312,7 @@ class RunConfig:
             raise ValueError(f"{'; '.join(problems)}.")
 
     def _disagreements(self) -> list[str]:
-        """Return what is wrong with the combination of settings, each of which is valid by itself."""
+        """Return the faults of settings that are valid alone, but do not fit together."""
         kind = self.kind
         problems = [
             f"`{field.name}` goes with {' and '.join(KINDS[k] for k in setting.kinds)} only"

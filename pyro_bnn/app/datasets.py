@@ -68,7 +68,7 @@ class Dataset:
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise unless the data have the checksum in `facts`. A message names `shown`: the file, or for images the run."""
+    """Raise unless the data have the checksum in `facts`. The message has `shown`: the data's file, or an image run."""
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":

@@ -25,7 +25,7 @@ PNG = ".png"
 
 @dataclass
 class Folder:
-    """A folder to which this process writes. A file appears in it only when it is complete and in the manifest."""
+    """A folder to which this process writes. A file appears there when it is complete and listed in the manifest."""
 
     path: Path  # where the files are written
     place: Place  # its final path
@@ -33,7 +33,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Replace the ending of a picture, such as ``loss.png``, by that of the folder's format; keep other names."""
+        """Return the name of a file in this folder. A picture, such as ``loss.png``, gets the ending of its format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
@@ -155,7 +155,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """Yield a finished folder, in order to write the files named in `writes`. They may replace earlier ones."""
+    """Yield a finished folder, in order to write the files named in `writes`. New files replace earlier ones."""
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)

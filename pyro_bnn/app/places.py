@@ -1,4 +1,4 @@
-"""The paths of a folder that is being written, and the lock on them."""
+"""The paths of a folder that is being written, and its lock."""
 
 import os
 import socket

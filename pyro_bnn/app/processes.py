@@ -16,11 +16,11 @@ from .places import Place
 
 
 class Follower(Folder):
-    """The folder for all processes but the first one. Nothing is written to it."""
+    """The folder as all processes but the first have it. These processes write nothing to it."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """Yield a path outside of the folder. The file that is written there is discarded."""
+        """Yield a temporary path. The file that is written there is discarded."""
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 
@@ -32,9 +32,8 @@ class Follower(Folder):
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
     """Join the launcher's processes in a `with` block. Without a launcher, this process is alone.
 
-    The launcher keeps one store of addresses for all its restarts. Each restart uses a part of the store of its own:
-    otherwise a process would look for the others at the addresses that they had before the restart (PyTorch issue
-    135712).
+    The launcher keeps one store of addresses for all its restarts. Each restart uses its own part of the store.
+    Otherwise a process would look for the other processes at their addresses before the restart (PyTorch issue 135712).
 
     Yields:
         The processes, and the device of this process. If `device` is ``cuda``, each process gets a GPU of its own.

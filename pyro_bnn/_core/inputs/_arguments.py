@@ -1,4 +1,4 @@
-"""Conversion of data to the arguments of a model, which are x and y for a `BayesianModel`, and any tuple otherwise."""
+"""Conversion of data to the arguments of a model. A `BayesianModel` takes x and y, and other models take any tuple."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,8 +102,8 @@ Pair = tuple[Inputs, Tensor]
 class Pairs:
     """The batches of a data set.
 
-    Their tensors are on the device of `like`, and arrays get its floating-point dtype. An iteration raises at its end
-    if all batches together do not have `num_data` rows.
+    Tensors are moved to the device of `like`, and arrays also get its floating-point dtype. If the batches do not have
+    `num_data` rows in all, an iteration raises at its end.
     """
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
@@ -131,7 +131,7 @@ class Pairs:
         if rows != self._num_data:
             raise ValueError(
                 f"`data` must have all {self._num_data} rows of the model's data set (`num_data`), got {rows}; "
-                "pass each row once, without `drop_last`, or build the model with `num_data` of this number."
+                "pass each row once, without `drop_last`, or build the model with the right `num_data`."
             )
 
     def _parts(self) -> Iterator[Pair]:

@@ -1,7 +1,7 @@
 """Conversion of arrays, lists of numbers and data frames to tensors.
 
-Floats get the dtype of the model, whole numbers become int64, and booleans stay booleans. A tensor that is made from an
-array may share its memory. Values that are tensors already are only checked.
+Floats get the dtype of the model, whole numbers become int64, and booleans stay booleans. A tensor may share the memory
+of the array from which it is made. Values that are already tensors are only checked.
 """
 
 import numbers
@@ -18,7 +18,7 @@ from .. import checks as _checks
 from ._tree import Inputs, Shared
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
-"""The widest NumPy type of each kind of dtype."""
+"""The widest NumPy type for signed whole numbers, unsigned whole numbers, floats and booleans."""
 
 REMEDIES = {
     "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",

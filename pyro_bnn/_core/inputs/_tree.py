@@ -1,7 +1,7 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows, except the tensors in a :class:`Shared`, which belong to all rows. Where a
-function returns inputs, lists have become tuples, and mappings have become dictionaries.
+All tensors have the same number of rows, except the tensors in a :class:`Shared`, which belong to all rows. A function
+that returns inputs turns lists into tuples, and mappings into dictionaries.
 """
 
 import inspect
@@ -19,9 +19,9 @@ class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
     For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``. The network is
-    called with the values inside the `Shared`. At least one input must have rows. A batch contains some rows of the
-    other inputs, but every shared input as a whole; so does a process's part of the data. Functions that do not support
-    shared inputs raise an error. Arguments of your own Pyro model may be shared, too.
+    called with the values inside the `Shared`. At least one input must have rows. A batch, or the part of the data that
+    one process gets, has some rows of the other inputs and the whole of each shared input. Functions that do not
+    support shared inputs raise an error. Arguments of your own Pyro model may be shared, too.
 
     A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. Each
     batch may have other shared inputs, such as a sample from a large graph.
@@ -74,7 +74,7 @@ def _is_array(x: object) -> bool:
 
 
 Inputs = Tensor | Shared | Sequence["Inputs"] | Mapping[str, "Inputs"]
-"""Inputs of a network: a tensor for ``net(x)``, a tuple or list for ``net(*x)``, or a dictionary for ``net(**x)``."""
+"""Inputs of a network: a tensor x for ``net(x)``, a tuple or list for ``net(*x)``, a dictionary for ``net(**x)``."""
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bool = False) -> Inputs:
@@ -89,7 +89,10 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bo
 
 
 def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors with their names, such as ``x[0]`` and ``x['mask'][1]``; if `with_rows`, no shared tensors."""
+    """Yield all tensors with their names, such as ``x[0]`` and ``x['mask'][1]``.
+
+    If `with_rows`, leave out shared tensors.
+    """
     if isinstance(x, Tensor):
         yield name, x
     elif isinstance(x, Shared):
@@ -109,7 +112,7 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def has_shared(x: object) -> bool:
-    """Return whether a shared input is among the inputs or arguments x."""
+    """Return whether x, which may be the inputs of a network or other arguments of a model, has a shared input."""
     if isinstance(x, Tensor):
         return False
     if isinstance(x, Mapping):
@@ -127,7 +130,7 @@ def unwrapped(x: Any) -> Any:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Return the number of rows; raise unless it is the same for all tensors that are not shared."""
+    """Return the number of rows; raise unless all tensors that are not shared have the same number."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
@@ -152,7 +155,7 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """Return how often each tensor was changed in place, without tensors of inference mode, which do not count it."""
+    """Return how often each tensor was changed in place. Tensors of inference mode do not count it and are left out."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
@@ -228,9 +231,10 @@ def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """Return the output of a network: ``net(x)`` for a tensor, ``net(*x)`` for a tuple, ``net(**x)`` for a dictionary.
+    """Call a network with inputs, and return its output.
 
-    If the output is a dictionary with ``logits``, as in `transformers`, return only the logits.
+    The call is ``net(x)`` if x is a tensor, ``net(*x)`` for a tuple and ``net(**x)`` for a dictionary. If the output is
+    a dictionary with ``logits``, as in `transformers`, return only the logits.
     """
     before = versions(x)
     arguments, named = arguments_of(x)

@@ -128,7 +128,7 @@ class Memory:
 
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
-        """Record the call of the network in a `with` block, or let it reuse the kept results.
+        """Record the network's call in a `with` block, or let this call reuse the kept results.
 
         `drawn` has the weights of the call by their paths. If the call raises :class:`Diverged`, call :meth:`forget`
         and run the network again.

@@ -23,7 +23,7 @@ class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the ne
 
 
 class _OpaqueError(Exception):
-    """Raised for a value that may contain tensors in a way that is unknown, since its type is not in `PLAIN`."""
+    """Raised for a value that may contain tensors in an unknown place, such as an object of a user's class."""
 
 
 class Absent(Tensor):
@@ -97,9 +97,9 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
     Such a call uses no tensor that was computed from drawn weights, draws no random numbers, and changes no tensor or
-    attribute that existed before it. Calls with arguments that were computed from drawn weights are not recorded. If
-    any other call breaks one of these rules, its module is refused: in later runs its results are treated as if they
-    were computed from drawn weights.
+    attribute that existed before it. If a module makes a call that breaks one of these rules, the module is refused: in
+    later runs, its results are treated as if they were computed from drawn weights. Calls whose arguments were computed
+    from drawn weights are only left out.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -223,9 +223,9 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """Return a key that tensors have in common if they share memory; None if the memory is unknown.
+    """Return a key for the memory of a tensor, so that tensors that share memory have the same key.
 
-    No other memory gets the same key as long as the key exists.
+    No other memory gets this key as long as the key exists. Return None if the memory is unknown.
     """
     try:
         return StorageWeakRef(tensor.untyped_storage())

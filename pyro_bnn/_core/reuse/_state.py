@@ -1,6 +1,6 @@
 """Snapshots of modules, and of the random generators of Python and NumPy, to find later changes.
 
-The snapshot of a module has a reference to each attribute. For a tensor it has the version counter, and not the values.
+The snapshot of a module has a reference to each attribute. It has no copies of tensors, but their version counters.
 """
 
 import operator
@@ -59,9 +59,9 @@ def generators_of_others() -> tuple[object, ...]:
 
 
 def _content(value: Any) -> list[Any] | None:
-    """Return the items of a container, or the state of a random generator, which may be given by a method of it.
+    """Return the items of a container, or the state of a random generator. Return None for any other value.
 
-    Return None for any other value.
+    A method of a generator counts as the generator.
     """
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]

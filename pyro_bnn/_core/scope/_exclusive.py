@@ -1,4 +1,4 @@
-"""A lock for the state that all threads share, and the changes of torch's generators and of modules' modes under it."""
+"""A lock for state that all threads share, and context managers that change torch's generators or a module's mode."""
 
 import os
 import threading

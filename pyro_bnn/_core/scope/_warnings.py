@@ -14,7 +14,7 @@ from ._exclusive import EXCLUSIVE
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """Ignore or raise the warnings of a category that begin with a pattern, in a `with` block.
+    """Ignore the warnings of a category whose text begins with a pattern, or raise them, in a `with` block.
 
     Other threads wait, since two blocks that overlap would leave one filter in place forever. Use this function for
     short computations only, and :func:`silent_fits` for a whole fit.
@@ -29,7 +29,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """Turn off this thread's warnings about how a fit ended, in a `with` block, so that the caller can report it."""
+    """Turn off this thread's warnings about how a fit ended in a `with` block. The caller reports how it ended."""
     token = _is_silent.set(True)
     try:
         yield

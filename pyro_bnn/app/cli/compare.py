@@ -40,7 +40,7 @@ def compare(
         int | None,
         typer.Option(help="Optimisation steps of each fit to the sine.", min=1, show_default=f"{NUM_STEPS}"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the noise, initial weights, fits and draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise, the initial weights, the fits and the draws.")] = 0,
     data: options.Data = None,
     download: options.Download = False,
     picture_format: options.Format = "png",
@@ -49,8 +49,8 @@ def compare(
 ) -> None:
     """Compare approximate posteriors with NUTS.
 
-    With a run, the command draws chains from the exact posterior of the run's network, and compares their predictions
-    of the test rows with the run's. NUTS uses all rows in every step, so it suits a few thousand rows and weights. The
+    With a run, the command draws chains from the exact posterior of the run's network. It compares how the chains and
+    the run predict the test rows. NUTS uses all rows in every step, so it suits a few thousand rows and weights. The
     progress bar shows the time that is left.
 
     Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. It prints how

@@ -1,12 +1,12 @@
 """`pyro-bnn evaluate`.
 
-The JSON of `evaluate` has the content of metrics.json, `folder` and `pictures` (file names).
+The JSON of `evaluate` has `folder`, `pictures` (file names), and the items of metrics.json.
 
-For image sets, the content is `rows`, `ood`, `num_test` and `num_unknown`. Each row has the `name` of a prediction and
+For image sets, these items are `rows`, `ood`, `num_test` and `num_unknown`. Each row has the `name` of a prediction and
 its `accuracy`, `nll` (nats), `ece` and `brier`. `ood` has `auroc`, `aupr` and `fpr95` for each score of unknown images,
 by the score's name. `num_test` and `num_unknown` count images.
 
-For tables and arrays, the content is `target`, `num_test`, `is_class`, `rows` and `calibration`. Each row has the
+For tables and arrays, these items are `target`, `num_test`, `is_class`, `rows` and `calibration`. Each row has the
 `name` of a prediction and its `scores`. `calibration` is null without --calibrate, and otherwise has `level`,
 `num_calibration`, and `rows` with `name`, `inside`, `width` and `thirds` (shares).
 """

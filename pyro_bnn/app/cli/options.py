@@ -1,4 +1,4 @@
-"""Options and arguments that commands share, and functions that read what the user typed for them."""
+"""Options and arguments that several commands have, and functions that read their texts."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from ..config import RunConfig, settings
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
-    """Return a function for the shell that completes a half-typed word to the choices that begin with it."""
+    """Return a function by which the shell completes a half-typed word to one of the choices."""
 
     def complete(incomplete: str) -> list[str]:
         return [choice for choice in choices if choice.startswith(incomplete)]
@@ -117,7 +117,7 @@ HelpAll = Annotated[
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option to the command for each setting of a run. If its value is None, the recipe's value is kept."""
+    """Add an option to the command for each setting of a run. An option that the user leaves out is None."""
     hints = get_type_hints(RunConfig)
     signature = inspect.signature(command)
     options = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}

@@ -1,4 +1,4 @@
-"""The output of a command: sentences and tables for people, and with `--json` a document for programs."""
+"""The output of a command, which has sentences and tables for people, and with `--json` a document for programs."""
 
 import io
 import math
@@ -37,7 +37,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write tables with bold headings, and dim notes. Empty lines separate them in the text."""
+        """Write tables and notes, which empty lines separate. Headings are bold, and notes are dim."""
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()

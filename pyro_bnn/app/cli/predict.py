@@ -32,15 +32,15 @@ def predict(
     level: Annotated[
         str,
         typer.Option(
-            help="Probabilities of the intervals around predicted numbers, separated by commas. For a run with "
-            "--calibrate, they are also the probabilities of the sets of classes."
+            help="Probabilities of the intervals around predicted numbers, separated by commas. If the run was trained "
+            "with --calibrate, they also apply to the sets of classes."
         ),
     ] = ".95",
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Columns of the table, such as an identifier, that are copied beside the predictions. If a column has "
-            "the name of a prediction, such as mean, its name gets the ending (input).",
+            help="Columns of the table to copy beside the predictions, such as identifiers. A column that has the name "
+            "of a prediction, such as mean, gets the ending (input).",
             show_default="those that training ignored",
         ),
     ] = None,
@@ -61,9 +61,9 @@ def predict(
 
     A numeric target is predicted by its mean, its standard deviation (sd) and intervals, in the units of the target.
     The parts of the standard deviation are aleatoric_sd (from the noise) and epistemic_sd (from the uncertainty about
-    the weights). A class is predicted by the most probable class, the probability of each class, and the entropy and
-    its two parts, in nats. If the run was trained with --calibrate, the intervals are conformal. For classes, a column
-    for each class then says whether the class is in the conformal set (1) or not (0).
+    the weights). For a target of classes, the prediction has the most probable class, the probability of each class,
+    and the entropy and its two parts, in nats. If the run was trained with --calibrate, the intervals are conformal,
+    and each class has a column that says whether the class is in the conformal set (1) or not (0).
 
     The first column has the row numbers, and rows keep their order. If the rows have the target, scores are printed,
     too. A terminal shows a rounded table, and a file or pipe gets all digits.

@@ -2,7 +2,7 @@
 
 The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. `report` has the costs and
 `gains` the savings (bytes and seconds) for each share of removed weights, as in pruning.json. `pruned` has the `folder`
-and the `status` of the pruned copy, or is null without --keep.
+and the `status` of the pruned copy. Without --keep it is null.
 """
 
 from contextlib import nullcontext

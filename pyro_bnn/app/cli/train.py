@@ -51,10 +51,10 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="The recipe, which has values for all options that you do not give. article follows Blundell et al. "
-            "(2015): mixture prior, KL weight 1, 20 epochs. tutorial and tutorial-mixture follow an MXNet tutorial: "
-            "SGD, 10 epochs. The help shows the values of the recipe named default. config.json in the run's folder "
-            "shows the values of the run.",
+            help="A recipe has values for all options that you do not give. The recipe article follows Blundell et al. "
+            "(2015): mixture prior, KL weight 1, 20 epochs. The recipes tutorial and tutorial-mixture follow an MXNet "
+            "tutorial: SGD, 10 epochs. The help shows the values of the recipe default. config.json in the run's "
+            "folder has the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),

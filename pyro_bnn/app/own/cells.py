@@ -19,7 +19,7 @@ NUMBERS = {
     "1 234,5": (BLANKS, ","),
     "1 234.5": (BLANKS, "."),
 }
-"""Formats of numbers. The key is an example; the values are the characters between thousands and the decimal mark."""
+"""Formats of numbers. The key is an example; the texts are the characters that group digits, and the decimal mark."""
 
 DATES = {
     "year first": (r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?=$|[ T])", r"\1-\2-\3"),
@@ -96,10 +96,10 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """Choose a format that fits all cells, the format `preferred` if possible; None if there is no such format.
+        """Choose a format that fits all cells, and if possible the format `preferred`.
 
-        Return the values in this format, the name of the format, and the names of all formats that also fit all cells,
-        but give other values.
+        Return the values in this format, its name, and the names of the other formats that fit all cells, but give
+        other values. Return None if no format fits all cells.
         """
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
@@ -160,6 +160,6 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 
 
 def training_without(names: Sequence[str]) -> str:
-    """Return what a message recommends for columns that cannot be used: the option of `train` that ignores them."""
+    """Return the advice for columns that cannot be used, which is an option of `train` that ignores them."""
     columns = "the columns" if len(names) > 1 else "the column"
     return f"train without {columns} (pyro-bnn train --ignore {shlex.quote(','.join(names))})"

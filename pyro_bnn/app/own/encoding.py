@@ -18,7 +18,7 @@ MOST_CATEGORIES = 100
 """Heuristic: a column of texts with more different values than this is encoded by the letters of the texts."""
 
 FEW = 10
-"""Heuristic: with more rows than this, texts that all differ are no categories, and rising numbers may count rows."""
+"""Heuristic: up to this many rows, texts that all differ may be categories, and rising numbers do not count rows."""
 
 NUM_HASHED = 32
 """Number of inputs for a column of texts with many different values, about as many as skrub takes."""
@@ -85,7 +85,7 @@ class TableEncoding:
 
     @property
     def written(self) -> dict[str, str]:
-        """The format of the numbers in each column of numbers, by the column's name."""
+        """The format of each column of numbers, by the column's name."""
         return {feature.name: feature.written for feature in self.features if feature.kind == "number"}
 
     @property
@@ -95,7 +95,7 @@ class TableEncoding:
 
     @property
     def slices(self) -> dict[str, slice]:
-        """The positions of each column's inputs among all inputs, by the column's name."""
+        """For each column, the positions of its inputs among all inputs."""
         ends = accumulate(feature.width for feature in self.features)
         return {feature.name: slice(end - feature.width, end) for feature, end in zip(self.features, ends, strict=True)}
 
@@ -126,7 +126,7 @@ class TableEncoding:
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
-        """Return the format of the numbers in a table for each column in which it differs from that in training."""
+        """Return the formats of those columns of numbers in a table that are written otherwise than in training."""
         read = {name: table.column(name).numbers(written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
 
@@ -188,7 +188,7 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
 
 
 def _parts(values: np.ndarray) -> np.ndarray:
-    """Return numbers or days, shape (N, 1), joined with their sines and cosines for each of `PERIODS`, shape (N, 7)."""
+    """Append the sines and cosines for each of `PERIODS` to numbers or days, shape (N, 1). The result is (N, 7)."""
     angles = 2 * np.pi * (values % PERIODS) / PERIODS
     return np.concatenate([values, np.sin(angles), np.cos(angles)], 1)
 

@@ -74,7 +74,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
     Args:
         spec: The specification of the network. ``mlp`` means that no code of the user runs.
-        doing: What the code was doing; the message ends with it.
+        doing: End of the message, which says what the code was doing.
         otherwise: Beginning of the message if no line of the user's code raised the error. If it is empty, such an
             error is raised unchanged.
     """
@@ -95,7 +95,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
 
 def _text(error: BaseException) -> str:
-    """Return the text of an error. The code for this text may be the user's, and may fail itself."""
+    """Return the text of an error. If the error's class is the user's, the code that makes the text may fail."""
     try:
         return str(error)
     except Exception as other:
@@ -150,7 +150,7 @@ def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any])
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
-    """Raise unless a network returns `num_outputs` outputs for each row of inputs, which `reason` requires."""
+    """Raise unless a network returns `num_outputs` outputs for each row. The message gives the `reason` for this."""
     shape = tuple(x.shape)
     doing, otherwise = f" on inputs of shape {shape}", f"the network cannot take inputs of shape {shape}: "
     with own_code(spec, doing=doing, otherwise=otherwise), torch.no_grad(), eval_mode(net):

@@ -15,15 +15,15 @@ LEVEL = 0.9
 """The level of the intervals and sets that are compared."""
 
 PARTS = ("smallest", "middle", "largest")
-"""The thirds into which the predicted standard deviation divides the rows, or for classes the predicted entropy."""
+"""The thirds of the rows by predicted standard deviation, or by predicted entropy if the target is a class."""
 
 
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return the lower and upper ends of intervals of the probability `level`, shape (2, N, O).
 
-    If `calibration` is None, the intervals are the central intervals of the prediction, which must then have the
-    components of its mixture. A calibration on standardised targets is also valid for a prediction in the target's
-    units, since conformal scores have no unit.
+    If `calibration` is None, these are the central intervals of the prediction, which needs the components of its
+    mixture. A calibration on standardised targets is also valid for a prediction in the target's units, since conformal
+    scores have no unit.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalIntervals)
@@ -49,9 +49,9 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 class BeforeAndAfter:
     """The coverage of a network's intervals or sets before and after calibration.
 
-    `rows` has a row for before and a row for after. A row has its `name`, `inside` (the share of the targets that are
-    inside), `width` (the mean width in the target's units, or the mean number of classes) and `thirds` (the share of
-    the targets that are inside, in each of the thirds in `PARTS`).
+    `rows` has two rows, before and after. Each has `name`, `inside` (the share of the targets inside their interval or
+    set), `width` (the mean width of the intervals in the target's units, or the mean size of the sets) and `thirds`
+    (the share inside for each third in `PARTS`).
     """
 
     level: float

@@ -1,4 +1,4 @@
-"""Measures of how much predictions and their uncertainty depend on each column, by permutation of its values."""
+"""The dependence of predictions and their uncertainty on each column, measured by a permutation of the column."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from ...scores.uncertainty import ClassificationPrediction, Prediction, Regressi
 from .trained import Trained
 
 MOST_ROWS = 500
-"""At most this many test rows are predicted, which are chosen at random."""
+"""Largest number of test rows to predict. If there are more, they are chosen at random."""
 
 MOST_COLUMNS = 50
 """Data sets with more columns are not measured, since the table would take long and be hard to read."""
@@ -39,7 +39,7 @@ class Driver:
 
 
 def columns_of(run: Trained) -> dict[str, slice]:
-    """Return the positions of each column's inputs by the column's name. Return no columns if rows are not vectors."""
+    """Return for each column the positions of its inputs. If the rows are not vectors, there are no columns."""
     facts = run.rows.facts
     if facts.table is not None:
         return facts.table.slices
@@ -49,7 +49,9 @@ def columns_of(run: Trained) -> dict[str, slice]:
 
 
 def drivers_of(run: Trained) -> list[Driver]:
-    """Measure how much the predictions of the test rows depend on each column, and put the most important column first.
+    """Measure how much the predictions of the test rows depend on each column.
+
+    The most important column is the first in the list.
 
     All inputs of a column are permuted together, `NUM_PERMUTATIONS` times. After each permutation, the same weights
     predict the rows again. The change of the predictions is measured, and not the change of the error as by Breiman

@@ -26,7 +26,7 @@ SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
     "maximum probability": lambda prediction: 1 - prediction.max_probability,
     "logit variance": lambda prediction: prediction.logit_variance,
 }
-"""The scores that should be larger for unknown images than for images like the training images."""
+"""Scores of images that should be larger for unknown images than for images like those of the training."""
 
 NUM_COMPONENTS = 10
 """Number of weight draws in the small ensemble. Each of these draws is also scored alone."""

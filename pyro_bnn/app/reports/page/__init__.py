@@ -36,8 +36,9 @@ ORDER = ("problem", "note", "good")
 def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
     """Judge a run, and write the page about it.
 
-    Return a line that says whether the run is usable, the verdicts with the worst first, and the HTML of the page,
-    which needs no other files.
+    Returns:
+        A line that says whether the run is usable, the verdicts (the worst first), and the page as HTML that needs no
+        other files.
     """
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     judged = sorted((v for section in sections for v in section.verdicts), key=lambda v: ORDER.index(v.level))

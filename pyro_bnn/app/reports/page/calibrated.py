@@ -8,12 +8,12 @@ from .section import Section, Tile, Verdict, judged, percent
 from .subject import Subject
 
 CHANCE = 0.99
-"""Probability that the coverage of correct intervals lies in the accepted range. It is close to 1 since several levels
-are tested: together these tests reject correct intervals in less than one case in twenty."""
+"""Probability that the coverage of correct intervals lies in the accepted range. With this value, the tests of several
+levels together reject correct intervals in less than one case in twenty."""
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
-    """Return the range of the share of test targets inside conformal intervals that has the probability `CHANCE`.
+    """Return the range in which the share of test targets inside conformal intervals lies with probability `CHANCE`.
 
     If the scores are continuous, n rows calibrate and k is the rank of the chosen score, then the coverage of the
     intervals has the distribution Beta(k, n + 1 - k). So the number of targets inside is beta-binomial (Vovk 2012,

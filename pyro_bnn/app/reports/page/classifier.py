@@ -33,8 +33,8 @@ FEWEST = 5
 """Heuristic: the report judges whether uncertainty detects errors from this many wrong and right rows on."""
 
 USEFUL, POSSIBLE = 0.7, 0.6
-"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. They can be
-detected if this area would be at least the second number for correct probabilities."""
+"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. If the area that
+correct probabilities would give is at least the second number, the errors can be detected."""
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
@@ -42,13 +42,13 @@ LIMIT = 0.95
 """A calibration error counts as chance up to this quantile of a calibrated network's errors."""
 
 SMALL_EXCESS = 0.01
-"""Heuristic: a calibration error is called slight if it exceeds a calibrated network's mean error by less than this."""
+"""Heuristic: an error is called slight if it exceeds the mean calibration error of calibrated networks by less."""
 
 SHOWN_SCORES = ("entropy", "mutual information")
 """The scores of unknown images for which the section has a picture."""
 
 HEADLINE = "entropy"
-"""The score that is judged. It does not depend on the data, since the best of several scores would look too good."""
+"""The score that is judged. It was chosen before any data were seen: the best of several scores would look too good."""
 
 NOTICED, PARTLY = 0.9, 0.75
 """Heuristic: unknown images are noticed if the area under the ROC curve is at least the first number, and partly
@@ -170,7 +170,7 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
     return judged(
         "predictions",
         "Problem: the 95 % interval of the accuracy reaches down to the share of the most frequent class. Note: the "
-        f"network avoids less than {percent(WEAK, 0)} of the mistakes of always saying this class.",
+        f"network avoids less than {percent(WEAK, 0)} of the mistakes that one makes by always saying this class.",
         (low <= guess, "problem", no_better, f"{text}: the network is no better."),
         (accuracy - guess < WEAK * (1 - guess), "note", "most of a guess's mistakes remain", remain),
         (True, "good", "", f"{text}."),
@@ -263,7 +263,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
-    """Return the calibration error of class probabilities, shape (N, C), and its mean and limit by chance."""
+    """Return the calibration error of class probabilities, shape (N, C), and what chance gives calibrated ones."""
     chance = metrics.calibration_error_by_chance(
         probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed, equal_mass=True
     )

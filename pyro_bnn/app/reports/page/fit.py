@@ -31,7 +31,7 @@ FEWEST_EPOCHS = 6
 """Heuristic: with fewer epochs, it cannot be judged whether the training had settled."""
 
 LAST, FEWEST_LAST = 0.25, 3
-"""The end of a training is its last quarter, but at least three epochs, since a line through two has no residuals."""
+"""The end of a training is its last quarter, but at least three epochs: a line through two points has no residuals."""
 
 STILL_FALLING = 0.01
 """Heuristic: a training has settled if, at its end, the loss falls by less than this share of the whole fall."""
@@ -179,8 +179,8 @@ def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
     """Judge whether the posterior of the weights collapsed to a point, or stayed at the prior."""
     rule = (
         "Problem: the diagnosis of the posterior has a warning (most weights collapsed, or a layer is at the prior). "
-        f"Note: {percent(FEW_AT_PRIOR, 0)} of the weights or more are still at the prior, which means that each of "
-        "them learned less than 0.2 nats."
+        f"Note: {percent(FEW_AT_PRIOR, 0)} of the weights or more are still at the prior. Such a weight learned less "
+        "than 0.2 nats."
     )
     if found.warnings:
         return tuple(
@@ -200,7 +200,7 @@ def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
 def _signal_to_noise(guide: object) -> dict[str, object]:
     """Return pictures of the signal-to-noise ratios and the number of pruned weights.
 
-    A guide that is not a mean-field guide gets no pictures, and the number is 0.
+    If the guide is no mean-field guide, there are no pictures, and the number is 0.
     """
     if not isinstance(guide, MeanFieldGuide):
         return {"removed": 0, "pictures": []}

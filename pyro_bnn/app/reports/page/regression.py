@@ -21,10 +21,10 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)
 """The probabilities of the intervals that are judged."""
 
 HEADLINE = 0.9
-"""The probability of the interval that is drawn, and whose coverage stands at the top of the report."""
+"""The probability of the interval that is drawn. The top of the report shows the coverage of this interval."""
 
 SMALL_MISS = 0.05
-"""Heuristic: intervals are called slightly wrong if their coverage differs from the promised one by less than this."""
+"""Heuristic: intervals are called slightly wrong if the error of their coverage is less than this."""
 
 GROUPS = 4
 """Number of groups into which the predicted uncertainty divides the rows."""
@@ -36,7 +36,7 @@ FEWEST = 20
 """Heuristic: the report judges whether uncertainty ranks the errors from this many rows on."""
 
 MOST_OUTPUTS = 3
-"""Only the first outputs, at most this many, have pictures."""
+"""Largest number of outputs with a picture."""
 
 
 def errors_section(subject: Subject) -> Section | None:
@@ -251,8 +251,8 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         "uncertainty",
         f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
         "the least sure quarter of the rows has a larger RMSE than the surest. Problem: the correlation is below 0 by "
-        "more than chance, or it is within chance although correct sds would give more than twice this limit. Note: "
-        "all other cases.",
+        "more than chance, or it is within chance although correct sds would make it more than twice as large as "
+        "chance can. Note: all other cases.",
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
