@@ -68,7 +68,8 @@ def test_missing_values_become_the_mean_and_one_more_input_says_so(tmp_path):
     assert float(numbers[lacks_b == 0].mean()) == pytest.approx(0, abs=1e-6)
     assert float(numbers[lacks_b == 0].std(correction=0)) == pytest.approx(1)
     assert (first + second).tolist() == (1 - lacks_c).tolist()
-    assert "Missing values in 'b', 'c' become the mean or no category, and one more input marks them." in data.notes
+    said = "Missing values in 'b', 'c' are replaced by the mean or by no category, and one more input marks them."
+    assert said in data.notes
 
 
 def test_rows_without_the_target_are_left_out_and_said(tmp_path):

@@ -46,7 +46,7 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of a tensor to nested modules under a dotted name. :func:`tree` says what it becomes."""
+    """Add a copy of a tensor to nested modules under a dotted name, in the same way as :func:`tree`."""
     *path, leaf = name.split(".")
     module = root
     try:

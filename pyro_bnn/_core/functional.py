@@ -146,7 +146,7 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 ONE_ROW = "Expected more than 1 value per channel"
-"""Beginning of torch's message when batch normalisation in train mode gets one row."""
+"""Beginning of the message that torch raises if batch normalisation in train mode gets a single row."""
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:

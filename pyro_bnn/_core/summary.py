@@ -100,7 +100,7 @@ class Shown:
 
 
 def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
-    """Return the summary in a form. If the summary raises an error, as on the meta device, return the class name."""
+    """Return an object's summary as `form` shows it. If this fails, as on the meta device, show only the class name."""
     try:
         return form(shown._summary())  # noqa: SLF001  # this class calls its own subclasses
     except Exception as error:

@@ -68,7 +68,10 @@ class Dataset:
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise unless the data have the checksum in `facts`. The message has `shown`: the data's file, or an image run."""
+    """Raise unless the data have the checksum in `facts`.
+
+    `shown` is for the message: the path of the file, or for images the path of the run.
+    """
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":

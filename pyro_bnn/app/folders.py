@@ -33,7 +33,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return the name of a file in this folder. A picture, such as ``loss.png``, gets the ending of its format."""
+        """Return the name of a file here. A picture, such as ``loss.png``, gets the ending of the folder's format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager

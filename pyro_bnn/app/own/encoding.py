@@ -148,10 +148,10 @@ def learned_encoding(
     if not encoding.features:
         raise ValueError(f"{table.shown} has no column to predict from. {' '.join(notes)}")
     said: Mapping[str, list[str]] = {
-        "Missing values in {} become the mean or no category, and one more input marks them.": [
+        "Missing values in {} are replaced by the mean or by no category, and one more input marks them.": [
             feature.name for feature in encoding.features if feature.has_missing
         ],
-        "Dates in {} become days, and the time of the year, week and day.": encoding.columns("date"),
+        "Dates in {} become numbers of days, and the times of year, week and day.": encoding.columns("date"),
         f"Texts in {{}} have many values: their letters become {NUM_HASHED} numbers.": encoding.columns("text"),
     }
     return encoding, notes + [sentence.format(listed(columns)) for sentence, columns in said.items() if columns]
@@ -188,7 +188,7 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
 
 
 def _parts(values: np.ndarray) -> np.ndarray:
-    """Append the sines and cosines for each of `PERIODS` to numbers or days, shape (N, 1). The result is (N, 7)."""
+    """Append the sines and cosines for each of `PERIODS` to numbers or days, shape (N, 1). Return shape (N, 7)."""
     angles = 2 * np.pi * (values % PERIODS) / PERIODS
     return np.concatenate([values, np.sin(angles), np.cos(angles)], 1)
 

@@ -42,7 +42,7 @@ LIMIT = 0.95
 """A calibration error counts as chance up to this quantile of a calibrated network's errors."""
 
 SMALL_EXCESS = 0.01
-"""Heuristic: an error is called slight if it exceeds the mean calibration error of calibrated networks by less."""
+"""Heuristic: a calibration error is slight if it exceeds the mean error of calibrated networks by less than this."""
 
 SHOWN_SCORES = ("entropy", "mutual information")
 """The scores of unknown images for which the section has a picture."""
@@ -52,7 +52,7 @@ HEADLINE = "entropy"
 
 NOTICED, PARTLY = 0.9, 0.75
 """Heuristic: unknown images are noticed if the area under the ROC curve is at least the first number, and partly
-noticed if it is at least the second."""
+noticed if the area is at least the second number."""
 
 SHOWN_IMAGES, MOST_VOTED = 2, 4
 """Number of example images of each kind, and largest number of classes listed beside an image."""
@@ -263,7 +263,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
-    """Return the calibration error of class probabilities, shape (N, C), and what chance gives calibrated ones."""
+    """Return the calibration error of class probabilities, shape (N, C), and the errors that occur by chance."""
     chance = metrics.calibration_error_by_chance(
         probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed, equal_mass=True
     )
