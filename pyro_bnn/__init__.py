@@ -1,7 +1,7 @@
-"""Bayesian neural networks on Pyro: any torch module as a Pyro model, its posterior, and its uncertainty.
+"""Bayesian neural networks on Pyro: turn any torch module into a Pyro model, and fit and examine its posterior.
 
-The public names are listed in `__init__.pyi`. A name is imported on its first use, and `import pyro_bnn` alone loads
-neither torch nor Pyro.
+The public names are listed in `__init__.pyi`. Each name is imported when it is first used, so `import pyro_bnn` alone
+loads neither torch nor Pyro.
 """
 
 import threading

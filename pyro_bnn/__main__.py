@@ -1,4 +1,4 @@
-"""`python -m pyro_bnn` is the command `pyro-bnn`."""
+"""The command `pyro-bnn`, started as `python -m pyro_bnn`."""
 
 from .app.cli import main
 

@@ -1,1 +1,1 @@
-"""Code shared by the whole package: checks, files, scopes, processes, records, inputs, and running modules."""
+"""Code that the whole package shares: checks, files, inputs, global state, and the running of modules."""

@@ -1,4 +1,4 @@
-"""Long computations that write their state to a file at intervals and stop cleanly on a signal; checks of arguments."""
+"""Checkpoints: long computations write their state to a file at intervals, and stop cleanly on a signal."""
 
 import os
 import signal
@@ -17,10 +17,13 @@ from .files import write_state
 from .processes import Processes
 
 SHARE = 0.02
-"""Heuristic: largest fraction of the time for writing states at the ends of epochs."""
+"""Heuristic: at most this fraction of the time is spent on writing states after epochs."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C, and what `kill`, `docker stop` and most job schedulers send first."""
+"""The signals that stop a computation.
+
+Ctrl-C sends the first, and `kill`, `docker stop` and most job schedulers send the second.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class Checkpoint:
     """The file to which a long computation writes its state, and how often.
 
     Args:
-        path: The file; its folder must exist.
-        minutes: Time between two writings, in minutes. 0 writes after each step.
+        path: The file. Its folder must exist.
+        minutes: Minutes between two writes; with 0, the state is written after each step.
     """
 
     path: str | Path
@@ -43,7 +46,7 @@ class Checkpoint:
 
 
 def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | Path], Path]) -> Checkpoint | None:
-    """The checkpoint with another path, which `rename` returns; None without a checkpoint."""
+    """Replace the path of a checkpoint by the path that `rename` returns for it; None stays None."""
     if checkpoint is None:
         return None
     given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
@@ -51,14 +54,17 @@ def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | 
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended a computation after a step. The state is in a file, and the message says how to resume."""
+    """Raised after a signal stopped a computation.
+
+    The state of the computation is in a file, and the message says how to resume from it.
+    """
 
 
 class Keeper:
-    """Writes the state of a computation at intervals. After a signal, the state is written and the computation ends.
+    """Writes the state of a computation to a file at intervals, and stops the computation after a signal.
 
-    All processes stop at the same step; only process 0 writes the file. Messages use `name`, if given, instead of the
-    path.
+    If several processes share the computation, all stop at the same step, and only process 0 writes the file. Messages
+    name the file by `name`, or by its path if `name` is None.
     """
 
     def __init__(
@@ -75,9 +81,10 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after the last epoch, and after any earlier one if writing takes little of the time.
+        """Write the state after an epoch, and stop if a signal was received.
 
-        A signal during the last epoch does not end the computation.
+        The state after the last epoch is always written, and the state after an earlier epoch only if writing takes
+        little of the whole time. A signal during the last epoch is ignored, since the computation ends anyway.
         """
         if self._checkpoint is None:
             return
@@ -88,7 +95,10 @@ class Keeper:
             self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state after a step if it is due. After a signal, write the state and raise `Interrupted`."""
+        """Write the state if enough time has passed since the last write, or if a signal was received.
+
+        After a signal, also raise `Interrupted`.
+        """
         if self._checkpoint is None:
             return
         is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes
@@ -119,9 +129,10 @@ def keeping(
     processes: Processes | None = None,
     name: str | Path | None = None,
 ) -> Iterator[Keeper]:
-    """A context for a computation that writes checkpoints. Without a checkpoint, signals have their usual effect.
+    """Yield the `Keeper` with which a computation writes checkpoints.
 
-    The file must not exist yet, unless it is the file that is resumed.
+    Without a checkpoint, nothing is written and signals have their usual effect. The file of the checkpoint must not
+    exist yet, unless the computation resumes from the same file.
     """
     if checkpoint is None:
         yield Keeper(None, kind, lambda: False)
@@ -134,7 +145,7 @@ def keeping(
 
 
 def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise if the state of a computation could not be written to a path, or would replace another file."""
+    """Raise if a checkpoint cannot be written to a path, or would replace another file than `resume`."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
@@ -159,10 +170,10 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """A context that yields a function, which returns whether SIGINT or SIGTERM was received.
+    """Yield a function that returns whether the process has received SIGINT or SIGTERM.
 
-    The first signal has no other effect; a second one acts as usual. Only the main thread receives signals. In other
-    threads, and for ignored signals, nothing changes.
+    The first such signal has no other effect, and a second one acts as usual. Signals that were ignored stay ignored.
+    Only the main thread receives signals, so in other threads the function always returns False.
     """
     asked = threading.Event()
     before: dict[int, Any] = {}
@@ -194,7 +205,7 @@ CallbackT = TypeVar("CallbackT", bound=Callable[..., object])
 def check_fit(
     *, progress: object = False, checkpoint: object = None, resume: object = None, seed: object = None
 ) -> None:
-    """Raise unless the arguments that all fits have in common are valid."""
+    """Check the arguments that all fits have in common."""
     _checks.flag("progress", progress)  # type: ignore[arg-type]
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         Checkpoint(checkpoint)  # type: ignore[arg-type]
@@ -205,7 +216,7 @@ def check_fit(
 
 
 def checked_callbacks(callbacks: Iterable[CallbackT]) -> list[CallbackT]:
-    """The callbacks of a fit as a list."""
+    """Return the callbacks of a fit as a list; raise if one of them is not a function."""
     example = "a list of functions of the history"
     found: list[CallbackT] = _checks.items("callbacks", callbacks, example)
     for callback in found:

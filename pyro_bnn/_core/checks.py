@@ -12,12 +12,12 @@ from torch import Tensor
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a real number; True and False are not."""
+    """Return whether a value is a real number; True and False are not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def as_float(value: object) -> float:
-    """A real number as a float: infinity if it is too large, NaN if it is not a number."""
+    """Convert a value to a float: a number that is too large becomes infinity, anything but a real number NaN."""
     if not is_number(value):
         return math.nan
     try:
@@ -27,7 +27,10 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """A value as text for a message; a whole number too large for a float becomes "a number above 1.8e+308"."""
+    """Return the text for a value in a message.
+
+    A whole number that is too large for a float becomes "a number above 1.8e+308".
+    """
     found = as_float(value)
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"
@@ -62,7 +65,7 @@ def _number(name: str, value: float, condition: str, is_met: Callable[[float], b
 
 
 def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
-    """Raise unless a dtype can represent the scales (above 0) and the inverses of their squares."""
+    """Raise unless a scale is positive, and a dtype can represent the scale and the inverse of its square."""
     largest = torch.finfo(dtype).max
     ends = (value.min().item(), value.max().item()) if isinstance(value, Tensor) else (value, value)
     low, high = map(as_float, ends)
@@ -83,7 +86,7 @@ def at_least(name: str, value: int, minimum: int) -> int:
 
 
 def in_memory(name: str, count: int, num_bytes: int, remedy: str = "ask for fewer") -> None:
-    """Raise if `count` items of `num_bytes` each exceed the memory of this machine."""
+    """Raise if `count` items of `num_bytes` bytes each do not fit into the memory of this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if count * num_bytes > memory:
         raise ValueError(
@@ -93,7 +96,7 @@ def in_memory(name: str, count: int, num_bytes: int, remedy: str = "ask for fewe
 
 
 def path(name: str, value: object) -> Path:
-    """Return `value` as a path if it is one."""
+    """Return `value` as a `Path` if it is a text or a path-like object, and not empty."""
     if not isinstance(value, (str, os.PathLike)) or not str(value):
         raise ValueError(f"`{name}` must be the path of a file or folder, got {value!r}.")
     return Path(value)
@@ -107,7 +110,7 @@ def flag(name: str, value: bool) -> bool:
 
 
 def one_of(name: str, value: str, options: Sequence[str]) -> str:
-    """Return `value` if it is one of some texts."""
+    """Return `value` if it is one of the texts in `options`."""
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
     return value
@@ -163,12 +166,12 @@ def finite(name: str, value: Tensor) -> None:
 
 
 def shape(value: Tensor) -> tuple[int, ...]:
-    """The shape as a plain tuple, which prints compactly."""
+    """Return the shape as a plain tuple, which prints compactly."""
     return tuple(value.shape)
 
 
 def described(value: object) -> str:
-    """The type of a value, for a message that says what was expected."""
+    """Return the name of a value's type for a message. If the value is a class, return the name of this class."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
@@ -185,14 +188,14 @@ def function(name: str, value: object, example: str) -> None:
 
 
 def items(name: str, value: object, example: str) -> list:
-    """The items of an iterable that is not a text, a mapping or a tensor."""
+    """Return the items of an iterable as a list; raise if it is a text, a mapping, a tensor or a class."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping, Tensor, type)):
         raise ValueError(f"`{name}` must be {example}, got {described(value)}.")
     return list(value)
 
 
 def globs(name: str, value: str | Sequence[str]) -> list[str]:
-    """The globs of one text or of a list of texts."""
+    """Return a list of globs, given one glob or several."""
     example = 'a glob on site names or a list of them, such as "**.weight"'
     found = [value] if isinstance(value, str) else items(name, value, example)
     for glob in found:
@@ -202,7 +205,10 @@ def globs(name: str, value: str | Sequence[str]) -> list[str]:
 
 
 def weights(name: str, values: object, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless `values` is ``{site: tensor}`` with a finite tensor of the expected shape for every site."""
+    """Raise unless `values` is a dictionary ``{site: tensor}``.
+
+    It must hold a finite tensor of the expected shape for every site.
+    """
     kind(name, values, Mapping, "a dict of weights, such as `posterior.median()`")
     assert isinstance(values, Mapping)
     missing = [site for site in expected if site not in values]

@@ -1,4 +1,4 @@
-"""Copies of modules, and modules with a tensor under each dotted name."""
+"""Copies of modules, and modules that hold tensors under dotted names."""
 
 import copy
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copied(module: M) -> M:
-    """A deep copy of a module, even if it keeps tensors of its last call.
+    """Return a deep copy of a module, even if the module stores tensors that its last call computed.
 
-    Layers with `torch.nn.utils.weight_norm` or `torch.nn.utils.prune` keep the weight that they computed, and some
-    networks keep their attention or their output. torch does not copy such tensors, because they have a gradient
-    function. This function copies the values of these tensors, without their gradient functions.
+    Layers with `torch.nn.utils.weight_norm` or `torch.nn.utils.prune` store the weight that they computed, and some
+    networks store their attention or their output. Such tensors have a gradient function, so `copy.deepcopy` refuses
+    them. This function copies their values without the gradient functions.
     """
     try:
         with EXCLUSIVE:  # a prediction in another thread may have put a draw into the module
@@ -35,7 +35,10 @@ def copied(module: M) -> M:
 
 
 def tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Nested modules with a copy of each tensor under its dotted name: a buffer if boolean, else a parameter."""
+    """Return nested modules that hold a copy of each tensor under its dotted name.
+
+    A boolean tensor becomes a buffer, any other tensor a parameter.
+    """
     root = nn.Module()
     for name, value in values.items():
         plant(root, name, value)
@@ -43,7 +46,7 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of one tensor to nested modules; see :func:`tree`."""
+    """Add a copy of a tensor to nested modules under a dotted name, in the same way as :func:`tree`."""
     *path, leaf = name.split(".")
     module = root
     try:

@@ -1,12 +1,12 @@
-"""Whether reading a tensor makes the program wait for its device."""
+"""Devices on which a program that reads a tensor must wait."""
 
 import torch
 
 
 def reads_wait(device: torch.device) -> bool:
-    """Whether a program that reads a value of a tensor waits for the device, which is so for all devices but the CPU.
+    """Return whether a program must wait for the device when it reads a value of a tensor: on all devices but the CPU.
 
-    On a GPU, for example, a program puts operations into a queue and continues at once. To read a value of a tensor,
-    the program waits until the queue is empty. The device is then idle until new operations arrive.
+    A GPU, for example, has a queue of operations: the program adds an operation and continues at once. To read a value
+    of a tensor, the program waits until the queue is empty. The device is then idle until the next operation arrives.
     """
     return device.type != "cpu"

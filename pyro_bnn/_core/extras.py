@@ -1,4 +1,4 @@
-"""Optional packages, imported when needed."""
+"""Import of optional packages when they are needed."""
 
 import importlib
 from typing import Any
@@ -7,11 +7,14 @@ from .scope import filtered_warnings
 
 
 class MissingExtraError(ModuleNotFoundError):
-    """An optional package is not installed; the message says how to install it."""
+    """Raised if an optional package is not installed. The message says how to install it."""
 
 
 def optional(module: str, package: str, extra: str, *, root: str | None = None) -> Any:
-    """Import an optional package without its warnings; if it is installed but fails, its own error is raised."""
+    """Import an optional package, and ignore its warnings.
+
+    If the package is not installed, the error says how to install it. If its import fails, its own error is raised.
+    """
     root = module.partition(".")[0] if root is None else root
     try:
         with filtered_warnings("ignore"):

@@ -1,8 +1,8 @@
-"""Files that are written completely or not at all, have a checksum, and contain no code.
+"""Files of states, which are written completely or not at all, have a checksum, and contain no code.
 
-A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. A file stores the
-tensors in the safetensors format. The header of the file has all other values as JSON, and a SHA-256 checksum of the
-tensors and the JSON.
+A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. A file has the
+safetensors format and stores the tensors of a state. Its header stores all other values as JSON, and the SHA-256
+checksum of the tensors and the JSON.
 """
 
 import glob
@@ -26,20 +26,21 @@ from torch import Tensor
 
 FORMAT = "pyro_bnn"
 VERSION = 1
-"""Version of the format; files of later versions are not read."""
+"""Version of the format. Files with a later version are refused."""
 
 MANY = 16
-"""Lists of at least this many floats are stored as one tensor."""
+"""A list of floats is stored as one tensor if it has at least this many."""
 
 
 class DamagedFileError(ValueError):
-    """A file is damaged: its checksum or its structure is wrong."""
+    """Raised if the checksum or the structure of a file is wrong."""
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file completely or not at all: a temporary file is written, synchronised and renamed.
+    """Write a file completely or not at all.
 
-    If the path is a symbolic link, the target is replaced and the link stays. After an error the file is unchanged.
+    The content is written to a temporary file, which is synchronised with the disk and renamed. If the path is a
+    symbolic link, the target of the link is replaced. After an error, the earlier file is unchanged.
     """
     target = Path(path).resolve()
     _remove_parts_of_dead_processes(target)
@@ -61,7 +62,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
 
 def check_name(path: str | Path) -> None:
-    """Raise if a path is not in UTF-8, since safetensors could not read such a file."""
+    """Raise if a path cannot be encoded in UTF-8, since safetensors could not read a file there."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -71,13 +72,13 @@ def check_name(path: str | Path) -> None:
 
 
 def _part_of(target: Path, process: int, thread: str) -> str:
-    """Name of the temporary file, or a glob for it. The name contains the process and machine that write it."""
+    """Return the name of a temporary file, which contains the machine, process and thread that write the file."""
     machine = zlib.crc32(platform.node().encode())
     return f".{target.name}.{machine:x}-{process}-{thread}.part"
 
 
 def _remove_parts_of_dead_processes(target: Path) -> None:
-    """Remove the temporary files of processes that were killed while writing."""
+    """Remove the temporary files that processes of this machine left when they were killed."""
     before, after = _part_of(target, 0, "*").split("-0-")
     for part in target.parent.glob(f"{glob.escape(before)}-*-{after}"):
         process = part.name[len(before) + 1 :].partition("-")[0]
@@ -98,7 +99,7 @@ def _is_alive(process: int) -> bool:
 
 
 def synchronise(folder: Path) -> None:
-    """Make the renaming of a file in a folder survive a loss of power, if the system can open folders."""
+    """Write a folder to the disk, so that a renamed file in it survives a power failure. Do nothing on Windows."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -109,7 +110,7 @@ def synchronise(folder: Path) -> None:
 
 
 def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
-    """Write plain data to a file, atomically and with a checksum."""
+    """Write a state to a file with a checksum, completely or not at all."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_encoded(state, tensors, "state"))
     metadata = {"format": FORMAT, "version": str(VERSION), "kind": kind, "state": text}
@@ -119,9 +120,9 @@ def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: str | Path, kind: str) -> dict[str, Any]:
-    """Read what :func:`write_state` wrote, onto the CPU; the file cannot run code."""
+    """Read a state that :func:`write_state` wrote. Its tensors are on the CPU, and no file can run code."""
     check_name(path)
-    foreign = f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote."
+    foreign = f"{path} is no {kind} that pyro_bnn wrote; pass a {kind} that pyro_bnn wrote."
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}; pass a {kind} that pyro_bnn wrote.")
     try:
@@ -161,19 +162,19 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """A context for using the content of a file, which may be forged; errors become a `DamagedFileError`."""
+    """Raise DamagedFileError if the content of a file, which may be forged, causes an error inside a `with` block."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
         raise
     except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise DamagedFileError(
-            f"{path} is no {kind} that this version of pyro_bnn wrote; pass one that it wrote."
+            f"{path} is no {kind} that this version of pyro_bnn wrote; pass a {kind} that it wrote."
         ) from error
 
 
 def raw_bytes(value: Tensor) -> memoryview:
-    """The bytes of a tensor on the CPU, in row-major order."""
+    """Return the bytes of a tensor on the CPU, in row-major order."""
     flat = value.detach().reshape(-1)
     if flat.stride(0) != 1:  # a tensor of one element may have any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
@@ -196,7 +197,7 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
-    """The value as JSON; each tensor is put into `tensors` and replaced by a reference."""
+    """Turn a value into data for JSON. Put its tensors into `tensors`, and their names in their place."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):
@@ -216,14 +217,14 @@ def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
 
 
 def _stored(value: Tensor, tensors: dict[str, Tensor]) -> str:
-    """Put a copy of a tensor into `tensors`, and return its name there."""
+    """Put a copy of a tensor into `tensors`, and return the name of the copy."""
     name = str(len(tensors))
     tensors[name] = value.detach().to("cpu", copy=True).contiguous()
     return name
 
 
 def _decoded(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of :func:`_encoded`."""
+    """Return the value that :func:`_encoded` turned into data for JSON."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

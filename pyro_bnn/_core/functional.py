@@ -1,4 +1,4 @@
-"""Calls of a module with given tensors instead of its own parameters."""
+"""Calls of a module with given tensors in place of its parameters."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from .scope import EXCLUSIVE, filtered_warnings
 
 
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
-    """Turn a parameter into a buffer, which is not learnable, but moves with the module to another device."""
+    """Turn a parameter into a buffer: no optimizer learns it, but it moves to other devices with the module."""
     owner, attribute = _owner(net, path)
     value = owner._parameters.pop(attribute, None)
     if value is not None:  # None if already done: a module may have several names
@@ -27,7 +27,10 @@ def parameter_to_buffer(net: nn.Module, path: str) -> None:
 
 
 def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """The module that owns a parameter, and its name there; three times as fast as `get_submodule`."""
+    """Return the module that owns a parameter, and the parameter's name in it.
+
+    This is three times as fast as `get_submodule`.
+    """
     *prefix, attribute = path.split(".")
     owner: nn.Module | None = net
     for part in prefix:
@@ -45,12 +48,12 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def num_axes(net: nn.Module, path: str) -> int:
-    """Number of axes of a parameter or buffer."""
+    """Return the number of axes of a parameter or buffer."""
     return _present(net, path).dim()
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Largest number of leading axes that tensors have in addition to those of the parameters that they replace."""
+    """Return the largest number of additional axes that a tensor has, compared with the parameter that it replaces."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
@@ -58,7 +61,11 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Make an embedding layer with a random weight return a dense gradient; do nothing to other layers."""
+    """Prepare an embedding layer whose weight is random.
+
+    The weight gets a dense gradient. Raise if an option of the layer would change the drawn weights or scale their
+    gradient. Leave all other layers as they are.
+    """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return
@@ -77,10 +84,11 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """The value of a random parameter in the forward pass: the padding row of an embedding keeps its initial value.
+    """Return the value of a random parameter that the forward pass uses.
 
-    torch computes no gradient for the padding row. If the forward pass used a drawn value for this row, the likelihood
-    would depend on that value, but its gradient would be missing.
+    This is `value`, but the padding row of an embedding keeps its initial value. torch computes no gradient for the
+    padding row. If the forward pass used a drawn value for this row, the likelihood would depend on that value, but its
+    gradient would be missing.
     """
     return _with_padding(*_owner(net, path), value)
 
@@ -94,9 +102,9 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make recurrent layers look up their weights at each call.
+    """Make the recurrent layers of a network look up their weights at each call.
 
-    By default torch keeps a list of these weights, which :func:`swapped` does not change.
+    By default a layer calls torch with a stored list of its weights, which :func:`swapped` does not change.
     """
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
@@ -108,17 +116,17 @@ def _refresh(layer: nn.Module, _: object) -> None:
 
 
 def has_hooks_of_others(layer: nn.Module) -> bool:
-    """Whether a module has hooks other than the hook of :func:`refresh_recurrent_weights`."""
+    """Return whether a module has hooks other than the hook of :func:`refresh_recurrent_weights`."""
     kinds = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
 
 
 @contextmanager
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """A context in which the given tensors replace the network's random parameters, which are otherwise buffers.
+    """Replace random parameters of a network by the given tensors inside a `with` block.
 
-    In the context the given tensors count as parameters, so `next(net.parameters())` finds them too. Tensors may also
-    be given for other parameters and buffers.
+    Outside the block the random parameters are buffers. Inside, the given tensors count as parameters, so
+    `next(net.parameters())` finds them. The tensors may also replace other parameters and buffers.
     """
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # threads may share the network
@@ -138,11 +146,14 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 ONE_ROW = "Expected more than 1 value per channel"
-"""Beginning of torch's message when batch normalisation in train mode gets one row."""
+"""Beginning of the message that torch raises if batch normalisation in train mode gets a single row."""
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """The output of `net` with the given tensors, ``{path: tensor}``, in place of its own."""
+    """Return the output of `net` for `x`, computed with the given tensors in place of its own.
+
+    `tensors` is a dictionary ``{path: tensor}``.
+    """
     try:
         with swapped(net, tensors):
             output = call_network(net, x)
@@ -177,7 +188,10 @@ def _remedy(error: Exception, x: Inputs) -> str:
 
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Outputs of all draws, shape ``(*draws, N, ...)``; tensors have shape ``(*draws, *parameter)`` or `parameter`."""
+    """Return the outputs for all draws of the parameters, shape ``(*draws, N, ...)``.
+
+    A tensor has the shape of its parameter, or the shape ``(*draws, *parameter)`` with a value for each draw.
+    """
     batched = {path: value for path, value in tensors.items() if value.dim() > num_axes(net, path)}
     leads = [value.shape[: value.dim() - num_axes(net, path)] for path, value in batched.items()]
     lead = torch.broadcast_shapes(*leads)
@@ -192,18 +206,18 @@ def _loop(net: nn.Module, tensors: Mapping[str, Tensor], batched: set[str], x: I
 
 
 BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
-"""Function from weights by path, each with a leading axis of K draws, and x to outputs of shape (K, N, ...)."""
+"""A function from K draws of the weights, ``{path: shape (K, ...)}``, and inputs x to outputs of shape (K, N, ...)."""
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
-"""Elementwise layers without parameters, which accept further leading axes."""
+"""Elementwise layers without parameters; they accept inputs with additional leading axes."""
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
-    """A fast function that runs a network for many weight draws at once, with gradients.
+    """Return a fast function that runs a network for many weight draws at once.
 
-    A chain of linear and elementwise layers is computed by batched matrix products, other networks by
-    `torch.func.vmap`. If the outputs and gradients for the draws in `example` differ from those of a loop over draws,
-    the loop is used instead. `example` must have at least two draws of each random weight.
+    The function computes a chain of linear and elementwise layers by batched matrix products, and any other network by
+    `torch.func.vmap`. Its outputs and gradients are compared with those of a loop over the draws in `example`; if they
+    differ, the loop is returned instead. `example` must have at least two draws of each random weight.
     """
     paths = set(example)
 
@@ -222,7 +236,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
 
 @contextmanager
 def ordinary_attention() -> Iterator[None]:
-    """A context without torch's fused attention, which `vmap` does not support."""
+    """Turn off torch's fused attention in a `with` block, since `vmap` does not support it."""
     with EXCLUSIVE:  # these settings belong to the process
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
@@ -234,7 +248,10 @@ def ordinary_attention() -> Iterator[None]:
 
 
 def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
-    """The network as batched matrix products; None if it is not a chain of linear and elementwise layers."""
+    """Return a function that runs the network by batched matrix products.
+
+    Return None if the network is not a chain of linear and elementwise layers.
+    """
     if (
         not isinstance(x, Tensor)
         or type(net) is not nn.Sequential
@@ -275,7 +292,7 @@ def _is_link(name: str, layer: nn.Module, random: set[str]) -> bool:
 
 
 def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Whether two functions that run a network give the same outputs and gradients for the draws in `example`."""
+    """Return whether two functions give the same outputs and gradients for the draws in `example`."""
     results = []
     for run in (first, second):
         with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # of a loop in vmap

@@ -6,25 +6,31 @@ import torch
 from torch import Tensor
 
 BISECTIONS = 80
-"""Number of steps: 2^-80 of the initial interval is below the rounding error of any well-determined quantile."""
+"""Number of bisections. 2^-80 of the initial interval is below the rounding error of any well-determined quantile."""
 
 
 def normal_cdf(z: Tensor) -> Tensor:
-    """Distribution function of N(0, 1), accurate in the lower tail, where ``torch.special.ndtr`` is 0."""
+    """Return the distribution function of N(0, 1) at `z`.
+
+    It is accurate in the lower tail, where ``torch.special.ndtr`` returns 0.
+    """
     return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 
 
 def mixture_cdf(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    """Probability that a draw is no larger than y; y has shape (...), the parameters of the components (..., M)."""
+    """Return the probability that a draw from the mixture is at most y.
+
+    y has shape (...), and the parameters of the M components have shape (..., M).
+    """
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     return (weights * normal_cdf((y.unsqueeze(-1) - loc) / scale)).sum(-1)
 
 
 def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
-    """Quantile of the probability q, by bisection between the quantiles of the components.
+    """Return the quantile of the mixture for the probability q, found by bisection between the components' quantiles.
 
-    q has shape (...), the parameters of the components (..., M). For q above one half, the mixture is reflected at 0
-    and the quantile of 1 - q is computed, since only the lower tail is accurate.
+    q has shape (...), and the parameters of the M components have shape (..., M). For q above one half, the mixture is
+    reflected at 0 and the quantile for 1 - q is computed, since only the lower tail is accurate.
     """
     weights, loc, scale, q = weights.double(), loc.double(), scale.double(), q.double()
     sign = torch.where(q <= 0.5, 1.0, -1.0).to(q)
@@ -40,14 +46,14 @@ def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tens
 
 
 def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    r"""Continuous ranked probability score of the mixture at y.
+    r"""Return the continuous ranked probability score of the mixture at y.
 
-    y has shape (...), the parameters of the components (..., M). The score is
+    y has shape (...), and the parameters of the M components have shape (..., M). The score is
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma_i^2) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sigma_i^2+\sigma_j^2)
 
-    where :math:`A(\mu, \sigma^2)` is the mean absolute value of a Gaussian (Grimit et al., 2006). Memory grows with M,
-    and time with the square of M.
+    where :math:`A(\mu, \sigma^2)` is the mean absolute value of a draw from a Gaussian (Grimit et al., 2006). The
+    memory grows with M, and the time with the square of M.
     """
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     total = (weights * _mean_absolute(y.unsqueeze(-1) - loc, scale)).sum(-1)
@@ -61,6 +67,6 @@ def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tens
 
 
 def _mean_absolute(loc: Tensor, scale: Tensor) -> Tensor:
-    """Mean absolute value of N(loc, scale^2)."""
+    """Return the mean absolute value of a draw from N(loc, scale^2)."""
     z = loc / scale
     return loc * torch.erf(z * math.sqrt(0.5)) + scale * (math.sqrt(2 / math.pi) * (-0.5 * z.square()).exp())

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 
 def matches(glob: str, name: str) -> bool:
-    """Whether a dotted name matches a glob: `*` is one component (or a part of it), `**` any number of components.
+    """Return whether a dotted name matches a glob.
+
+    `*` stands for one component or a part of one, and `**` for any number of components.
 
     >>> matches("net.*.weight", "net.0.weight"), matches("net.*.weight", "net.block.0.weight")
     (True, False)
@@ -25,11 +27,11 @@ def matches(glob: str, name: str) -> bool:
 
 
 MOST_NAMES = 8
-"""Largest number of names that a message lists in full."""
+"""A message lists all names if there are at most this many."""
 
 
 def advice(glob: str, names: Sequence[str]) -> str:
-    """Text for a message about a glob that matches none of the names: a better glob, or some of the names.
+    """Return advice about a glob that matches none of the names. It has a better glob, or names to choose from.
 
     >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
     "write 'net.*.weight'"
@@ -49,7 +51,7 @@ def advice(glob: str, names: Sequence[str]) -> str:
 
 
 def _corrected(glob: str, names: Sequence[str]) -> str:
-    """The glob with each unknown component replaced by the most similar one in the names."""
+    """Replace each component of the glob that occurs in no name by the most similar component of the names."""
     known = sorted({part for name in names for part in name.split(".")})
     parts = []
     for part in glob.split("."):

@@ -1,4 +1,4 @@
-"""The processes that share a computation by `torch.distributed`, and their communication."""
+"""Communication between the processes that share a computation by `torch.distributed`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from torch import Tensor
 from typing_extensions import Self
 
 GOLDEN = 0x9E3779B97F4A7C15
-"""Distance between the seeds of two processes: 2**64 divided by the golden ratio, so that seeds are far apart."""
+"""Difference between the seeds of successive processes: 2**64 divided by the golden ratio. It keeps seeds far apart."""
 
 LONG = 2**16
-"""Heuristic: tensors of at least this many elements are sent one by one."""
+"""Heuristic: a tensor of at least this many elements is sent in a message of its own."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that share a computation."""
+    """The processes that share a computation, seen from one of them."""
 
     rank: int = 0
     count: int = 1
 
     @classmethod
     def present(cls) -> Self:
-        """The processes of `torch.distributed`; a single one if it is not initialised."""
+        """Return the processes of `torch.distributed`, or a single process if it is not initialised."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
@@ -39,7 +39,7 @@ class Processes:
         return self.rank == 0
 
     def seed(self, seed: int) -> int:
-        """The seed of this process; that of process 0 is the given seed."""
+        """Return a seed for this process that differs from the other processes' seeds; process 0 gets `seed` itself."""
         return (seed + self.rank * GOLDEN) % 2**63
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
@@ -52,7 +52,7 @@ class Processes:
                     tensor.copy_(sent)
 
     def sum_joined_(self, tensors: Sequence[Tensor]) -> None:
-        """Like :meth:`sum_`, but small tensors are sent together, since each message has a cost."""
+        """Do the same as :meth:`sum_`, but send small tensors in one message, since each message has a cost."""
         self.sum_([tensor for tensor in tensors if tensor.numel() >= LONG])
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             small = [tensor for tensor in tensors if tensor.numel() < LONG and tensor.dtype == dtype]
@@ -64,7 +64,7 @@ class Processes:
                 tensor.copy_(total.view_as(tensor))
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor, in place, by that of process 0."""
+        """Replace each tensor, in place, by the tensor of process 0."""
         if self.are_many:
             for tensor in tensors:
                 sent = tensor.contiguous()
@@ -75,7 +75,7 @@ class Processes:
                     tensor.copy_(sent)
 
     def from_first(self, value: Any) -> Any:
-        """The value of process 0, which must be picklable."""
+        """Return the value that process 0 passed. It must be picklable."""
         if not self.are_many:
             return value
         values = [value]
@@ -83,7 +83,7 @@ class Processes:
         return values[0]
 
     def gathered(self, value: Any) -> list[Any]:
-        """The values of all processes, by rank."""
+        """Return the values that all processes passed, in the order of their ranks."""
         if not self.are_many:
             return [value]
         values = [None] * self.count
@@ -91,7 +91,7 @@ class Processes:
         return values
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
-        """For each flag, whether it is set in any process."""
+        """Return for each flag whether it is set in at least one process."""
         if not self.are_many:
             return list(flags)
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL sends from GPUs only
@@ -100,7 +100,7 @@ class Processes:
         return [count > 0 for count in counts.tolist()]
 
     def require_same(self, values: dict[str, str]) -> None:
-        """Raise in all processes unless they have the same `values`, ``{name: text}``."""
+        """Raise in every process unless all processes passed the same `values`, ``{name: text}``."""
         theirs = self.gathered(values)
         for name in values:
             different = next((i for i, other in enumerate(theirs) if other.get(name) != theirs[0].get(name)), None)
@@ -108,5 +108,5 @@ class Processes:
                 raise ValueError(
                     f"all processes must run the same fit, but the {name} of process {different} is "
                     f"{theirs[different].get(name)}, and that of process 0 is {theirs[0].get(name)}; call `fit_svi` "
-                    "with the same arguments in all of them, or with `distributed=False` for separate fits."
+                    "with the same arguments in all processes, or with `distributed=False` for separate fits."
                 )

@@ -1,35 +1,35 @@
-"""Progress of fits: a bar on a terminal and in a notebook; elsewhere, as in a log file, a line every ten seconds."""
+"""Progress of fits: a bar on a terminal and in a notebook, and a line every ten seconds elsewhere, as in a log file."""
 
 import sys
 
 from tqdm import tqdm
 
 EVERY = 10.0
-"""Seconds between two lines, if the progress is not shown on a terminal."""
+"""Seconds between two lines of progress in a pipe or a file."""
 
 
 class Lines(tqdm):
-    """Progress that is written in lines, for pipes and files."""
+    """A progress bar for pipes and files, which writes lines."""
 
     monitor_interval = 0  # no thread, since every update looks at the clock
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Write a line, unless tqdm passes an empty text, as it does at the end."""
+        """Write a line. tqdm passes an empty text at the end, for which no line is written."""
         if msg is None:
             print(str(self).rstrip(), file=self.fp, flush=True)
 
 
 def progress_bar(unit: str, total: int | None = None, *, shown: bool, initial: int = 0) -> tqdm:
-    """The progress of a loop, as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``; use it as a context, or close it.
+    """Return a progress bar for a loop, such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``.
 
-    ``update(n)`` counts, and ``update(0)`` only shows the time. ``set_description_str`` sets the text after the bar,
-    which begins with a space.
+    Use the bar in a ``with`` statement, or close it. ``update(n)`` counts n steps, and ``update(0)`` only renews the
+    time. ``set_description_str`` sets the text after the bar, which must begin with a space.
 
     Args:
         unit: Name of what is counted, such as "epoch".
-        total: Number of steps of the loop, counted in `unit`; None if it is unknown.
-        shown: Whether to show anything.
-        initial: Number of steps that were done before, as in a resumed fit.
+        total: Number of steps of the loop, or None if it is unknown.
+        shown: Whether to show the bar.
+        initial: Number of steps that were done before the loop, as in a resumed fit.
     """
     if not shown:
         return tqdm(disable=True)

@@ -1,4 +1,7 @@
-"""The content of files, which may be forged: dataclasses as plain data and back, and checks of fields and tensors."""
+"""Conversion of dataclasses to plain data for files and back, and checks of the content of files.
+
+Such content may be forged.
+"""
 
 import math
 from collections.abc import Collection, Mapping
@@ -15,7 +18,7 @@ T = TypeVar("T")
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as dictionaries of their fields, at any depth; tensors and other values are not copied."""
+    """Turn dataclasses at any depth into dictionaries of their fields. Tensors and other values are not copied."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -26,10 +29,11 @@ def plain(value: Any) -> Any:
 
 
 def record(kind: type[T], values: object, where: str) -> T:
-    """A dataclass from the result of :func:`plain`.
+    """Make a dataclass of type `kind` from the result of :func:`plain`.
 
-    Fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors, dataclasses, and optional
-    values, lists, tuples and dictionaries of these. In messages, the name of a wrong field follows `where`.
+    Its fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors and dataclasses, and
+    optional values, lists, tuples and dictionaries of these. A message about a wrong field has `where` and the field's
+    name.
     """
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass
@@ -40,7 +44,7 @@ def record(kind: type[T], values: object, where: str) -> T:
 
 
 def _checked(value: Any, hint: Any, where: str) -> Any:
-    """The value, converted to the annotated type of a field."""
+    """Convert the value of a field to the annotated type of the field."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is UnionType:
         (other,) = [argument for argument in arguments if argument is not NoneType]
@@ -72,37 +76,37 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 
 
 def _shown(value: object) -> str:
-    """The value if it is a number or a text, otherwise its type."""
+    """Return the text for a value in a message. Numbers, texts and None are shown; of other values only the type."""
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
 
 
 def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise unless a state has these names, shapes and dtypes and finite numbers; see :func:`check_state`."""
+    """Check a state by :func:`check_state`, and raise if one of its numbers is not finite."""
     check_state(owner, got, expected)
     for name, value in got.items():
         check_finite(f"`{name}` of {owner}", value)
 
 
 def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise unless a state has the names, shapes and dtypes that are expected."""
+    """Raise unless a state has the same names, shapes and dtypes as `expected`."""
     for name, value in expected.items():
         if name not in got:
-            raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the one saved.")
+            raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the saved one.")
         check_tensor(f"`{name}` of {owner} in the file", got[name], value.shape, value.dtype)
     require_no_more(owner, got, expected)
 
 
 def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[str]) -> None:
-    """Raise if a state has a name that is not expected."""
+    """Raise if a state has a name that is not in `expected`."""
     unknown = [name for name in got if name not in expected]
     if unknown:
         raise ValueError(
-            f"the file has `{unknown[0]}`, which {owner} lacks; {owner} is of another kind than the one saved."
+            f"the file has `{unknown[0]}`, which {owner} lacks; {owner} is of another kind than the saved one."
         )
 
 
 def check_tensor(label: str, value: Tensor, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise unless a tensor has this dtype and shape; messages begin with the label."""
+    """Raise unless a tensor has this dtype and shape. `label` names the tensor in the message."""
     if value.dtype != dtype:
         raise ValueError(f"{label} must be {dtype}, got {value.dtype}.")
     if tuple(value.shape) != tuple(shape):
@@ -110,7 +114,7 @@ def check_tensor(label: str, value: Tensor, shape: torch.Size | tuple[int, ...],
 
 
 def check_finite(label: str, value: Tensor) -> None:
-    """Raise if a tensor has NaN or infinity; the message begins with the label."""
+    """Raise if a tensor has NaN or infinity. `label` names the tensor in the message."""
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         count = int((~torch.isfinite(value)).sum())
         raise ValueError(
@@ -119,7 +123,7 @@ def check_finite(label: str, value: Tensor) -> None:
 
 
 def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor]:
-    """The state dict of a module; raises unless all its values are tensors."""
+    """Return the state dict of a module, detached; raise unless all its values are tensors."""
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(
@@ -130,9 +134,10 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 
 
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
-    """Raise if a number is not finite, or a running variance of batch normalisation is negative.
+    """Raise if a number is not finite, or if a running variance of batch normalisation is negative.
 
-    Buffers named in `constants`, such as an attention mask, may be infinite in the elements that are infinite in `own`.
+    `constants` names buffers, such as an attention mask, that may have infinite elements. These elements must be
+    infinite in `own`, too.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

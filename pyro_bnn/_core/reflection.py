@@ -1,4 +1,4 @@
-"""Functions that inspect and copy distributions, and inspect modules, classes and nested values."""
+"""Inspection of distributions, modules, classes and nested values, and copies of distributions."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -11,21 +11,21 @@ from torch.distributions import Distribution, Independent, Transform, constraint
 
 
 def unwrap(distribution: Distribution) -> Distribution:
-    """The distribution inside any number of `to_event` calls."""
+    """Return the distribution to which `to_event` was applied, once or several times."""
     while isinstance(distribution, Independent):
         distribution = distribution.base_dist
     return distribution
 
 
 def unwrap_support(support: constraints.Constraint) -> constraints.Constraint:
-    """The support of single elements."""
+    """Return the support to which `independent` was applied, once or several times."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support
 
 
 def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
-    """The distribution of single elements inside the prior of a whole parameter."""
+    """Return the prior of a parameter's elements; raise unless the elements are independent under the prior."""
     prior = unwrap(prior)
     if prior.event_shape or (prior.batch_shape and prior.batch_shape != shape):
         raise ValueError(
@@ -36,7 +36,7 @@ def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distributi
 
 
 def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
-    """A copy of any distribution whose floating-point tensors have the device and dtype of `like`."""
+    """Return a copy of a distribution, with the floating-point tensors on the device and in the dtype of `like`."""
     copies: dict[int, object] = {}  # a transform and its cached inverse refer to each other
 
     def move(value: object) -> object:
@@ -58,7 +58,7 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def unvalidated(distribution: Any) -> Any:
-    """A copy of a distribution without checks of values, which would wait for a GPU and stop a compiler."""
+    """Return a copy of a distribution that checks no values, since a check waits for a GPU and stops a compiler."""
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
@@ -67,7 +67,7 @@ def unvalidated(distribution: Any) -> Any:
 
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
-    """The prior of a scale, if it is a Pyro distribution over positive numbers without a batch shape."""
+    """Return the prior of a scale; raise unless it is a Pyro distribution on positive numbers without a batch shape."""
     found = require_unbatched(name, prior)
     support = unwrap_support(found.support)
     if support not in (constraints.positive, constraints.nonnegative):
@@ -76,7 +76,7 @@ def require_positive(name: str, prior: object) -> TorchDistributionMixin:
 
 
 def require_unbatched(name: str, prior: object) -> TorchDistributionMixin:
-    """The prior, if it is a Pyro distribution without a batch shape."""
+    """Return the prior; raise unless it is a Pyro distribution without a batch shape."""
     if not isinstance(prior, TorchDistributionMixin):
         raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
     if prior.batch_shape:
@@ -87,12 +87,12 @@ def require_unbatched(name: str, prior: object) -> TorchDistributionMixin:
 
 
 def is_learned(distribution: Distribution) -> bool:
-    """Whether a distribution has a tensor that requires a gradient."""
+    """Return whether a distribution has a tensor that requires a gradient."""
     return any(tensor.requires_grad for tensor in tensors_of(distribution))
 
 
 def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """All tensors in a distribution at any depth, except in objects whose `id` is in `seen`."""
+    """Yield all tensors in a distribution at any depth, but none of the objects whose `id` is in `seen`."""
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value
@@ -106,13 +106,13 @@ def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
 
 
 def are_equal(a: Distribution, b: Distribution) -> bool:
-    """Whether two distributions are of one type, with the same numbers."""
+    """Return whether two distributions have the same type and equal tensors."""
     first, second = list(tensors_of(a)), list(tensors_of(b))
     return type(a) is type(b) and len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:
-    """The distribution of one element of a batch of independent elements."""
+    """Return the distribution of one element of a batch of independent elements."""
     shape = distribution.batch_shape
     if not shape:
         return distribution
@@ -131,20 +131,20 @@ def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distributi
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether a call of a module runs code that its class does not define: hooks, or a `forward` of the object."""
+    """Return whether a call of a module runs code outside of its class: hooks, or a `forward` of the object."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 
 
 def overridden_names(kind: type, base: type) -> list[str]:
-    """Names of the attributes of `base` that its subclass `kind` overrides."""
+    """Return the names of the attributes of `base` that its subclass `kind` overrides."""
     subclasses = kind.__mro__[: kind.__mro__.index(base)]
     names = {name for subclass in subclasses for name in vars(subclass) if name in dir(base)} - {"_abc_impl"}
     return sorted(name for name in names if not name.startswith("__") or name == "__call__")
 
 
 def tensors_within(value: object) -> Iterator[Tensor]:
-    """All tensors in a value, and in lists, tuples and mappings at any depth; other objects are not searched."""
+    """Yield all tensors in lists, tuples and mappings at any depth. Other objects are not searched."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

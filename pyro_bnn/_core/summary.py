@@ -1,4 +1,4 @@
-"""Summaries of objects: at most ten lines at the prompt, and a small table in a notebook."""
+"""Summaries of objects, which have at most ten lines at the prompt, and a small table in a notebook."""
 
 import html
 from collections.abc import Callable, Iterable, Sequence
@@ -16,14 +16,14 @@ Cell = str | int | float | None
 
 
 class Number(str):
-    """A number that is already written as text, such as "0.12 ± 0.03"; it is aligned like numbers."""
+    """A number as text, such as "0.12 ± 0.03", which a table aligns like other numbers."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of an object: a title, sentences, and a table. A long table is shown without its middle."""
+    """A summary of an object: a title, notes, and a table, which is shown without its middle if it is long."""
 
     title: str
     notes: Sequence[str] = ()
@@ -31,7 +31,7 @@ class Summary:
     header: Sequence[str] = ()
 
     def text(self) -> str:
-        """At most ten lines of at most 100 characters."""
+        """Return the summary as at most ten lines of at most 100 characters."""
         lines = [_clipped(self.title, WIDTH)]
         for note in self.notes:
             lines += [f"  {line}" for line in wrap(_on_one_line(note), WIDTH - 2, max_lines=NOTE_LINES)]
@@ -46,7 +46,7 @@ class Summary:
         return "\n".join(lines[:MOST_LINES])
 
     def html(self) -> str:
-        """A table with the title and the notes above it, escaped."""
+        """Return the title, the notes and the table as HTML, in which all texts are escaped."""
         notes = "".join(f"<div>{html.escape(_on_one_line(note))}</div>" for note in self.notes)
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
@@ -56,13 +56,16 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """Whether each column has numbers, which are aligned at the right."""
+        """For each column, whether it is aligned at the right, which it is if it has numbers."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]
 
     def _table(self, most: int) -> list[list[str]]:
-        """At most `most` rows of texts, with the header. A row with one cell says how many rows are left out."""
+        """Return the header and the rows as texts, at most `most` rows in all.
+
+        If rows in the middle are left out, a row of one cell says how many.
+        """
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:
@@ -77,13 +80,13 @@ class Summary:
 
 
 class Shown:
-    """Shows objects as a :class:`Summary` at the prompt and in notebooks.
+    """Base class of objects that are shown as a :class:`Summary` at the prompt and in notebooks.
 
-    Showing an object never raises an error, since debuggers show objects that are only partly constructed.
+    An object is shown without an error even if it is only partly constructed, as in a debugger.
     """
 
     def _summary(self) -> Summary:
-        """The summary of this object; by default its class and the sentences of its `str`.
+        """Return the summary of this object. By default it has the class name and the lines of the object's `str`.
 
         This method must be fast, draw no random numbers and change nothing.
         """
@@ -97,7 +100,7 @@ class Shown:
 
 
 def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
-    """The summary; only the class name if the summary fails, as on the meta device."""
+    """Return an object's summary as `form` shows it. If this fails, as on the meta device, show only the class name."""
     try:
         return form(shown._summary())  # noqa: SLF001  # this class calls its own subclasses
     except Exception as error:
@@ -105,13 +108,13 @@ def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, such as "1,200 draws"."""
+    """Return a number with its noun, such as "1,200 draws"."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
 def in_time(seconds: float) -> str:
-    """A duration, such as "12.3 s" or "2 h 5 min"."""
+    """Return a duration, such as "12.3 s" or "2 h 5 min"."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes = round(seconds / 60)
@@ -119,12 +122,12 @@ def in_time(seconds: float) -> str:
 
 
 def kind_of(tensor: Tensor) -> str:
-    """Dtype and device of a tensor, such as "float32 on cpu"."""
+    """Return the dtype and the device of a tensor as text, such as "float32 on cpu"."""
     return f"{str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
 
 
 def shape_row(name: str, shape: Iterable[int], *cells: Cell) -> tuple[Cell, ...]:
-    """A row of a table: a name, a shape, the number of elements, and further cells."""
+    """Return a row of a table, with a name, a shape, the number of elements, and further cells."""
     shape = torch.Size(shape)
     return (name, str(tuple(shape)), shape.numel(), *cells)
 
@@ -142,7 +145,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _clipped(text: str, width: int) -> str:
-    """The text, without its middle if it is too long."""
+    """Cut the middle out of a text that is longer than `width`."""
     text = _on_one_line(text)
     if len(text) <= width:
         return text

@@ -1,4 +1,4 @@
-"""Compares the posterior of a run with chains of NUTS, for its own network and data."""
+"""Comparison of a run's posterior with chains of NUTS for the same network and data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +12,10 @@ from .datasets import Dataset
 from .runs import is_chains, load_run
 
 MAX_TREE_DEPTH = 8
-"""Heuristic: a draw takes at most 255 steps; on posteriors of networks, U-turns seldom come earlier."""
+"""Heuristic: with this depth, a draw takes at most 255 steps. On networks, few trajectories make a U-turn earlier."""
 
 MOST_POINTS = 1000
-"""Heuristic: largest number of test rows to predict, since all draws of all predictions are kept."""
+"""Heuristic: at most this many rows are predicted, since the predictions of all draws are kept in memory."""
 
 
 def compare_with_chains(
@@ -27,10 +27,10 @@ def compare_with_chains(
     seed: int = 0,
     report: Callable[[str], None] = print,
 ) -> Comparison:
-    """Draw four chains from the exact posterior of a run, and compare predictions of test rows.
+    """Draw four chains from the exact posterior of a run, and compare their predictions with the run's.
 
-    Learned numbers, such as the scale of the noise, stay as the run found them. Without test rows, training rows are
-    predicted.
+    Numbers that the run learned, such as the scale of the noise, keep their values. The test rows are predicted, or the
+    training rows if there are no test rows.
     """
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Builds the models and guides of runs."""
+"""Models and guides of runs."""
 
 import math
 
@@ -21,24 +21,27 @@ from .own.targets import Target
 from .specs import make_init, make_inputs, make_prior, make_scale_map
 
 CHECKED_ROWS = 2
-"""Number of rows in the trial call of a user's network."""
+"""Number of rows with which a user's network is called once to check it."""
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
-    """The untrained model and guide of a variational run; the seed determines their initial values."""
+    """Return the untrained model and guide of a variational run. Their initial values follow from the run's seed."""
     with seeded(config.seed):
         model = _model(config, data.facts, data.x_train, len(data.x_train))
         return model, _guide(config, model)
 
 
 def build_model(config: RunConfig, data: Dataset, num_data: int) -> BayesianModel:
-    """The untrained model of a run, for `num_data` rows."""
+    """Return the untrained model of a run for a data set of `num_data` rows."""
     with seeded(config.seed):
         return _model(config, data.facts, data.x_train, num_data)
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module | None]:
-    """Model and guide of a run, built without its data, to load a posterior into; the guide is None for chains."""
+    """Build the model and the guide of a run without its data, so that its posterior can be loaded into them.
+
+    The guide is None for a run of chains.
+    """
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     _checks.in_memory("input_shape", math.prod(facts.input_shape), CHECKED_ROWS * 8, "take the folder from a copy")
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
@@ -48,7 +51,7 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """A clause about globs of a run's prior that choose no parameter; empty if there are none."""
+    """Return a clause for a message about globs in a run's prior that match no parameter, or "" if there are none."""
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
@@ -76,7 +79,10 @@ def _guide(config: RunConfig, model: BayesianModel) -> nn.Module:
 
 
 def _likelihood(spec: str, target: Target) -> Likelihood:
-    """The likelihood. A known noise scale is given in units of the target and must be divided by the target's scale."""
+    """Make the likelihood of a run.
+
+    A known noise scale is in units of the target. It is divided by the target's scale, since targets are standardised.
+    """
     name, _, number = spec.partition(":")
     if name != "gaussian" or not number:
         return make_likelihood(spec)
@@ -86,7 +92,10 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """The modules in front of a network, for images only; rows of tables and arrays are standardised already."""
+    """Return the modules that process the inputs in front of a network.
+
+    Only networks for images have them, since the rows of tables and arrays are standardised already.
+    """
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 
 

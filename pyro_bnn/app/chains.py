@@ -1,4 +1,4 @@
-"""Fits tables and arrays by Markov chains in C: held-out rows choose the network, and chains explore its modes."""
+"""Fits to tables and arrays by Markov chains in C: held-out rows choose a network, and chains explore its modes."""
 
 import functools
 from collections.abc import Collection
@@ -24,19 +24,19 @@ from .datasets import Dataset
 from .specs import make_prior, prior_spec
 
 PARTS = ("hidden", "activation", "prior", "likelihood")
-"""The settings that `--method auto` chooses unless they are given."""
+"""The settings that `--method auto` chooses unless the user gives them."""
 
 OF_NET = ("hidden", "activation")
-"""The settings of fully connected networks that do not apply to a user's network."""
+"""The settings that describe a fully connected network, and do not apply to a user's own network."""
 
 
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], device: str
 ) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
-    """Choose the settings of the network that are not named in `given`, and explore its modes by chains.
+    """Choose the settings of `PARTS` that are not named in `given`, and explore the network's modes by chains.
 
-    Returns the settings with the choice, the model, and the chains. A run with the returned settings repeats the fit
-    without choosing. The status of the chains says what was compared and chosen.
+    Returns the chosen settings, the model, and the chains. A run with these settings repeats the fit without a choice.
+    The status of the chains says which settings were compared and chosen.
 
     Raises:
         UnsuitableError: If chains cannot run here, C code supports none of the networks, or the time is too short.

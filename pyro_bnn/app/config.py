@@ -1,7 +1,8 @@
-"""The settings of one training run: each is declared once, in `RunConfig`.
+"""The settings of a training run.
 
-The command-line options, their help, the checks, `config.json` and the table in the report follow from the declaration.
-The help imports this module, so torch is loaded only when settings are checked.
+Each setting is declared once, in `RunConfig`. From the declarations follow the command-line options, their help, the
+checks, `config.json` and the table in the report. The help imports this module, so this module loads torch only when
+settings are checked.
 """
 
 from collections.abc import Callable
@@ -28,11 +29,11 @@ from .specs import (
 from .validation import checked, parsed
 
 VERSION = 2
-"""Version of `config.json`; files of other versions are refused."""
+"""Version of the format of `config.json`. A file of any other version is refused."""
 
 
 def kind_of(dataset: str) -> str:
-    """Kind of a data set by its name: ``images``, ``table`` or ``arrays``."""
+    """Return the kind of a data set, given its name: ``images``, ``table`` or ``arrays``."""
     from ..data import GREY_SETS  # late: loads torch
 
     ending = Path(dataset).suffix.lower()
@@ -67,10 +68,10 @@ def _inputs(spec: str) -> None:
 
 
 NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"
-"""Headings in the help of the command line."""
+"""The headings of the options in the help of `pyro-bnn train`."""
 
 KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}
-"""Kinds of data, each with its plural for messages."""
+"""The kinds of data, with the word that messages use for data of each kind."""
 
 IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
 
@@ -81,7 +82,7 @@ Name = Annotated[str, MinLen(1)]
 
 @dataclass(frozen=True)
 class Setting:
-    """Properties of a setting for the command line and the checks."""
+    """The properties of a setting that the command line and the checks use."""
 
     panel: str  # heading in the help
     help: str
@@ -101,25 +102,26 @@ def setting(
     kinds: tuple[str, ...] = tuple(KINDS),
     check: Callable[[str], object] | None = None,
 ) -> Any:
-    """A field of :class:`RunConfig` that has its :class:`Setting` in its metadata."""
+    """Make a field of :class:`RunConfig` with a :class:`Setting` in its metadata."""
     return field(default=default, metadata={"setting": Setting(panel, help, shown, choices, kinds, check)})
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All settings of a training run. Only the data and the code of a user's network are stored elsewhere."""
+    """All settings of a training run. They do not include the data and the code of a user's network."""
 
     __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # noqa: RUF012
 
     dataset: str = setting(
         NETWORK,
-        "fashion-mnist, mnist or digits; or a file of your own: a table (*.csv, *.tsv, *.txt, *.parquet) or arrays "
+        "fashion-mnist, mnist or digits, or a file of your own: a table (*.csv, *.tsv, *.txt, *.parquet) or arrays "
         "(*.npz).",
         check=kind_of,
     )
     prior: str = setting(
         NETWORK,
-        f"{PRIOR_CHOICES}; or by parameter name, GLOB=PRIOR;GLOB=PRIOR, where the first matching glob counts.",
+        f"{PRIOR_CHOICES}. Or GLOB=PRIOR;GLOB=PRIOR: each parameter gets the prior of the first glob that matches its "
+        "name.",
         choices=tuple(f"{name}:" for name in PRIORS),
         check=make_prior,
     )
@@ -141,8 +143,8 @@ class RunConfig:
     batch_size: Count = setting(FIT, "Rows per step.")
     lr: Annotated[float, Gt(0), Lt(LARGEST)] = setting(
         FIT,
-        "Learning rate. With sgd it multiplies the gradient of one batch's loss: summed NLL plus KL / number of "
-        "batches.",
+        "Learning rate. With sgd it multiplies the gradient of a batch's loss, which is the summed NLL plus KL / "
+        "number of batches.",
     )
     schedule: Literal["constant", "cosine", "warm-cosine"] = setting(
         FIT,
@@ -151,42 +153,44 @@ class RunConfig:
     num_particles: Count = setting(FIT, "Weight draws per step.")
     kl_weight: str = setting(
         FIT,
-        "Weight of the KL term: 1 gives the ELBO, less than 1 a cold posterior; or blundell, per-weight, "
+        "Weight of the KL term: a number (1 gives the ELBO, less than 1 a cold posterior), blundell, per-weight or "
         "warmup:EPOCHS[,WEIGHT].",
         choices=("1", "blundell", "per-weight", "warmup:"),
         check=lambda spec: make_kl_weight(spec, 1),
     )
     hold_out: tuple[Whole, ...] = setting(
         NETWORK,
-        'Classes kept out of training, such as 7,8,9, to test detection of the unknown; "" for none.',
+        'Classes that are kept out of training, such as 7,8,9, to test whether unknown images are detected; "" for '
+        "none.",
         default=(),
         kinds=IMAGES,
     )
     validation: Whole = setting(
         NETWORK,
-        "Number of training images set aside; `evaluate` then uses them instead of the test set.",
+        "Number of training images that are kept out of training. `evaluate` uses them in place of the test images.",
         default=0,
         kinds=IMAGES,
     )
     seed: Whole = setting(FIT, "Seed of initial weights, batch order and weight draws.", default=0)
     optimizer: str = setting(
         FIT,
-        "adam, sgd (without momentum), natural (natural gradients, which are faster) or natural:DECAY,CLIP: decay of "
-        "the averaged Hessian, and largest step of a mean divided by the learning rate.",
+        "adam, sgd (without momentum), natural (natural gradients, which are faster) or natural:DECAY,CLIP. DECAY is "
+        "the decay of the averaged Hessian, and CLIP the largest step of a mean, divided by the learning rate.",
         default="adam",
         choices=OPTIMIZERS,
         check=lambda spec: make_optimizer(spec, 1.0, 1),
     )
     accuracy: bool = setting(
         FIT,
-        "Measure the accuracy at mean weights after each epoch, on training and test images; this takes time.",
+        "After each epoch, measure the accuracy of the mean weights on training and test images. This takes time.",
         default=False,
         shown="only with the tutorial recipes",
     )
     likelihood: str = setting(
         OWN,
-        "categorical for classes; gaussian (noise of one size, learned; or gaussian:SCALE, in units of the target), "
-        "heteroscedastic (noise that depends on the inputs) or mixture[:COMPONENTS] for numbers; poisson for counts.",
+        "For classes: categorical. For numbers: gaussian (learns one noise scale for all rows), gaussian:SCALE (a "
+        "known noise scale, in units of the target), heteroscedastic (noise that depends on the inputs) or "
+        "mixture[:COMPONENTS]. For counts: poisson.",
         default="categorical",
         shown="guessed from the target; a message says which",
         choices=("categorical", "gaussian", "heteroscedastic", "mixture", "poisson"),
@@ -194,28 +198,28 @@ class RunConfig:
     )
     net: str = setting(
         NETWORK,
-        "Network of your own: FILE.py:FUNCTION or MODULE:FUNCTION. The function returns a torch.nn.Module; it gets "
-        "input_shape (of one row) and num_outputs by keyword if it has arguments of these names. `evaluate` and "
-        "`predict` import it again, so open only runs of people you trust.",
+        "Network of your own: FILE.py:FUNCTION or MODULE:FUNCTION. The function returns a torch.nn.Module. If it has "
+        "arguments named input_shape and num_outputs, it gets the shape of one row and the number of outputs. "
+        "`evaluate` and `predict` run its code again, so use only runs of people you trust.",
         default="mlp",
         shown="fully connected layers of --hidden units",
         check=lambda spec: spec == "mlp" or parts_of(spec),
     )
     activation: Literal["relu", "tanh", "logistic", "silu", "gelu"] = setting(
-        NETWORK, "Activation after each layer of --hidden units: relu, tanh, logistic, silu or gelu.", default="relu"
+        NETWORK, "Activation after each hidden layer: relu, tanh, logistic, silu or gelu.", default="relu"
     )
     method: Literal["auto", "mclmc", "svi"] = setting(
         FIT,
-        "Inference. auto: held-out rows choose the network, prior and kind of noise that you do not give, and chains "
-        "in C explore several modes of the best network; svi is used if there are too many rows or no C compiler. "
-        "mclmc: chains in C for the given settings. svi: variational inference.",
+        "Inference. auto: held-out rows choose the network, the prior and the kind of noise, unless you give them, and "
+        "chains in C explore several modes of the best network. If there are too many rows or no C compiler, auto uses "
+        "svi. mclmc: chains in C for the given settings. svi: variational inference.",
         default="svi",
         shown="svi; for tables and arrays auto, unless you give a setting of this panel other than --seed",
         kinds=ROWS,
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds that auto and mclmc may take with all threads, not counting compilation. The result then depends on "
+        "Seconds that auto and mclmc may take on all threads. Compilation does not count. The result then depends on "
         "the speed of the machine.",
         default=0.0,
         shown="by the number of rows",
@@ -223,60 +227,62 @@ class RunConfig:
     )
     estimator: Literal["weights", "local", "flipout"] = setting(
         FIT,
-        "Estimator of gradients: weights (draws each weight once a step), local (draws outputs of linear layers "
-        "instead) or flipout.",
+        "Estimator of gradients: weights (draws each weight once in a step), local (draws the outputs of linear layers "
+        "in place of their weights) or flipout.",
         default="weights",
         shown="weights, for tables and arrays local",
     )
     target: str = setting(OWN, "Column of a table to predict.", default="", shown="", kinds=TABLE)
     features: tuple[Name, ...] = setting(
         OWN,
-        "Columns of a table to predict from, separated by commas. Columns that count or name the rows are used only if "
-        "you name them here.",
+        "Columns of a table to predict from, separated by commas. A column that counts or names the rows is used only "
+        "if you name it here.",
         default=(),
         shown="all but the target",
         kinds=TABLE,
     )
     ignore: tuple[Name, ...] = setting(
         OWN,
-        "Columns of a table that are not used, such as identifiers; `predict` copies them.",
+        "Columns of a table that are not used to predict, such as identifiers. `predict` copies them into its output.",
         default=(),
         shown="none",
         kinds=TABLE,
     )
     drop_missing: bool = setting(
         OWN,
-        "Leave out rows that lack a value.",
+        "Leave out rows that lack a value in some column.",
         default=False,
         shown="one more input says which values are missing",
         kinds=TABLE,
     )
     test_fraction: Annotated[float, Ge(0), Lt(1)] = setting(
         OWN,
-        "Share of the rows that is kept out of training, for `evaluate`; not with arrays that have x_test.",
+        "Share of the rows that is kept out of training for `evaluate`. Leave it out for arrays with x_test.",
         default=0.0,
         shown="0.2",
         kinds=ROWS,
     )
     calibrate: Annotated[float, Ge(0), Lt(1)] = setting(
         OWN,
-        "Share of the training rows, such as 0.2, that take no part in the fit. They correct the intervals of numbers "
-        "and make sets of classes, which then contain the promised share of new targets (conformal prediction).",
+        "Share of the training rows, such as 0.2, that is kept out of the fit. These rows correct the intervals of "
+        "numbers, or determine sets of classes, so that the promised share of new targets lies in them (conformal "
+        "prediction).",
         default=0.0,
         shown="none",
         kinds=ROWS,
     )
     split_seed: Whole = setting(
         OWN,
-        "Seed that chooses the test rows and those of --calibrate; runs that differ only in --seed have the same rows.",
+        "Seed for the choice of the test rows and of the rows for --calibrate. Runs that differ only in --seed have "
+        "the same rows.",
         default=0,
         shown="0",
         kinds=ROWS,
     )
     split_by: str = setting(
         OWN,
-        "Column of a table with dates or numbers: instead of rows at random, the latest rows are the test rows, and "
-        "the rows before them are those of --calibrate.",
+        "Column of a table with dates or numbers, by which the rows are divided: the latest rows are the test rows, "
+        "and the rows just before them are used for --calibrate.",
         default="",
         shown="a choice at random",
         kinds=TABLE,
@@ -284,11 +290,11 @@ class RunConfig:
 
     @property
     def kind(self) -> str:
-        """Kind of the data: ``images``, ``table`` or ``arrays``."""
+        """The kind of the data: ``images``, ``table`` or ``arrays``."""
         return kind_of(self.dataset)
 
     def check(self) -> None:
-        """Raise if a setting is wrong."""
+        """Raise ValueError if a setting is wrong, or if settings do not fit together."""
         problems = []
         try:
             checked(RunConfig, asdict(self))
@@ -306,7 +312,7 @@ class RunConfig:
             raise ValueError(f"{'; '.join(problems)}.")
 
     def _disagreements(self) -> list[str]:
-        """Faults in the combination of settings that are each valid."""
+        """Return the faults of settings that are valid alone, but do not fit together."""
         kind = self.kind
         problems = [
             f"`{field.name}` goes with {' and '.join(KINDS[k] for k in setting.kinds)} only"
@@ -335,12 +341,12 @@ class RunConfig:
         return problems
 
     def to_dict(self) -> dict[str, object]:
-        """Plain data, for JSON."""
+        """Return the settings as plain data for JSON."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "RunConfig":
-        """Settings from the JSON of :meth:`to_dict`; raises ValueError if they are wrong."""
+        """Read settings from the JSON of :meth:`to_dict`. Raise ValueError if they are wrong."""
         values = parsed(text)
         if not isinstance(values, dict):
             raise ValueError(f"a configuration must be an object with settings by name, got {type(values).__name__}.")
@@ -355,5 +361,5 @@ class RunConfig:
 
 
 def settings() -> dict[str, Setting]:
-    """The declaration of each setting, by its name."""
+    """Return the declarations of all settings by their names."""
     return {field.name: field.metadata["setting"] for field in fields(RunConfig)}

@@ -1,4 +1,4 @@
-"""The data of a run, the facts about these data in the run's folder, and reading of image sets."""
+"""The data of a run: reading of image sets, and the facts about data that are stored in the run's folder."""
 
 import hashlib
 import math
@@ -18,7 +18,7 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the data of a run, stored in its folder to build the network and to encode new rows."""
+    """Facts about the data of a run. The run's folder stores them, to build the network and to encode new rows."""
 
     sha256: str  # checksum of the rows
     num_train: int  # rows to train on, without those that calibrate
@@ -43,7 +43,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The rows of a run, encoded for its network."""
+    """The rows of a run, encoded as inputs and targets of its network."""
 
     x_train: Tensor  # (N, ...)
     y_train: Tensor  # labels, (N,), or numbers, (N, O)
@@ -55,17 +55,23 @@ class Dataset:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; empty if the targets are numbers."""
+        """The names of the classes. It is empty if the targets are numbers."""
         return tuple(self.facts.target.classes)
 
     def nll_of(self, epoch: EpochRecord) -> float:
-        """Negative expected log-likelihood of an epoch, in nats per training row, for targets in their own units."""
+        """Return the negative expected log-likelihood at an epoch, in nats for each training row.
+
+        It is the log-likelihood of the targets in their own units, and not of the standardised targets.
+        """
         unit = sum(math.log(scale) for scale in self.facts.target.scale)
         return -epoch.expected_log_likelihood / len(self.x_train) + unit
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise if `sha256` is not the checksum in `facts`. For messages, `shown` is the file, or for images the run."""
+    """Raise unless the data have the checksum in `facts`.
+
+    `shown` is for the message: the path of the file, or for images the path of the run.
+    """
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":
@@ -82,11 +88,14 @@ def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path)
 # --- image sets -------------------------------------------------------------------------------------------------------
 
 SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
-"""For a run without held-out classes, the data set of its unknown images."""
+"""The data set that provides the unknown images for a run without held-out classes."""
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
-    """The classes that are not held out, relabelled 0, 1, ..., and the test images of the held-out classes."""
+    """Return the images of the classes that are not held out, and the test images of the held-out classes.
+
+    The remaining classes get the labels 0, 1, ....
+    """
     num_classes = len(images.classes)
     kept = [label for label in range(num_classes) if label not in hold_out]
     if len(kept) < 2 or not set(hold_out) <= set(range(num_classes)):
@@ -105,7 +114,10 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 
 
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
-    """A run's images, and the test images of held-out classes. A validation set, if any, replaces the test set."""
+    """Return the images of a run, and the test images of its held-out classes.
+
+    If the run has validation images, they take the place of the test images.
+    """
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if config.validation:
         if config.validation >= len(images.x_train):
@@ -136,11 +148,11 @@ def load_data(config: RunConfig, *, root: str | Path | None, download: bool = Fa
 def load_with_unknown(
     config: RunConfig, ood: str | None, *, root: str | Path | None, download: bool = False
 ) -> tuple[Dataset, Tensor, str]:
-    """A run's images; the images unknown to it, shape (M, H, W) with M >= 0; and a description of the unknown ones.
+    """Return the images of a run, unknown images, and a description of the unknown images.
 
-    The unknown images are the test images of the data set `ood`. If `ood` is None, the unknown images are the test
-    images of the run's held-out classes; for a run without held-out classes, they are the test images of the data set
-    in `SIBLINGS`.
+    The unknown images have the shape (M, H, W), where M may be 0. They are the test images of the data set `ood`. If
+    `ood` is None, they are the test images of the run's held-out classes, or of the data set in `SIBLINGS` if the run
+    has no held-out classes.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
@@ -161,11 +173,11 @@ def load_with_unknown(
 
 
 MOST_KNOWN = 0.01
-"""Heuristic: largest share of images that may also be training images. The published data sets share none."""
+"""Heuristic: at most this share of the images may also be training images. The published data sets share none."""
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Raise if too many of the images `x` are training images; the message calls `x` by `name`: test or unknown."""
+    """Raise if too many of the images `x` are training images. The message calls `x` by `name`: test or unknown."""
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())
     if seen > MOST_KNOWN * len(x):

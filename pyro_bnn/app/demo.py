@@ -1,4 +1,4 @@
-"""Two short demonstrations that need no download: digits with three unknown classes, and a noisy sine."""
+"""Two short demonstrations without a download: a classifier of digits with unknown classes, and a noisy sine."""
 
 from dataclasses import replace
 
@@ -34,12 +34,13 @@ def digits_demo(folder: Folder, *, seed: int = 0) -> ClassifierScores:
 
 
 def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
-    """Draw networks for 92 noisy points of a sine by NUTS, and plot the predictive bands in and beyond their range.
+    """Fit 92 noisy points of a sine by NUTS, and plot the predictive bands inside and outside the range of the points.
 
     Returns:
-        The mean epistemic standard deviation inside and outside the data's range; the mean aleatoric standard deviation
-        inside; the standard deviation of the true noise; and the fraction of the true curve in the 95 % bands of the
-        mean.
+        A dictionary of numbers. `epistemic_scale_inside` and `epistemic_scale_outside` are the mean epistemic standard
+        deviations inside and outside the range of the points, `aleatoric_scale_inside` is the mean aleatoric standard
+        deviation inside, and `noise_scale_true` is the standard deviation of the true noise. `truth_in_band` is the
+        fraction of the true curve that lies in the 95 % bands of the mean.
     """
     x, y = regression_problem(seed=seed)
     with seeded(seed):

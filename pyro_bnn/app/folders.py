@@ -1,9 +1,9 @@
-"""Folders that the program writes: they appear whole or not at all, and files of other programs are never lost.
+"""Folders that the program writes. A folder appears whole or not at all, and no file of another program is ever lost.
 
-The folder ``NAME`` is written as ``.NAME.part`` in the same parent, under the lock ``.NAME.lock``. At the end, files of
-other programs move from an earlier ``NAME`` to the new folder. The program's files in the earlier folder are removed,
-and ``.NAME.part`` is renamed to ``NAME``. If the process is killed while it replaces a folder, the next command
-finishes the replacement.
+The folder ``NAME`` is first written as ``.NAME.part`` in the same parent, while the lock ``.NAME.lock`` is held. At the
+end, if there is an earlier ``NAME``, the files of other programs move from it to the new folder, and the program's own
+files in it are removed. Then ``.NAME.part`` is renamed to ``NAME``. If the process is killed during this replacement,
+the next command finishes it.
 """
 
 import errno
@@ -20,12 +20,12 @@ from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, checksum, 
 from .places import Place, locked, told
 
 PNG = ".png"
-"""Ending of pictures in lists of file names; the ending of the chosen format replaces it."""
+"""The ending of pictures in lists of file names. In a folder they get the ending of the folder's picture format."""
 
 
 @dataclass
 class Folder:
-    """A folder that this process writes to. A file appears only when it is complete, and the manifest lists it."""
+    """A folder to which this process writes. A file appears there when it is complete and listed in the manifest."""
 
     path: Path  # where the files are written
     place: Place  # its final path
@@ -33,12 +33,12 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """The name of a file here; a picture, such as ``loss.png``, gets the ending of the folder's format."""
+        """Return the name of a file here. A picture, such as ``loss.png``, gets the ending of the folder's format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """A context that yields a path to write to. The file gets its name when the context ends without an error."""
+        """Yield a path to write to. The file there gets its name when the `with` block ends without an error."""
         self.check_free(name)
         part = self.path / f"{PART}{name}"
         try:
@@ -53,27 +53,27 @@ class Folder:
             raise
 
     def write_json(self, name: str, value: object) -> None:
-        """Write plain data as readable JSON."""
+        """Write plain data to a file as JSON with line breaks."""
         self.write_text(name, json.dumps(value, indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text in UTF-8."""
+        """Write a text to a file in UTF-8."""
         with self.new(name) as path:
             path.write_text(text, encoding="utf-8")
 
     def __contains__(self, name: str) -> bool:
-        """Whether a file of this name exists and the program wrote it."""
+        """Return whether the program wrote a file of this name, and the file still exists."""
         return name in self.manifest.files and (self.path / name).is_file()
 
     def discard(self, name: str) -> None:
-        """Remove a file if it exists and the program wrote it."""
+        """Remove a file, if the program wrote it and it still exists."""
         if name in self:
             (self.path / name).unlink()
             del self.manifest.files[name]
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if a file of these names, here or in the earlier folder, is not the program's."""
+        """Raise FileExistsError if another program wrote a file of these names, here or in the earlier folder."""
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):
@@ -83,7 +83,7 @@ class Folder:
                     )
 
     def note(self, progress: str) -> None:
-        """Write the progress, such as ``12 of 40 epochs``, for messages of other commands."""
+        """Write down the progress, such as ``12 of 40 epochs``, which messages of other commands show."""
         (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
@@ -98,11 +98,11 @@ class Folder:
 
 @contextmanager
 def creating(out: str | Path, *, command: str, force: bool = False, picture_format: str = "png") -> Iterator[Folder]:
-    """A context for writing a new folder, which appears at the path `out` only at the end, complete.
+    """Yield a new folder to write to. It appears at the path `out` at the end of the `with` block.
 
-    If the context ends with an exception, an earlier folder stays unchanged. The new folder is removed, unless it has a
-    checkpoint, from which :func:`resuming` can continue. With `force`, an earlier folder of the program is replaced,
-    and files in it that the program did not write move to the new folder.
+    After an exception, an earlier folder at `out` is unchanged, and the new folder is removed. A new folder with a
+    checkpoint stays, so that :func:`resuming` can continue from it. If `force`, an earlier folder that the program
+    wrote is replaced, and the files in it that the program did not write move to the new folder.
     """
     place = Place.of(out)
     _check_target(place)
@@ -133,7 +133,7 @@ def creating(out: str | Path, *, command: str, force: bool = False, picture_form
 
 @contextmanager
 def resuming(run: str | Path) -> Iterator[Folder]:
-    """A context in which an unfinished training run continues from its checkpoint and is then finished."""
+    """Yield the folder of an unfinished training run to continue it. It is finished at the end of the `with` block."""
     place = Place.of(run)
     if not place.part.is_dir() and not has_manifest(place.real):
         raise FileNotFoundError(f"{run} holds no training run, finished or not; make one with `pyro-bnn train`.")
@@ -155,7 +155,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """A context in which the files named in `writes` are added to a finished folder, or replaced in it."""
+    """Yield a finished folder, in order to write the files named in `writes`. New files replace earlier ones."""
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)
@@ -166,7 +166,10 @@ def updating(
 
 
 def find_run(run: str | Path) -> Path:
-    """The path `run`, if a finished run is there; else an error. Finishes the renaming that a killed process began."""
+    """Return the path `run`; raise unless a finished run is there.
+
+    If a process was killed before it could rename a finished run to this path, rename it.
+    """
     place = Place.of(run)
     part = _manifest_of(place.part)
     if part is not None and part.is_finished:
@@ -191,13 +194,13 @@ def find_run(run: str | Path) -> Path:
 
 
 def is_resumable(place: Place) -> bool:
-    """Whether there is an unfinished folder with a checkpoint."""
+    """Return whether a place has an unfinished folder with a checkpoint."""
     manifest = _manifest_of(place.part)
     return manifest is not None and not manifest.is_finished and (place.part / CHECKPOINT).is_file()
 
 
 def _working(folder: Folder) -> Iterator[Folder]:
-    """Yield a folder that is being written, and then rename it to its final name."""
+    """Yield a folder that is being written, and rename it to its final name at the end."""
     place = folder.place
     try:
         yield folder
@@ -211,14 +214,14 @@ def _working(folder: Folder) -> Iterator[Folder]:
 
 
 def _settle(place: Place) -> None:
-    """Rename a finished folder that a killed process left under its temporary name. The caller holds the lock."""
+    """Rename a finished folder that a killed process left under its temporary name. The caller must hold the lock."""
     manifest = _manifest_of(place.part)
     if manifest is not None and manifest.is_finished and (manifest.replaces or not place.real.exists()):
         _publish(place, manifest)
 
 
 def _publish(place: Place, manifest: Manifest) -> None:
-    """Rename the finished folder `place.part` to its final name. The caller holds the lock."""
+    """Rename the finished folder `place.part` to its final name. The caller must hold the lock."""
     try:
         for name in (CHECKPOINT, PROGRESS):
             (place.part / name).unlink(missing_ok=True)
@@ -254,14 +257,14 @@ def _manifest_of(folder: Path) -> Manifest | None:
 
 
 def _progress(place: Place) -> str:
-    """The progress of an unfinished run, in words."""
+    """Return the progress of an unfinished run, in words."""
     with suppress(OSError, UnicodeDecodeError):
         return (place.part / PROGRESS).read_text()
     return "its training has begun"
 
 
 def _check_target(place: Place) -> None:
-    """Raise if no folder can be made at this path."""
+    """Raise if no folder can be made at this place."""
     shown, real = place.shown, place.real
     if real.exists() and not real.is_dir():
         raise FileExistsError(f"{shown} is a file; choose another --out.")
@@ -273,7 +276,7 @@ def _check_target(place: Place) -> None:
 
 
 def _make_room(place: Place, force: bool) -> None:
-    """Raise if the folder must not be replaced; otherwise remove what a killed process left in `place.part`."""
+    """Raise if the earlier folder must not be replaced; otherwise remove what a killed process left in `place.part`."""
     part, shown = place.part, place.shown
     manifest = _manifest_of(part) or Manifest("")
     others = manifest.others(part) if part.is_dir() else []

@@ -1,4 +1,4 @@
-"""The manifest of a folder: which files in it the program wrote, and their checksums."""
+"""The manifest of a folder, which lists the files that the program wrote, with their checksums."""
 
 import hashlib
 import json
@@ -13,20 +13,20 @@ from .validation import parsed
 
 MANIFEST = "manifest.json"
 CHECKPOINT, PROGRESS = "checkpoint", ".progress"
-"""Files of an unfinished folder: the state from which training continues, and its progress in words."""
+"""Names of files in an unfinished folder: the state from which training continues, and the progress in words."""
 
 PART = ".part-"
-"""Prefix of the names of files that are being written."""
+"""The beginning of a file's name while the file is being written."""
 
 FORMAT, VERSION = "pyro_bnn folder", 1
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-"""Names of files that the program writes. A name has at most 100 characters, no folder and no dot in front."""
+"""Pattern of the names of the program's files: at most 100 characters, without a folder or a dot in front."""
 
 
 @dataclass
 class Manifest:
-    """The files that the program wrote to a folder. The program never deletes any other file in it."""
+    """The list of the files that the program wrote to a folder. The program never deletes any other file there."""
 
     command: str  # the command that made the folder
     is_finished: bool = False  # whether that command has written everything
@@ -34,14 +34,14 @@ class Manifest:
     files: dict[str, str] = field(default_factory=dict)  # checksum of each file, by its name
 
     def write(self, folder: Path) -> None:
-        """Write the manifest, whole or not at all."""
+        """Write the manifest to its folder, whole or not at all."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
         text = json.dumps({**content, "sha256": _checksum_of(content)}, indent=1) + "\n"
         write_atomically(folder / MANIFEST, lambda file: file.write(text.encode()))
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """The manifest of a folder."""
+        """Read the manifest of a folder."""
         path = folder / MANIFEST
         try:
             content = parsed(path.read_bytes())
@@ -59,24 +59,24 @@ class Manifest:
         return manifest
 
     def owns(self, path: Path) -> bool:
-        """Whether the program wrote a file of the folder, complete or not."""
+        """Return whether the program wrote a file of the folder, even if the file is incomplete."""
         if path.is_dir() and not path.is_symlink():
             return False
         is_left = path.name.startswith(PART) or (path.name.startswith(".") and path.name.endswith(".part"))
         return path.name in (*self.files, MANIFEST, CHECKPOINT, PROGRESS) or is_left
 
     def others(self, folder: Path) -> list[str]:
-        """Names of files and folders that the program did not write."""
+        """Return the names of the files and folders that the program did not write."""
         return sorted(path.name for path in folder.iterdir() if not self.owns(path))
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether the program wrote a folder."""
+    """Return whether a folder has a manifest, which means that the program wrote it."""
     return (folder / MANIFEST).is_file()
 
 
 def verified(folder: str | Path, name: str) -> Path:
-    """The path of a file in a folder. Raises DamagedFileError if the file is missing, damaged or was edited."""
+    """Return the path of a file in a folder; raise DamagedFileError if it is missing, damaged or edited."""
     path = Path(folder) / name
     expected = Manifest.read(Path(folder)).files.get(name)
     if expected is None or not path.is_file():
@@ -87,7 +87,7 @@ def verified(folder: str | Path, name: str) -> Path:
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
+    """Return the SHA-256 of a file as hexadecimal digits."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

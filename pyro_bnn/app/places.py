@@ -17,14 +17,14 @@ except ImportError:  # Windows
 
 @dataclass(frozen=True)
 class Place:
-    """The path of a folder to write."""
+    """The path of a folder that is to be written."""
 
     shown: Path  # as the user wrote it
     real: Path  # absolute, without links and dots
 
     @classmethod
     def of(cls, folder: str | Path) -> "Place":
-        """The place of a folder; links to folders are followed."""
+        """Return the place for a path. Links to folders are followed."""
         shown = Path(folder)
         check_name(shown)
         if shown.is_symlink() and not shown.exists():
@@ -33,21 +33,22 @@ class Place:
 
     @property
     def part(self) -> Path:
-        """The folder while it is being written."""
+        """The path of the folder while it is being written."""
         return self.real.parent / f".{self.real.name}.part"
 
     @property
     def lock(self) -> Path:
-        """The lock file; it exists only while a command writes, and names that command."""
+        """The lock file. It exists while a command writes, and names this command."""
         return self.real.parent / f".{self.real.name}.lock"
 
 
 @contextmanager
 def locked(place: Place, command: str) -> Iterator[None]:
-    """A context in which no other command writes to a place. The kernel releases the lock of a dead process.
+    """Hold the lock of a place in a `with` block, so that no other command writes there.
 
-    Unlike lock libraries, this context removes the lock file at the end. If another process removes the file between
-    opening and locking, the lock is taken again.
+    The system releases the lock if the process dies. Unlike lock libraries, this function removes the lock file at the
+    end. So if another process removes the file after this process opened it and before it locked it, this process opens
+    and locks it again.
     """
     if fcntl is None:
         raise OSError(f"{place.shown} cannot be locked: this system has no POSIX file locks; on Windows, use WSL.")
@@ -78,7 +79,7 @@ def _lock(place: Place) -> int:
 
 @contextmanager
 def told(place: Place) -> Iterator[None]:
-    """A context that replaces the system's errors about writing by messages for the user."""
+    """Replace the messages of the system's errors in a `with` block by messages that say what to do."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Commands that run in several processes, which torch's launcher (`torchrun`) starts."""
+"""Commands that torch's launcher (`torchrun`) runs in several processes."""
 
 import os
 import tempfile
@@ -16,11 +16,11 @@ from .places import Place
 
 
 class Follower(Folder):
-    """The folder as all processes but the first see it: they write nothing to it."""
+    """The folder as all processes but the first have it. These processes write nothing to it."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """A context with a path outside the folder; the file written there is discarded."""
+        """Yield a temporary path. The file that is written there is discarded."""
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 
@@ -30,13 +30,13 @@ class Follower(Folder):
 
 @contextmanager
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
-    """A context in which this process belongs to the launcher's process group, if there is one.
+    """Join the launcher's processes in a `with` block. Without a launcher, this process is alone.
 
-    The launcher keeps one address store for all its restarts. Each restart gets its own part of the store. With one
-    part for all restarts, a process would look for other processes at their addresses before the restart (PyTorch issue
-    135712).
+    The launcher keeps one store of addresses for all its restarts. Each restart uses its own part of the store.
+    Otherwise a process would look for the other processes at their addresses before the restart (PyTorch issue 135712).
 
-    Yields the processes, and the device of this process; for ``cuda`` each process gets its own GPU.
+    Yields:
+        The processes, and the device of this process. If `device` is ``cuda``, each process gets a GPU of its own.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         yield Processes.present(), device
@@ -56,9 +56,9 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
 
 @contextmanager
 def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iterator[Folder]:
-    """A context with a folder that only the first process writes to.
+    """Yield a folder to which only the first process writes.
 
-    If the first process cannot open the folder, it reports why, and the others exit.
+    If the first process cannot open the folder, it raises the error, and the other processes exit.
     """
     if not processes.is_first:
         place: tuple[Path, Place] | None = processes.from_first(None)
@@ -77,7 +77,7 @@ def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iter
 
 
 def run_folder(out: Path, *, force: bool) -> AbstractContextManager[Folder]:
-    """The folder of a new run; after a restart by the launcher, the folder of the interrupted run."""
+    """Return a new folder for a run. After a restart by the launcher, return the folder of the interrupted run."""
     was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if was_restarted and is_resumable(Place.of(out)):
         return resuming(out)

@@ -1,4 +1,4 @@
-"""Named settings of training runs."""
+"""Recipes: named settings of training runs."""
 
 import math
 from dataclasses import replace
@@ -98,13 +98,13 @@ RECIPES = {
     for name, config in NAMED.items()
     for dataset, classes in HELD_OUT.items()
 } | {("digits", "default"): DIGITS, ("digits", "fast"): FAST_DIGITS}
-"""The settings of each recipe, by data set and name of the recipe."""
+"""The settings of all recipes; the keys are the names of a data set and of a recipe."""
 
 DATA_SETS, NAMES = tuple(HELD_OUT), tuple(NAMED)
 
 
 def find_recipe(dataset: str, name: str) -> RunConfig:
-    """The settings of a recipe on a data set."""
+    """Return the settings of a recipe on a data set."""
     if (dataset, name) in RECIPES:
         return RECIPES[dataset, name]
     raise ValueError(
@@ -114,7 +114,7 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
 
 
 def default(setting: str) -> str:
-    """The value of a setting in the recipe `default`, as typed on the command line.
+    """Return the value of a setting in the recipe `default`, as it is typed on the command line.
 
     Example:
         >>> default("epochs"), default("hidden"), default("guide")

@@ -1,4 +1,4 @@
-"""Converts data to the arguments of a model: pairs (x, y) for a `BayesianModel`, any tuple for another Pyro model."""
+"""Conversion of data to the arguments of a model. A `BayesianModel` takes x and y, and other models take any tuple."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from ._conversion import as_inputs, as_targets
 from ._tree import Inputs, Shared, joined, num_rows, shapes, take, to_device
 
 Batch = tuple[Any, ...]
-"""Arguments of the model. The arguments of a `BayesianModel` are x, a tensor or nested tensors, and y, a tensor."""
+"""The arguments of a model. For a `BayesianModel` these are x (a tensor or nested tensors) and y (a tensor)."""
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Converts data to the arguments of a model.
 
-    Tensors are moved to `device` unless it is None. Arrays get the device and dtype of `like`. If `paired` is true,
-    the arguments must be x and one tensor y, with the same number of rows.
+    Tensors are moved to `device` unless `device` is None. Arrays get the device and dtype of `like`. If `paired` is
+    true, the data must be x and one tensor y, and both must have the same number of rows.
     """
 
     device: torch.device | None
@@ -29,7 +29,7 @@ class Arguments:
     paired: bool
 
     def of_data(self, parts: Sequence[object]) -> Batch:
-        """Convert data that hold all rows."""
+        """Convert a tuple that holds all rows of a data set."""
         if not parts:
             raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
         if self.paired and len(parts) != 2:
@@ -82,7 +82,7 @@ class Arguments:
         raise ValueError(f"a batch must be {kind}, got {got}; let the loader give {example}{several}.")
 
     def _argument(self, part: Any) -> Any:
-        """Move tensors and convert arrays in an argument; everything else stays the same."""
+        """Move all tensors in an argument to the device, and convert all arrays. Leave everything else as it is."""
         if isinstance(part, Tensor):
             return to_device(part, self.device)
         if isinstance(part, np.ndarray):
@@ -100,9 +100,10 @@ Pair = tuple[Inputs, Tensor]
 
 
 class Pairs:
-    """All rows of a data set, in batches, on the device and in the floating-point dtype of a given tensor.
+    """The batches of a data set.
 
-    A pass over the batches raises at its end if the number of rows was not `num_data`.
+    Tensors are moved to the device of `like`, and arrays also get its floating-point dtype. If the batches do not have
+    `num_data` rows in all, an iteration raises at its end.
     """
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
@@ -115,7 +116,7 @@ class Pairs:
         self._arguments = Arguments(like.device, like, paired=True)
         self._data = self._arguments.of_data(data) if isinstance(data, tuple) else data
         self.after_batch: Callable[[int], object] = lambda num_rows: None
-        """Function that is called after each batch with its number of rows, for example by a progress bar."""
+        """A function that is called after each batch with its number of rows, such as to update a progress bar."""
 
     def __iter__(self) -> Iterator[Pair]:
         rows = 0
@@ -130,7 +131,7 @@ class Pairs:
         if rows != self._num_data:
             raise ValueError(
                 f"`data` must have all {self._num_data} rows of the model's data set (`num_data`), got {rows}; "
-                "pass all rows once, without `drop_last` and repeats, or build the model with their number."
+                "pass each row once, without `drop_last`, or build the model with the right `num_data`."
             )
 
     def _parts(self) -> Iterator[Pair]:
@@ -144,7 +145,7 @@ class Pairs:
         return next(iter(self))[0]
 
     def whole(self) -> Pair:
-        """All rows in one pair of tensors."""
+        """Return all rows as one pair (x, y)."""
         if isinstance(self._data, tuple):
             return self._data
         inputs, targets = zip(*self, strict=True)

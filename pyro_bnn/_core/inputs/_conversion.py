@@ -1,7 +1,7 @@
-"""Tensors from arrays, lists of numbers and data frames.
+"""Conversion of arrays, lists of numbers and data frames to tensors.
 
-Tensors are only checked. Everything else becomes a tensor: floats get the dtype of the model, whole numbers become
-int64, and booleans stay booleans. The tensor may share memory with an array.
+Floats get the dtype of the model, whole numbers become int64, and booleans stay booleans. A tensor may share the memory
+of the array from which it is made. Values that are already tensors are only checked.
 """
 
 import numbers
@@ -18,7 +18,7 @@ from .. import checks as _checks
 from ._tree import Inputs, Shared
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
-"""NumPy type for each kind of numbers."""
+"""The widest NumPy type for signed whole numbers, unsigned whole numbers, floats and booleans."""
 
 REMEDIES = {
     "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",
@@ -28,14 +28,14 @@ REMEDIES = {
     "c": "pass real and imaginary parts as two columns",
     "V": "pass each field as a column, such as by `numpy.lib.recfunctions.structured_to_unstructured`",
 }
-"""What to do about an array, by the kind of its dtype."""
+"""What to do about an array that cannot be converted, by the kind of its dtype."""
 
 
 def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
-    """Inputs of a network from tensors, arrays, lists or data frames.
+    """Convert tensors, arrays, lists or data frames to the inputs of a network.
 
-    A tuple, or a list of tensors or arrays, is several inputs. A list of numbers, or of lists of numbers, is one input.
-    Converted inputs get the device and floating-point dtype of `like`, by default those of torch.
+    A tuple, or a list of tensors or arrays, stands for several inputs. A list of numbers, or of lists of numbers, is
+    one input. Converted inputs get the device and the floating-point dtype of `like`, by default torch's defaults.
     """
     if isinstance(value, Tensor):
         return _checked(name, value)
@@ -59,12 +59,12 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
 
 
 def _shared(name: str, value: object, like: Tensor | None) -> Inputs:
-    """The value of a shared input, which may be a tensor without axes, since it needs no rows."""
+    """Convert the value of a shared input. It may be a tensor without axes, since a shared input needs no rows."""
     return value if isinstance(value, Tensor) and value.dim() == 0 else as_inputs(name, value, like)
 
 
 def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
-    """Targets as one tensor, from a tensor, array, list or data frame."""
+    """Convert a tensor, array, list or data frame to one tensor of targets."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Shared):
@@ -114,7 +114,7 @@ def _is_number(value: object) -> bool:
 
 
 def _first_other(name: str, value: object) -> tuple[str, object] | None:
-    """Place and value of the first element of nested lists that is not a number; None if there is none."""
+    """Return the place and the value of the first element that is not a number; None if all are numbers."""
     if not isinstance(value, (list, tuple)):
         return None if _is_number(value) else (name, value)
     unclear = ((index, part) for index, part in enumerate(value) if type(part) not in (float, int))  # for speed
@@ -123,7 +123,7 @@ def _first_other(name: str, value: object) -> tuple[str, object] | None:
 
 
 def _is_array(name: str, value: list) -> bool:
-    """Whether a list is one array of numbers; otherwise it is several inputs."""
+    """Return whether a list stands for one array of numbers, and not for several inputs."""
     other = _first_other(name, value)
     if other is None:
         return True
@@ -190,7 +190,7 @@ def _require_numbers(label: str, array: np.ndarray, dtype: object) -> None:
 
 
 def _table(name: str, frame: Any) -> np.ndarray:
-    """A data frame, converted by columns, since one with several dtypes would become an array of objects."""
+    """Convert a data frame column by column, since columns of different dtypes would become an array of objects."""
     columns = [
         _column(f"column {label!r} of `{name}`", frame.iloc[:, position])
         for position, label in enumerate(frame.columns)
@@ -215,7 +215,10 @@ def _column(label: str, column: Any) -> np.ndarray:
 
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
-    """The array in a form that torch accepts: native byte order, no negative strides, writable, no long double."""
+    """Return the array in a form that torch accepts.
+
+    Such an array is writable and has the native byte order, no negative strides and no long doubles.
+    """
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"`{name}` must hold whole numbers below 2**63, got {array.max()}.")
     if array.dtype.kind in "iu":

@@ -1,7 +1,7 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows, except those in a :class:`Shared`, which belong to all rows. Functions that
-return inputs return each list as a tuple, and each mapping as a dictionary.
+All tensors have the same number of rows, except the tensors in a :class:`Shared`, which belong to all rows. A function
+that returns inputs turns lists into tuples, and mappings into dictionaries.
 """
 
 import inspect
@@ -18,19 +18,19 @@ from .. import checks as _checks
 class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
-    For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``; at least one
-    input must have rows. The network gets the tensor inside a `Shared`. A mini-batch, a batch of predictions or the
-    data of one process has some rows of the other inputs, and each shared input as a whole. Functions that do not
+    For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``. The network is
+    called with the values inside the `Shared`. At least one input must have rows. A batch, or the part of the data that
+    one process gets, has some rows of the other inputs and the whole of each shared input. Functions that do not
     support shared inputs raise an error. Arguments of your own Pyro model may be shared, too.
 
-    A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. Shared
-    inputs may differ between batches, as for samples from a large graph.
+    A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. Each
+    batch may have other shared inputs, such as a sample from a large graph.
 
     Args:
-        value: A tensor of any shape, an array or a list; or a tuple or dictionary of these.
+        value: A tensor of any shape, an array or a list, or a tuple or dictionary of these.
 
     Raises:
-        ValueError: If the value, or a part of it, has another type or is already a `Shared`.
+        ValueError: If the value or a part of it has another type, or is already a `Shared`.
 
     Example:
         >>> features, edges = torch.zeros(34, 5), torch.zeros(2, 78, dtype=torch.long)
@@ -47,7 +47,7 @@ class Shared:
 
 
 def _require_shareable(value: object, place: str = "") -> None:
-    """Raise unless a value is a tensor, an array, a list, or a tuple or dictionary of these."""
+    """Raise unless a value is a tensor, an array or a list, or a tuple or dictionary of these."""
     if isinstance(value, Tensor) or _is_array(value):
         return
     if isinstance(value, (tuple, list, Mapping)):
@@ -74,11 +74,11 @@ def _is_array(x: object) -> bool:
 
 
 Inputs = Tensor | Shared | Sequence["Inputs"] | Mapping[str, "Inputs"]
-"""A tensor, for a network called as ``net(x)``; a tuple or list, for ``net(*x)``; a dictionary, for ``net(**x)``."""
+"""Inputs of a network: a tensor x for ``net(x)``, a tuple or list for ``net(*x)``, a dictionary for ``net(**x)``."""
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bool = False) -> Inputs:
-    """The inputs with a function applied to each tensor; `with_rows` leaves shared inputs as they are."""
+    """Apply a function to each tensor of the inputs; if `with_rows`, only to tensors that are not shared."""
     if isinstance(x, Tensor):
         return function(x)
     if isinstance(x, Shared):
@@ -89,7 +89,10 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bo
 
 
 def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """All tensors with their names, such as ``x[0]`` and ``x['mask'][1]``; `with_rows` leaves out shared tensors."""
+    """Yield all tensors with their names, such as ``x[0]`` and ``x['mask'][1]``.
+
+    If `with_rows`, leave out shared tensors.
+    """
     if isinstance(x, Tensor):
         yield name, x
     elif isinstance(x, Shared):
@@ -101,7 +104,7 @@ def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[t
 
 
 def leaves(x: Inputs) -> list[Tensor]:
-    """All tensors, in their order."""
+    """Return all tensors of the inputs, in their order."""
     if isinstance(x, Tensor):
         return [x]
     parts = (x.value,) if isinstance(x, Shared) else x.values() if isinstance(x, Mapping) else x
@@ -109,7 +112,7 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def has_shared(x: object) -> bool:
-    """Whether there is a shared input; x may also be other arguments of a model."""
+    """Return whether x, which may be the inputs of a network or other arguments of a model, has a shared input."""
     if isinstance(x, Tensor):
         return False
     if isinstance(x, Mapping):
@@ -118,7 +121,7 @@ def has_shared(x: object) -> bool:
 
 
 def unwrapped(x: Any) -> Any:
-    """The inputs, with the values of shared ones in their place; x itself if there are none."""
+    """Replace each shared input by its value; return x itself if no input is shared."""
     if not has_shared(x):
         return x
     if isinstance(x, Shared):
@@ -127,7 +130,7 @@ def unwrapped(x: Any) -> Any:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Number N of rows, which must be the same for all tensors."""
+    """Return the number of rows; raise unless all tensors that are not shared have the same number."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
@@ -144,21 +147,21 @@ def num_rows(x: Inputs, name: str = "x") -> int:
     if first is None:
         if has_shared(x):
             raise ValueError(
-                f"`{name}` must hold at least one input with rows, got {shapes(x)}, which all rows share; add one, "
-                "such as `torch.arange(N)`, whose rows say which outputs the network returns."
+                f"`{name}` must hold at least one input with rows, got {shapes(x)}, which all rows share; add an "
+                "input, such as `torch.arange(N)`, with a row for each output that the network returns."
             )
         raise ValueError(f"`{name}` must hold at least one tensor, got an empty {type(x).__name__}.")
     return first[1]
 
 
 def versions(x: Inputs) -> list[int]:
-    """How often each tensor was changed in place, without tensors of inference mode, which have no such counter."""
+    """Return how often each tensor was changed in place. Tensors of inference mode do not count it and are left out."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Some of the rows: slices give views, indices give copies. Shared inputs stay whole."""
+    """Return some of the rows, and the shared inputs as a whole. A slice gives views, a tensor of indices copies."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x, with_rows=True)
     # three times as fast as `leaf[rows]`
@@ -166,7 +169,7 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
 
 
 def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
-    """The rows of several batches together, with their shared inputs, which must be the same in all batches."""
+    """Join the rows of several batches. Raise unless all batches have the same shared inputs."""
     first, others = parts[0], parts[1:]
     pairs = [zip(named_leaves(name, first), leaves(part), strict=True) for part in others if has_shared(first)]
     of_rows = {leaf_name for leaf_name, _ in named_leaves(name, first, with_rows=True)}
@@ -174,14 +177,14 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
         if leaf_name not in of_rows and not torch.equal(leaf, other):
             raise ValueError(
                 f"the shared input `{leaf_name}` must be the same in all batches, since all rows are used together, "
-                "got different ones; fit by mini-batches (`fit_svi`) if each batch has its own."
+                "but it differs; fit by mini-batches (`fit_svi`) if each batch has a shared input of its own."
             )
     columns = zip(*([leaf for _, leaf in named_leaves(name, part, with_rows=True)] for part in parts), strict=True)
     return map_inputs(lambda _: torch.cat(next(columns)), first, with_rows=True)
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """The inputs, moved to a device (None leaves them where they are); copies from pinned memory do not block."""
+    """Move the inputs to a device, unless it is None. Copies from pinned memory do not block."""
     return x if device is None else map_inputs(lambda leaf: _moved(leaf, device), x)
 
 
@@ -193,7 +196,7 @@ def _moved(leaf: Tensor, device: torch.device) -> Tensor:
 
 
 def shapes(x: Inputs) -> object:
-    """Shapes for messages: a tuple for one tensor, a tuple or dictionary of these for several."""
+    """Return the shapes for a message: one shape for a tensor, a tuple or dictionary of shapes for several."""
     if isinstance(x, Tensor):
         return tuple(x.shape)
     if isinstance(x, Shared):
@@ -205,7 +208,7 @@ def shapes(x: Inputs) -> object:
 
 
 def _shape_of_array(x: Any) -> tuple[int, ...] | None:
-    """The shape of an array, a data frame or a list of numbers, which are one input; None for anything else."""
+    """Return the shape of an array, a data frame or a list of numbers; None for anything else."""
     if _is_array(x):
         return tuple(x.shape)
     lengths, first = list[int](), x
@@ -216,11 +219,11 @@ def _shape_of_array(x: Any) -> tuple[int, ...] | None:
 
 
 class ChangedInputError(ValueError):
-    """A network changed its input in place."""
+    """Raised if a network changed its input in place."""
 
 
 def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a network, by position and by name."""
+    """Return the positional and the named arguments with which a network is called."""
     if isinstance(x, Tensor):
         return (x,), {}
     found = unwrapped(x)
@@ -228,9 +231,10 @@ def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary.
+    """Call a network with inputs, and return its output.
 
-    If the output is a dictionary with ``logits``, as in `transformers`, only these are returned.
+    The call is ``net(x)`` if x is a tensor, ``net(*x)`` for a tuple and ``net(**x)`` for a dictionary. If the output is
+    a dictionary with ``logits``, as in `transformers`, return only the logits.
     """
     before = versions(x)
     arguments, named = arguments_of(x)
@@ -241,19 +245,22 @@ def call(net: nn.Module, x: Inputs) -> object:
         raise
     if versions(x) != before:
         raise ChangedInputError(
-            "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
+            "the network must leave its input `x` as it is, but it changes `x` in place (`inplace=True`, `add_`, "
             "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
         )
     return logits_of(output)
 
 
 def logits_of(output: object) -> object:
-    """The item ``logits`` of an output that is a dictionary with this key; any other output unchanged."""
+    """Return the logits if the output is a dictionary that has them, and otherwise the whole output."""
     return output["logits"] if isinstance(output, Mapping) and "logits" in output else output
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
-    """Raise if the network does not take these arguments; do nothing if the error came from code inside the network."""
+    """Raise if the signature of the network does not allow these arguments.
+
+    Otherwise do nothing, since the TypeError came from the code of the network.
+    """
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

@@ -1,4 +1,4 @@
-"""Keeps the results that a network computes without its random parameters, for its next calls."""
+"""Memory for the results that a network computes without its random parameters, which later calls reuse."""
 
 from ._memory import Memory as Memory
 from ._memory import Plan as Plan

@@ -1,4 +1,4 @@
-"""The memory of a network's calls with one input."""
+"""Memory for results that are the same in all calls of a network with one input."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,9 +15,10 @@ from ._state import State
 
 
 class Plan:
-    """The modules of a network whose calls may be remembered. Several objects of :class:`Memory` may share one plan.
+    """The modules of a network whose results may be kept. Several objects of :class:`Memory` may share a plan.
 
-    The `random` parameters are buffers. Parameters in `learned` change between calls, so they are treated as drawn.
+    `random` has the paths of the random parameters, which are buffers of the network. `learned` has the paths of
+    parameters that change between calls, and so are treated like random ones.
     """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
@@ -40,14 +41,14 @@ class Plan:
 
 
 class Memory:
-    """Results that a network computes from one input without its random parameters, kept for calls with other draws.
+    """Keeps the results that do not depend on a network's random parameters, for calls with other draws of these.
 
-    The first call runs all modules and records their results. In later calls, modules whose results cannot have changed
-    return the kept results without running. If the other modules run the same operations as without a memory, outputs
-    and random numbers are bit for bit the same. If the other modules run for several draws at once, outputs agree up to
-    rounding.
+    The first call runs all modules and records their results. In later calls, a module whose result cannot have changed
+    returns the kept result without running. The outputs and the random numbers are bit for bit the same as without a
+    memory if the other modules run the same operations. If the other modules run for several draws at once, the outputs
+    agree up to rounding.
 
-    All calls must have the same input, unless :meth:`refill` sets the kept values of another input.
+    All calls must have the same input, unless :meth:`refill` sets the results for another input.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -56,26 +57,29 @@ class Memory:
         self._state: State | None = None
         self._is_block = False
         self.is_off = not plan.is_worthwhile
-        """Whether there is nothing to remember, so that calls run all modules."""
+        """Whether no result can be kept, so that calls run all modules."""
 
     @property
     def is_used(self) -> bool:
-        """Whether the next call would skip the remembered modules."""
+        """Whether results are kept, so that the next call skips the modules that computed them."""
         return self._state is not None
 
     def will_watch(self) -> bool:
-        """Whether the next call will be recorded: it is the first one, or the network has changed since the last."""
+        """Return whether the next call will be recorded.
+
+        A call is recorded if it is the first one, or if the network has changed since the last call.
+        """
         self._drop_if_changed()
         return not self.is_off and not self.is_used
 
     @property
     def has_noise(self) -> bool:
-        """Whether the network itself drew random numbers in the recorded call."""
+        """Whether the network itself drew random numbers in the recorded call, as dropout does."""
         return self._plan.has_noise
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all kept tensors."""
+        """Number of bytes of all kept tensors."""
         return sum(value.numel() * value.element_size() for value in self.kept)
 
     @property
@@ -84,17 +88,17 @@ class Memory:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """The modules whose calls are skipped."""
+        """The modules that later calls skip."""
         return list(self._calls)
 
     @property
     def keys(self) -> list[tuple[nn.Module, int, int]]:
-        """Module, number of its call, and position in the result, of each tensor in :attr:`kept`."""
+        """The origin of each tensor in :attr:`kept`: a module, the number of its call, and the place in the result."""
         numbered = ((m, i, call) for m, calls in self._calls.items() for i, call in calls.items())
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 
     def refill(self, values: Sequence[Tensor]) -> None:
-        """Continue with another input of the same shape; `values` are its results, in the order of `kept`."""
+        """Replace the kept tensors by `values`, which are the results for another input of the same shape."""
         outputs = [output for output in self._outputs() if output.value is not None]
         for output, value in zip(outputs, values, strict=True):
             output.value = value
@@ -103,17 +107,17 @@ class Memory:
         return (output for calls in self._calls.values() for call in calls.values() for output in call.outputs)
 
     def forget(self) -> None:
-        """Forget everything, and run all modules from now on."""
+        """Forget all results, and run all modules from now on."""
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls, between which only values of tensors may change; no other change is noticed."""
+        """Begin a block of calls. Within the block only changed values of tensors are noticed, and no other change."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
 
     def end_block(self) -> None:
-        """End the block: calls check for all changes of the network again."""
+        """End the block. Later calls notice all changes of the network again."""
         self._is_block = False
 
     def _drop_if_changed(self) -> None:
@@ -124,9 +128,10 @@ class Memory:
 
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
-        """A context for one call of the network, given its weights by path.
+        """Record the network's call in a `with` block, or let this call reuse the kept results.
 
-        If the call raises :class:`Diverged`, call :meth:`forget` and run the network again.
+        `drawn` has the weights of the call by their paths. If the call raises :class:`Diverged`, call :meth:`forget`
+        and run the network again.
         """
         self._drop_if_changed()
         if self.is_off:
@@ -170,7 +175,7 @@ class Memory:
 
 @contextmanager
 def _forwards(modules: list[nn.Module], called: Callable[..., Any]) -> Iterator[None]:
-    """A context in which `called(module, forward, ...)` replaces the forward passes of modules; hooks still run."""
+    """Replace the forward passes of modules by `called(module, forward, ...)` in a `with` block. Hooks still run."""
     originals = []
     try:
         for module in modules:

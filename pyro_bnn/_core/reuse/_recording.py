@@ -1,4 +1,4 @@
-"""Records the torch operations of a run of a network, to find the calls of modules that can be remembered."""
+"""Recording of the torch operations in a run of a network, to find the modules whose results can be kept."""
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,19 +15,19 @@ from ._state import State, generators_of_others
 Forward = Callable[..., Any]
 
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
-"""Types of values without tensors inside."""
+"""Types whose values contain no tensors."""
 
 
 class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
-    """The network took another branch than in the recorded run, and needs a value that was not kept."""
+    """Raised if a network takes another branch than in the recorded run, and needs a tensor that was not kept."""
 
 
 class _OpaqueError(Exception):
-    """A value of another type than `PLAIN`, which may contain tensors."""
+    """Raised for a value that may contain tensors in an unknown place, such as an object of a user's class."""
 
 
 class Absent(Tensor):
-    """Placeholder for a tensor that only remembered calls use. Operations on the placeholder raise an error."""
+    """A placeholder for a tensor that is not kept, since only skipped modules use it. Every operation on it raises."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -43,7 +43,7 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. The tensor is kept only if a call that must run again uses it."""
+    """A tensor that a recorded call returned. It is kept only if the network uses it outside of the skipped modules."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference = weakref.ref(tensor)
@@ -58,7 +58,7 @@ class RecordedOutput:
             self.value = tensor.detach()
 
     def protect(self) -> None:
-        """Keep the present value before it is changed in place."""
+        """Keep a copy of the present value, before the network changes the tensor in place."""
         tensor = self.reference()
         if not self.is_copied and not self.is_lost and tensor is not None:
             self.value, self.is_copied = tensor.detach().clone(), True
@@ -70,20 +70,23 @@ class RecordedOutput:
 
 
 class Call:
-    """A recorded call of a module: its described arguments, and its result with a `RecordedOutput` per tensor."""
+    """A recorded call of a module.
+
+    `inputs` describes the arguments, and `result` has a `RecordedOutput` in place of each tensor.
+    """
 
     def __init__(self, inputs: Any, result: Any, outputs: list[RecordedOutput]) -> None:
         self.inputs, self.outputs, self._result = inputs, outputs, result
 
     def replayed(self, arguments: Any) -> Any:
-        """The result, if the arguments have the same structure and shapes as in the recorded call."""
+        """Return the recorded result; raise unless the arguments have the structure and shapes of the recorded call."""
         if _described(arguments) != self.inputs:
             raise Diverged("a module was called with arguments of another shape")
         return _rebuilt(self._result, RecordedOutput.given, (RecordedOutput,))
 
 
 class _Frame:
-    """A call of a module in progress."""
+    """A call of a module that is being recorded."""
 
     def __init__(self) -> None:
         self.made: set[StorageWeakRef | None] = set()
@@ -91,11 +94,12 @@ class _Frame:
 
 
 class Recorder(TorchDispatchMode):
-    """Watches a run of a network, and records calls of modules whose results are the same in every run.
+    """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
-    A recorded call uses no tensor that was computed from drawn weights, draws no random numbers, and changes no tensor
-    or attribute that existed before the call. If a module has other calls only, its results are treated as computed
-    from drawn weights.
+    Such a call uses no tensor that was computed from drawn weights, draws no random numbers, and changes no tensor or
+    attribute that existed before it. If a module makes a call that breaks one of these rules, the module is refused: in
+    later runs, its results are treated as if they were computed from drawn weights. Calls whose arguments were computed
+    from drawn weights are only left out.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -122,7 +126,7 @@ class Recorder(TorchDispatchMode):
     # --- calls of modules ---------------------------------------------------------------------------------------------
 
     def called(self, module: nn.Module, forward: Forward, /, *args: Any, **kwargs: Any) -> Any:
-        """Run a module's forward pass, and record it if possible."""
+        """Run the forward pass of a module, and record it if possible."""
         if self._frame is not None:
             return forward(*args, **kwargs)
         index = self._counts.get(module, 0)
@@ -219,7 +223,10 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """A key that is equal for tensors with common memory, and unique as long as the key exists; None if unknown."""
+    """Return a key for the memory of a tensor, so that tensors that share memory have the same key.
+
+    No other memory gets this key as long as the key exists. Return None if the memory is unknown.
+    """
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):  # of a sparse tensor
@@ -227,7 +234,7 @@ def _storage(tensor: Tensor) -> StorageWeakRef | None:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """The tensors that an operation changes in place."""
+    """Return the tensors that an operation changes in place."""
     if not func._schema.is_mutable:
         return []
     named = zip(func._schema.arguments, args, strict=False)
@@ -237,7 +244,10 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operation is batch normalisation that changes running statistics, a change that no schema mentions."""
+    """Return whether an operation is batch normalisation that changes running statistics.
+
+    The schema of the operation does not mention this change.
+    """
     if "batch_norm" not in func._schema.name:
         return False
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
@@ -262,7 +272,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def _rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:
-    """A copy of a tree, with new containers, in which `replace` is applied to each leaf whose type is in `kinds`."""
+    """Apply `replace` to each value of a type in `kinds`, in new tuples, lists and dictionaries at any depth."""
     if isinstance(value, kinds):
         return replace(value)
     if type(value) in (tuple, list):
@@ -273,7 +283,7 @@ def _rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...])
 
 
 def _described(value: Any) -> Any:
-    """The tree with each tensor replaced by its shape, type and device, so that two calls can be compared."""
+    """Replace each tensor by its shape, dtype and device, so that the arguments of two calls can be compared."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device
     if type(value) in (tuple, list):

@@ -1,6 +1,6 @@
-"""A snapshot of modules and of the random generators of Python and NumPy, to find later changes.
+"""Snapshots of modules, and of the random generators of Python and NumPy, to find later changes.
 
-A snapshot has the version counter of each tensor instead of the values, and a reference to every other attribute.
+The snapshot of a module has a reference to each attribute. It has no copies of tensors, but their version counters.
 """
 
 import operator
@@ -15,7 +15,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class State:
-    """A snapshot of some modules; new values in the `changing` tensors do not count as a change."""
+    """A snapshot of some modules. New values of the tensors in `changing` do not count as a change."""
 
     def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
         modules = list(dict.fromkeys(modules))
@@ -30,7 +30,7 @@ class State:
         self._tensors = [(t, t._version) for t in held if not t.is_inference()]
 
     def is_same(self, *, deep: bool) -> bool:
-        """Whether the modules are unchanged; `deep` also compares items of lists and dictionaries."""
+        """Return whether the modules are unchanged; if `deep`, also compare the items of lists and dictionaries."""
         if not self.has_same_tensors():
             return False
         for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):
@@ -42,12 +42,15 @@ class State:
         return True
 
     def has_same_tensors(self) -> bool:
-        """Whether the values of the tensors are unchanged; this is faster than :meth:`is_same`."""
+        """Return whether the values of the tensors are unchanged. This is faster than :meth:`is_same`."""
         return all(tensor._version == version for tensor, version in self._tensors)
 
 
 def generators_of_others() -> tuple[object, ...]:
-    """States of the random generators of Python and, if loaded, NumPy: a network may draw from them."""
+    """Return the states of the random generators of Python and NumPy, from which a network may draw.
+
+    NumPy is left out if no module has imported it.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return (random.getstate(),)
@@ -56,7 +59,10 @@ def generators_of_others() -> tuple[object, ...]:
 
 
 def _content(value: Any) -> list[Any] | None:
-    """The items of a container, or the state of a random generator (or of its method); None for anything else."""
+    """Return the items of a container, or the state of a random generator. Return None for any other value.
+
+    A method of a generator counts as the generator.
+    """
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set)):

@@ -1,4 +1,4 @@
-"""Contexts that change global state and restore it: random numbers, modes, Pyro's parameter store, warnings."""
+"""Context managers that change global state and restore it: generators, modes, Pyro's parameter store, warnings."""
 
 from ._exclusive import EXCLUSIVE as EXCLUSIVE
 from ._exclusive import ProcessLock as ProcessLock

@@ -1,4 +1,4 @@
-"""State of the whole process, which threads use in turn: torch's generators, modes of shared modules, and a lock."""
+"""A lock for state that all threads share, and context managers that change torch's generators or a module's mode."""
 
 import os
 import threading
@@ -14,8 +14,8 @@ from .. import checks as _checks
 class ProcessLock:
     """A reentrant lock for the whole process.
 
-    A forked process starts with a new lock. With the old lock, the forked process would wait forever if another thread
-    held the lock during the fork.
+    A forked process gets a new lock. With the old one it would wait forever if another thread held the lock during the
+    fork.
     """
 
     def __init__(self) -> None:
@@ -34,16 +34,16 @@ class ProcessLock:
 
 
 EXCLUSIVE = ProcessLock()
-"""The lock for changes of process-wide state: torch's generators, Pyro's stack and store."""
+"""The lock for changes of the state that all threads share, such as torch's generators and Pyro's parameter store."""
 
 
 class Stream:
-    """A separate stream of random numbers for a long computation, drawn from torch's generators.
+    """A stream of random numbers for one computation, which other computations do not disturb.
 
-    torch's generators belong to the whole process. A ``with`` block of the stream sets them to the state at the end of
-    the stream's last block, makes other threads wait, and restores the generators at its end. So the numbers of a
-    stream do not depend on what other threads compute between its blocks. Without a seed, the stream draws one from
-    torch's generator.
+    All threads share torch's generators. A ``with`` block of the stream makes other threads wait. At its start, the
+    block gives the generators the state that they had at the end of the stream's last block; at its end, it restores
+    their state from before the block. So the numbers of the stream do not depend on what other threads draw between
+    its blocks. If `seed` is None, torch's generator draws a seed.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
@@ -69,7 +69,7 @@ class Stream:
         EXCLUSIVE.__exit__()
 
     def state(self) -> list[Tensor]:
-        """The state of the stream between two blocks."""
+        """Return the state of the generators at the end of the stream's last block."""
         return list(self._state)
 
     def restore(self, state: list[Tensor]) -> None:
@@ -93,7 +93,10 @@ def _set_generators(states: list[Tensor]) -> None:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
-    """A context that holds `EXCLUSIVE`, seeds torch's generators and restores them; without a seed it does nothing."""
+    """Seed torch's generators in a `with` block, restore them at its end, and hold `EXCLUSIVE` meanwhile.
+
+    If `seed` is None, do nothing.
+    """
     if seed is None:
         yield
         return
@@ -103,20 +106,23 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 
 
 def reseed(seed: int, device: torch.device | None) -> None:
-    """Seed only the generators from which computations on a device draw."""
+    """Seed the generators from which computations on a device draw, and no others."""
     torch.default_generator.manual_seed(_checks.seed(seed))
     if _draws_on_cuda(device):
         torch.cuda.manual_seed_all(seed)
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Whether draws may come from a GPU; if `device` is None, whether this process has used a GPU."""
+    """Return whether computations on a device draw from a GPU's generator.
+
+    If `device` is None, return whether the process has used a GPU.
+    """
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
 @contextmanager
 def restored(device: torch.device | None) -> Iterator[None]:
-    """A context that restores torch's generators at its end. It holds `EXCLUSIVE`."""
+    """Restore torch's generators at the end of a `with` block, and hold `EXCLUSIVE` meanwhile."""
     with EXCLUSIVE:
         outer = _generator_states(_draws_on_cuda(device))
         try:
@@ -127,17 +133,17 @@ def restored(device: torch.device | None) -> Iterator[None]:
 
 @contextmanager
 def undone(device: torch.device) -> Iterator[Callable[[], None]]:
-    """A context that yields a function, which resets a device's generators to their state at the start."""
+    """Yield a function that resets the generators of a device to their state at the start of the `with` block."""
     states = _generator_states(_draws_on_cuda(device))
     yield lambda: _set_generators(states)
 
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """A context in which every submodule is in eval mode; afterwards their modes are restored.
+    """Put all submodules into eval mode in a `with` block, and restore their modes at its end.
 
-    Other threads that share the module wait, so that they neither run the module in the wrong mode nor end its eval
-    mode too early.
+    Threads that share the module must wait: otherwise one of them could run the module in the wrong mode, or end its
+    eval mode too early.
     """
     with EXCLUSIVE:
         training = [vars(submodule) for submodule in module.modules() if submodule.training]

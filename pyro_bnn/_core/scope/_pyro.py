@@ -1,4 +1,4 @@
-"""Separates modules and models from Pyro's global state: parameter store, handlers and traces."""
+"""Functions that keep modules and models apart from Pyro's global state, which is its parameter store and handlers."""
 
 import re
 import weakref
@@ -17,20 +17,20 @@ from ._exclusive import EXCLUSIVE
 
 
 class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
-    """Metaclass of abstract and of generic Pyro modules: it combines the metaclasses of `PyroModule` and `ABC`."""
+    """Metaclass of Pyro modules that are abstract or generic. It combines the metaclasses of `PyroModule` and `ABC`."""
 
     def __getitem__(cls, parameters: Any) -> Any:
-        """A generic class with its type parameters, as in annotations; other classes behave as in Pyro."""
+        """Return a generic class with its type parameters, as in annotations. For other classes, do what Pyro does."""
         return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
 
 
 @contextmanager
 def own_parameters(*modules: object) -> Iterator[None]:
-    """A context in which modules do not see entries of the global parameter store under their parameters' names.
+    """Hide the entries of Pyro's parameter store that have the names of the modules' parameters, in a `with` block.
 
     A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get the
-    parameters of the first. Other entries stay visible, for guides that are plain functions with `pyro.param`. At the
-    end the store is restored. The store and Pyro's handlers belong to the process, so other threads wait.
+    parameters of the first. Other entries stay visible to guides that are plain functions with `pyro.param`. The store
+    is restored at the end. All threads share the store and Pyro's handlers, so other threads wait.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
@@ -47,9 +47,9 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(nullcontext[None]):
-    """Replaces the context of a `PyroModule`.
+    """A replacement for Pyro's context of a `PyroModule`.
 
-    The replacement is never active, so that no access to an attribute of the module becomes a Pyro statement.
+    It is never active, so an access to an attribute of the module never becomes a Pyro statement.
     """
 
     active, used = 0, True
@@ -69,10 +69,11 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
-    """A twin: a copy of a module that uses neither Pyro's handlers nor its parameter store.
+    """Return a copy of a module that uses neither Pyro's handlers nor its parameter store.
 
-    The twin shares parameters, buffers and mode with the module. Threads may call twins of one module concurrently. The
-    module's own `PyroSample` attributes have the given values; without a value, they are drawn at each access.
+    The copy has the mode of the module and shares its parameters and buffers. Several threads may call copies of one
+    module at the same time. `values` has the values for `PyroSample` attributes of the module itself; an attribute
+    without a value is drawn at each access.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
@@ -84,22 +85,22 @@ def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) ->
 
 
 def leave_pyro(module: nn.Module) -> None:
-    """Stop a module, in place, from using Pyro's handlers and parameter store, as :func:`without_pyro` does."""
+    """Change a module in place so that it uses neither Pyro's handlers nor its parameter store."""
     for path, part in module.named_modules():
         if isinstance(part, PyroModule):
             vars(part).update(_pyro_context=_NoContext(), _pyro_name=path or "net")
 
 
 def allow_local_mode(module: PyroModule) -> None:
-    """Let a module work with both values of Pyro's setting `module_local_params`, not only with the present one."""
+    """Make a module work with both values of Pyro's setting `module_local_params`, not only with the present one."""
     vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """A `pyro.param` statement for a module's parameter, which Pyro can trace but does not put into its store.
+    """Make a `pyro.param` statement for a module's parameter, which Pyro can trace, but does not put into its store.
 
-    A frozen parameter gets no statement: Pyro's optimizers would treat its gradient as 0, and weight decay would change
-    it.
+    A frozen parameter gets no statement, since Pyro's optimizers would treat its gradient as 0, and weight decay would
+    change it.
     """
     if not parameter.requires_grad:
         return parameter
@@ -110,7 +111,7 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """A context in which errors of a traced model are raised without the list of shapes that Pyro adds."""
+    """Raise the errors of a traced model in a `with` block without the list of shapes that Pyro adds to them."""
     try:
         yield
     except (ValueError, RuntimeError) as error:
@@ -123,5 +124,5 @@ def short_errors() -> Iterator[None]:
 
 
 def is_auxiliary(node: Any) -> bool:
-    """Whether a sample site of a guide's trace is auxiliary: the model has no such site."""
+    """Return whether a sample site of a guide's trace is auxiliary, which means that the model has no such site."""
     return bool((node["infer"] or {}).get("is_auxiliary"))

@@ -1,4 +1,4 @@
-"""Filters of warnings, which belong to the process, and warnings about how a fit ended."""
+"""Filters of warnings, which all threads share, and warnings about how a fit ended."""
 
 import inspect
 import warnings
@@ -14,9 +14,9 @@ from ._exclusive import EXCLUSIVE
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """A context in which warnings of a category whose text begins with a pattern are ignored, or raised.
+    """Ignore the warnings of a category whose text begins with a pattern, or raise them, in a `with` block.
 
-    Other threads wait, since two overlapping contexts would leave one filter in place forever. Use this context for
+    Other threads wait, since two blocks that overlap would leave one filter in place forever. Use this function for
     short computations only, and :func:`silent_fits` for a whole fit.
     """
     with EXCLUSIVE, warnings.catch_warnings():
@@ -29,7 +29,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """A context in which fits of this thread do not warn about how they ended; the caller reports their status."""
+    """Turn off this thread's warnings about how a fit ended in a `with` block. The caller reports how it ended."""
     token = _is_silent.set(True)
     try:
         yield
@@ -38,13 +38,13 @@ def silent_fits() -> Iterator[None]:
 
 
 def warn_of_fit(message: str, category: type[Warning], *, stacklevel: int) -> None:
-    """Warn about how a fit ended, unless it runs in :func:`silent_fits`; `stacklevel` is as in `warnings.warn`."""
+    """Warn about how a fit ended, except in :func:`silent_fits`. `stacklevel` has its meaning in `warnings.warn`."""
     if not _is_silent.get():
         warnings.warn(message, category, stacklevel=stacklevel + 1)
 
 
 def outer_stacklevel() -> int:
-    """The `stacklevel` with which the caller's warning points to the first line outside of this package."""
+    """Return the `stacklevel` with which a warning of the caller points to the first line outside of this package."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
         frame, level = frame.f_back, level + 1

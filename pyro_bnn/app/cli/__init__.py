@@ -1,13 +1,14 @@
-"""The command `pyro-bnn`: a module for each subcommand, shared options in `options`, the program in `program`.
+"""The command `pyro-bnn`.
 
-The modules load the library only when work begins, so that help appears at once.
+Each subcommand has a module of its own. The modules load the library only when their work begins, so that the help
+appears at once.
 """
 
 from .stopping import quickly_stoppable, stoppable
 
 
 def main() -> None:
-    """Run the command line. An error prints one line; exit code 2 means wrong use, 1 any other error."""
+    """Run the command line. An error prints one line; the exit code is 2 after wrong use, and 1 after another error."""
     with stoppable():
         with quickly_stoppable():
             from .program import run

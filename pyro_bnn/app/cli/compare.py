@@ -1,8 +1,8 @@
 """`pyro-bnn compare`.
 
-The JSON of `compare`: `folder`, `pictures` (file names), `statuses` (of the fits, by method), and `rows`, one for each
-number, with `reference` ("" for the score of a single method), `method`, `region`, `score`, `value` and
-`standard_error`.
+The JSON of `compare` has `folder`, `pictures` (file names), `statuses` (the status of each fit, by the name of the
+method), and `rows`. Each row is a number, with `reference` ("" if the number describes a single method), `method`,
+`region`, `score`, `value` and `standard_error`.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ def compare(
     num_samples: Annotated[
         int | None,
         typer.Option(
-            help="Draws of each of the four chains of NUTS, after equally many of warm-up.",
+            help="Draws of each of the four chains of NUTS. The warm-up takes as many steps.",
             min=40,
             show_default=f"{NUM_SAMPLES}, for a run {NUM_SAMPLES_OF_RUN}",
         ),
@@ -40,7 +40,7 @@ def compare(
         int | None,
         typer.Option(help="Optimisation steps of each fit to the sine.", min=1, show_default=f"{NUM_STEPS}"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of noise, initial weights, fits and draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise, the initial weights, the fits and the draws.")] = 0,
     data: options.Data = None,
     download: options.Download = False,
     picture_format: options.Format = "png",
@@ -49,14 +49,14 @@ def compare(
 ) -> None:
     """Compare approximate posteriors with NUTS.
 
-    With a run: draws chains from the exact posterior of the run's network, given the training data, and compares the
-    predictions of the test rows. NUTS uses all rows in every step, so it suits some thousand rows and weights; the
+    With a run, the command draws chains from the exact posterior of the run's network. It compares how the chains and
+    the run predict the test rows. NUTS uses all rows in every step, so it suits a few thousand rows and weights. The
     progress bar shows the time that is left.
 
-    Without a run: compares seven methods on a noisy sine with a gap in its data. Prints how far each method is from the
-    exact posterior near the data, in the gap and outside. Takes some minutes.
+    Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. It prints how
+    far each method is from the exact posterior near the data, in the gap and outside. This takes some minutes.
 
-    Writes tables, and for curves a picture. Draws in C if there is a C compiler.
+    The command writes tables, and a picture if there are curves to show. NUTS runs in C if there is a C compiler.
     """
     if run is not None and num_steps is not None:
         raise ValueError("--num-steps is for the sine; leave it out with a run.")
@@ -84,7 +84,7 @@ def compare(
     opened = creating(out, command="compare", force=force, picture_format=picture_format)
     with opened as folder, own_code("mlp" if config is None else config.net), silent_fits():  # `tell` prints statuses
         if run is None or config is None:
-            output.say("Fitting eight methods to a noisy sine, first NUTS ...")
+            output.say("Fitting eight methods to a noisy sine, NUTS first ...")
             study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=num_samples or NUM_SAMPLES)
             result, shown = study.run(tell), (study.x, study.y)
         else:
@@ -92,7 +92,7 @@ def compare(
             output.say(f"Drawing four chains by NUTS, for {len(rows.x_train):,} rows ...")
             if config.method == "svi" and config.kl_weight != "1":
                 output.say(
-                    f"The run has a cold posterior (--kl-weight {config.kl_weight}), and the chains have KL weight 1."
+                    f"The run has a cold posterior (--kl-weight {config.kl_weight}), but the chains have KL weight 1."
                 )
             count = num_samples or NUM_SAMPLES_OF_RUN
             result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
@@ -100,6 +100,6 @@ def compare(
         pictures = save_comparison(result, folder, shown)
     output.table(f"\n{result}")
     if config is not None and rows.facts.target.scale not in ([], [1.0]):
-        output.say("\nNumbers are in units of the standard deviation of the training targets.")
+        output.say("\nAll numbers are in units of the standard deviation of the training targets.")
     output.say(f"\n{', '.join(['comparison.csv', 'comparison.json', *pictures])} in {out}.")
     output.document(folder=out, pictures=pictures, statuses=statuses, rows=result.rows())

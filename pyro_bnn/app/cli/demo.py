@@ -1,8 +1,9 @@
 """`pyro-bnn demo`.
 
-The JSON of `demo`: `folder`, `pictures` (file names), `seconds`, `digits` (as in the JSON of `evaluate`: `rows`, `ood`,
-`num_test`, `num_unknown`), and `regression` (standard deviations: `epistemic_scale_inside`, `epistemic_scale_outside`,
-`aleatoric_scale_inside`, `noise_scale_true`; `truth_in_band`, the fraction of the true curve within 95 % bands).
+The JSON of `demo` has `folder`, `pictures` (file names), `seconds`, `digits` and `regression`. `digits` has the items
+`rows`, `ood`, `num_test` and `num_unknown` of the JSON of `evaluate`. `regression` has the standard deviations
+`epistemic_scale_inside`, `epistemic_scale_outside`, `aleatoric_scale_inside` and `noise_scale_true`, and
+`truth_in_band`, which is the fraction of the true curve in the 95 % bands.
 """
 
 import time
@@ -27,8 +28,8 @@ def demo(
 ) -> None:
     """Run two demonstrations in under a minute.
 
-    Neither needs a download. The first trains on scikit-learn's digits, with 7, 8 and 9 held out as the unknown. The
-    second is a regression on a noisy sine.
+    Neither needs a download. The first trains a classifier on scikit-learn's digits 0 to 6, and then shows it the
+    unknown digits 7, 8 and 9. The second fits a curve to noisy points of a sine.
     """
     with loading():
         from ..demo import digits_demo, regression_demo
@@ -37,7 +38,7 @@ def demo(
     output = Output("demo", as_json=as_json)
     start = time.perf_counter()
     with creating(out, command="demo", force=force, picture_format=picture_format) as folder:
-        output.say("Training on the digits 0 to 6; 7, 8 and 9 are the unknown ...")
+        output.say("Training on the digits 0 to 6; 7, 8 and 9 stay unknown ...")
         digits = digits_demo(folder, seed=seed)
         output.table(f"{digits}\n")
         output.say("Fitting 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5] ...")
@@ -49,7 +50,7 @@ def demo(
         f"7, 8 and 9 were never shown. Flagging images by their entropy finds 95 % of them, with "
         f"{digits.ood['entropy'].fpr95:.0%} false alarms; open votes.{picture_format}.\n"
         f"The curve is uncertain where nothing was measured: the standard deviation grows from {inside:.1f} to "
-        f"{outside:.1f}, and {regression['truth_in_band']:.0%} of the true curve lie in the 95 % band; open "
+        f"{outside:.1f}, and {regression['truth_in_band']:.0%} of the true curve lies in the 95 % band; open "
         f"regression.{picture_format}.\n\nDone in {seconds:.0f} s. Pictures in {out}: {', '.join(pictures)}"
     )
     output.document(folder=out, pictures=pictures, seconds=seconds, digits=digits, regression=regression)

@@ -1,9 +1,13 @@
 """`pyro-bnn evaluate`.
 
-The JSON of `evaluate` is that of metrics.json with `folder` and `pictures` (file names). For image sets: `rows`, a list
-with `name`, `accuracy`, `nll` (nats), `ece` and `brier` of each prediction; `ood`, with `auroc`, `aupr` and `fpr95` of
-each score of unknown images, by name; `num_test` and `num_unknown`, numbers of images. For tables and arrays: `target`,
-`num_test`, `is_class`, `rows` with `name` and `scores`, and `calibration` (null without --calibrate): `level`,
+The JSON of `evaluate` has `folder`, `pictures` (file names), and the items of metrics.json.
+
+For image sets, these items are `rows`, `ood`, `num_test` and `num_unknown`. Each row has the `name` of a prediction and
+its `accuracy`, `nll` (nats), `ece` and `brier`. `ood` has `auroc`, `aupr` and `fpr95` for each score of unknown images,
+by the score's name. `num_test` and `num_unknown` count images.
+
+For tables and arrays, these items are `target`, `num_test`, `is_class`, `rows` and `calibration`. Each row has the
+`name` of a prediction and its `scores`. `calibration` is null without --calibrate, and otherwise has `level`,
 `num_calibration`, and `rows` with `name`, `inside`, `width` and `thirds` (shares).
 """
 
@@ -29,9 +33,9 @@ def evaluate(
     picture_format: options.Format = "png",
     as_json: options.Json = False,
 ) -> None:
-    """Measure accuracy, calibration and detection of the unknown.
+    """Measure accuracy and calibration, and whether unknown images are detected.
 
-    Prints the results, and writes metrics and pictures into the run's folder.
+    The command prints the results, and writes metrics and pictures into the run's folder.
     """
     with loading():
         from .. import runs

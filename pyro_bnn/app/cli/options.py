@@ -1,4 +1,4 @@
-"""Options and arguments that commands share, and parsing of their texts."""
+"""Options and arguments that several commands have, and functions that read their texts."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from ..config import RunConfig, settings
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
-    """A function that completes a half-typed word to one of the choices."""
+    """Return a function by which the shell completes a half-typed word to one of the choices."""
 
     def complete(incomplete: str) -> list[str]:
         return [choice for choice in choices if choice.startswith(incomplete)]
@@ -47,7 +47,8 @@ Device = Annotated[
     str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...", autocompletion=one_of("cpu", "cuda"))
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Replace a folder that pyro-bnn made; other files in it are kept.")
+    bool,
+    typer.Option("--force", help="Replace a folder that pyro-bnn made. Files in it from other programs are kept."),
 ]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
 Format = Annotated[
@@ -57,7 +58,7 @@ Format = Annotated[
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print results as one JSON document; text for people goes to standard error.")
+    bool, typer.Option("--json", help="Print the results as a JSON document, and the text to standard error.")
 ]
 Unknown = Annotated[
     str | None,
@@ -77,16 +78,16 @@ EvaluateDraws = Annotated[
 
 
 ALL = "pyro_bnn.help_all"
-"""Key that a context has if all options are to be shown."""
+"""The key that Typer's context has if the help shall show all options."""
 
 
 class BriefHelp(TyperCommand):
-    """A command whose `--help` shows its most used options, and `--help-all` the others, too."""
+    """A command with a short help: `--help` shows only the options in `brief`, and `--help-all` shows all options."""
 
     brief: tuple[str, ...] = ()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; without ``--help-all``, only for the options in `brief`."""
+        """Write the help for the options in `brief`, or for all options if `--help-all` was given."""
         others = [option for option in self.params if option.name not in self.brief and not ctx.meta.get(ALL)]
         options = [option for option in others if isinstance(option, TyperOption) and not option.hidden]
         for option in options:
@@ -99,7 +100,7 @@ class BriefHelp(TyperCommand):
 
 
 def brief_help(*names: str) -> type[BriefHelp]:
-    """The class of a command whose `--help` shows the named options only."""
+    """Return the class of a command whose `--help` shows only the named options."""
     return type("Brief", (BriefHelp,), {"brief": (*names, "help_all")})
 
 
@@ -116,7 +117,7 @@ HelpAll = Annotated[
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with options added for the settings of a run; None keeps the recipe's value."""
+    """Add an option to the command for each setting of a run. An option that the user leaves out is None."""
     hints = get_type_hints(RunConfig)
     signature = inspect.signature(command)
     options = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}
@@ -138,7 +139,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the user gave; lists are typed with commas."""
+    """Return the settings that the user typed. Texts with commas become lists where a setting needs one."""
     hints = get_type_hints(RunConfig)
     given = {name: value for name, value in typed.items() if value is not None}
     for name, value in given.items():
@@ -153,7 +154,7 @@ Number = TypeVar("Number", int, float)
 
 
 def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]:
-    """Numbers from a text such as ``400,400``."""
+    """Return the numbers in a text such as ``400,400``."""
     try:
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
@@ -162,12 +163,12 @@ def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]
 
 
 def read_names(text: str) -> tuple[str, ...]:
-    """The names in a text such as ``id,name``, without spaces around them."""
+    """Return the names in a text such as ``id,name``, without spaces around the names."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def check_file(out: Path, *, force: bool) -> None:
-    """Raise if the file `out` must not or cannot be written, before anything is computed."""
+    """Raise if the file `out` cannot be written or must not be replaced. Call this before anything is computed."""
     if out.is_dir():
         raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
     if out.exists() and not force:
@@ -177,7 +178,7 @@ def check_file(out: Path, *, force: bool) -> None:
 
 
 def check_device(name: str) -> str:
-    """The name of a device that torch can use."""
+    """Return the name of a device; raise unless torch can use the device."""
     import torch  # imported late: importing takes long
 
     try:

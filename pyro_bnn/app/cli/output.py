@@ -1,4 +1,4 @@
-"""Output of a command: sentences and tables for people, and with `--json` one document for programs."""
+"""The output of a command, which has sentences and tables for people, and with `--json` a document for programs."""
 
 import io
 import math
@@ -14,10 +14,10 @@ import pyro_bnn
 
 
 class Output:
-    """The two output streams of a command.
+    """Writes the output of a command.
 
-    Text goes to standard output; with `--json` it goes to standard error, and the JSON document to standard output. On
-    a terminal, rich colours the text.
+    Without `--json`, text goes to standard output. With `--json`, text goes to standard error, and the JSON document
+    goes to standard output. On a terminal, the package rich colours the text.
     """
 
     def __init__(self, command: str, *, as_json: bool) -> None:
@@ -28,7 +28,7 @@ class Output:
         return sys.stderr if self._as_json else sys.stdout
 
     def say(self, text: str = "", *, style: str = "", wraps: bool = True) -> None:
-        """Write lines of text. On a terminal with colours, the text gets one of rich's styles.
+        """Write lines of text, in one of rich's styles if the terminal has colours.
 
         On a terminal, long lines are wrapped between words, unless `wraps` is false.
         """
@@ -47,7 +47,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write blocks that are separated by empty lines: tables with bold headings, and dim notes.
+        """Write tables and notes, which empty lines separate. Headings are bold, and notes are dim.
 
         On a terminal that is narrower than a table, the gaps between its columns shrink to two spaces.
         """
@@ -64,7 +64,7 @@ class Output:
                 self.say(rows, style="" if is_table else "dim", wraps=not is_table)
 
     def document(self, **content: Any) -> None:
-        """Write the JSON document if it was requested; numbers that are not finite become null."""
+        """Write the JSON document if the user asked for it. In it, numbers that are not finite become null."""
         if self._as_json:
             from pydantic_core import to_json  # imported late: importing takes long
 
@@ -77,7 +77,7 @@ def _width(text: str) -> int:
 
 
 def _squeezed(table: str) -> str:
-    """The table without the spaces that all its lines have, except two between columns."""
+    """Return the table without the spaces that all its lines have, except two between columns."""
     width = _width(table)
     lines = [line.ljust(width) for line in table.splitlines()]
     blank = [all(line[i] == " " for line in lines) for i in range(width)]
@@ -86,23 +86,23 @@ def _squeezed(table: str) -> str:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that has colours, and `NO_COLOR` (https://no-color.org) is unset."""
+    """Return whether a stream is a terminal with colours, and `NO_COLOR` is not set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 MOST_ROWS = 40
-"""Most rows of predictions on a terminal."""
+"""A terminal shows at most this many rows of predictions."""
 
 PREDICTED = r"(mean|sd|aleatoric|epistemic|lower_|upper_|entropy|p\()"
-"""Beginnings of the names of columns with predicted numbers."""
+"""A pattern that matches the beginning of the names of columns with predicted numbers."""
 
 
 def for_terminal(csv: str) -> str:
-    """Predictions, written as CSV, as an aligned and rounded table.
+    """Turn predictions in CSV into an aligned and rounded table.
 
-    Probabilities have three digits after the point. The digits of other numbers are chosen such that the standard
-    deviation has about three significant digits. Of many rows the first and last ones are shown. If the terminal is too
-    narrow for all columns, the remaining columns are printed below.
+    Probabilities are rounded to three decimal places. Other numbers are rounded such that the standard deviation keeps
+    about three significant digits. If there are many rows, only the first and the last rows are shown. If the terminal
+    is too narrow for all columns, the remaining columns are shown below the others.
     """
     import pandas as pd  # imported late: importing takes long
 

@@ -32,26 +32,24 @@ def predict(
     level: Annotated[
         str,
         typer.Option(
-            help="Probabilities of the intervals around predicted numbers, separated by commas; for a run with "
-            "--calibrate also of the sets of classes."
+            help="Probabilities of the intervals around predicted numbers, separated by commas. If the run was trained "
+            "with --calibrate, they also apply to the sets of classes."
         ),
     ] = ".95",
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Columns of the table to copy beside the predictions, such as an identifier. A column with the name "
+            help="Columns of the table to copy beside the predictions, such as identifiers. A column that has the name "
             "of a prediction, such as mean, gets the ending (input).",
             show_default="those that training ignored",
         ),
     ] = None,
     drop_missing: Annotated[
-        bool, typer.Option("--drop-missing", help="Leave out rows that lack a value to predict from.")
+        bool, typer.Option("--drop-missing", help="Leave out rows that lack a value of some input.")
     ] = False,
     allow_unseen: Annotated[
         bool,
-        typer.Option(
-            "--allow-unseen", help="Predict rows with categories that training did not have, as unknown categories."
-        ),
+        typer.Option("--allow-unseen", help="Predict rows with categories that do not occur in the training data."),
     ] = False,
     num_samples: options.EvaluateDraws = None,
     seed: options.DrawSeed = 0,
@@ -61,12 +59,14 @@ def predict(
 ) -> None:
     """Predict new rows, with intervals and the sources of uncertainty.
 
-    For numbers: mean, standard deviation (sd) and its parts aleatoric_sd (noise) and epistemic_sd (uncertainty about
-    the weights), and intervals, in the units of the target. For classes: the most probable class, the probability of
-    each class, and the entropy and its two parts, in nats. If the run was trained with --calibrate, the intervals are
-    conformal, and for each class a column tells whether the class is in the conformal set (1 or 0). Rows keep their
-    order; the first column is the row number. If the rows include the target, scores are printed too. A terminal shows
-    a rounded table; a file or pipe gets all digits.
+    A numeric target is predicted by its mean, its standard deviation (sd) and intervals, in the units of the target.
+    The parts of the standard deviation are aleatoric_sd (from the noise) and epistemic_sd (from the uncertainty about
+    the weights). For a target of classes, the prediction has the most probable class, the probability of each class,
+    and the entropy and its two parts, in nats. If the run was trained with --calibrate, the intervals are conformal,
+    and each class has a column that says whether the class is in the conformal set (1) or not (0).
+
+    The first column has the row numbers, and rows keep their order. If the rows have the target, scores are printed,
+    too. A terminal shows a rounded table, and a file or pipe gets all digits.
     """
     if as_json and out == "-":
         raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")

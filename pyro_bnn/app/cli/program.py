@@ -1,4 +1,4 @@
-"""The program `pyro-bnn`: its commands, and how it reports errors."""
+"""The program `pyro-bnn`, which runs the commands and reports errors."""
 
 import functools
 import inspect
@@ -25,16 +25,16 @@ COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (prune.prune, prune.EXAMPLES),
     (weights.weights, weights.EXAMPLES),
 )
-"""The commands in the order of the help, each with the examples that its help shows."""
+"""The commands in the order in which the help lists them, each with the examples in its help."""
 
 MISUSE = ValueError | FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
 EXHAUSTED = "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller."
 
 UsageError: Any = typer.BadParameter.__mro__[1]
-"""The error that Typer raises for a wrong command line; Typer does not export the class itself."""
+"""The class of the error that Typer raises for a wrong command line. Typer does not export it by name."""
 
 program = typer.Typer(
-    help="Bayesian neural networks on Pyro: train, evaluate, and see what the network does not know.",
+    help="Bayesian neural networks on Pyro: train and evaluate a network, and see what it does not know.",
     epilog="pyro-bnn COMMAND --help shows examples. Start with: pyro-bnn demo",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -57,7 +57,7 @@ def _top(
 
 
 def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with a message after Ctrl-C; Typer itself prints none."""
+    """Return a command that writes a message after Ctrl-C, since Typer writes none."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
@@ -75,7 +75,7 @@ for command, examples in COMMANDS:
 
 
 def run() -> None:
-    """Run the command line, and exit. An error prints one line."""
+    """Run the command line, and exit. After an error, print one line."""
     try:
         code = program(standalone_mode=False, prog_name="pyro-bnn")
         if code == INTERRUPTED:  # Typer returns this after a Ctrl-C outside of the commands
@@ -97,7 +97,10 @@ def _fail(message: str, code: int) -> None:
 
 
 def _explained(error: Exception) -> tuple[str, int] | None:
-    """The message for an error and the exit code, which is 2 for wrong use; None if the error is a bug."""
+    """Return the message and the exit code for an error, or None if the error is a bug.
+
+    The exit code is 2 after wrong use, and 1 after another error.
+    """
     if "torch" in sys.modules:  # if torch is not loaded, the library did not raise the error
         import torch
 

@@ -1,8 +1,8 @@
 """`pyro-bnn prune`.
 
-The JSON of `prune`: `folder`, `pictures` (file names); `report` (the costs) and `gains` (the savings in bytes and
-seconds) by share of removed weights, as in pruning.json; and `pruned`: null, or with --keep the `folder` of the copy
-and its `status`.
+The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. `report` has the costs and
+`gains` the savings (bytes and seconds) for each share of removed weights, as in pruning.json. `pruned` has the `folder`
+and the `status` of the pruned copy. Without --keep it is null.
 """
 
 from contextlib import nullcontext
@@ -25,15 +25,15 @@ EXAMPLES = (
 def prune(
     run: options.Run,
     fractions: Annotated[
-        str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
+        str, typer.Option(help="Shares of the weights to remove. The lowest signal-to-noise ratios are removed first.")
     ] = "0,.25,.5,.75,.8,.85,.9,.95,.98,.99,1",
     per: Annotated[
-        Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
+        Literal["network", "layer"], typer.Option(help="Remove this share of all weights, or of each layer's weights.")
     ] = "network",
     keep: Annotated[
         float | None,
         typer.Option(
-            help="Share of the weights that stay in a pruned copy of the run, written to --out.",
+            help="Write a pruned copy of the run to --out, in which this share of the weights stays.",
             min=0,
             max=1,
             show_default=False,
@@ -51,8 +51,9 @@ def prune(
 ) -> None:
     """Measure what removing weights costs and saves.
 
-    Prints scores, file size and speed by the share of removed weights. Weights with the lowest signal-to-noise ratio
-    |mean| / sd are removed first. Tables and pictures are written into the run's folder; the run keeps all its weights.
+    For each share of removed weights, the command prints scores, the file size and the speed. The weights with the
+    lowest signal-to-noise ratio |mean| / sd are removed first. Tables and pictures are written into the run's folder.
+    The run itself keeps all its weights.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")

@@ -1,7 +1,7 @@
 """`pyro-bnn report`.
 
-The JSON of `report`: `folder`, `page` (the file), `headline`, and `verdicts`, a list with `level` (good, note or
-problem), `about` (predictions, uncertainty, fit or rival), `short`, `text` and `rule` of each.
+The JSON of `report` has `folder`, `page` (the path of the page), `headline`, and the list `verdicts`. A verdict has
+`level` (good, note or problem), `about` (predictions, uncertainty, fit or rival), `short`, `text` and `rule`.
 """
 
 from pathlib import Path
@@ -30,10 +30,11 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it exists.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write a report on a training run: one HTML page that can be read offline.
+    """Write a report on a training run as one HTML page that can be read offline.
 
-    The first line of the page says whether the run is usable. The page contains verdicts with their thresholds, scores
-    of the network and of simple methods, calibration, unknown images, examples, training curves, weights and settings.
+    The first line of the page says whether the run is usable. Below are verdicts with their thresholds, the scores of
+    the network and of simple methods, and sections on calibration, unknown images, examples, the training curves, the
+    weights and the settings.
     """
     if out is not None:
         options.check_file(out, force=force)

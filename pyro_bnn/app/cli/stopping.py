@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment ends the program with a message."""
+"""Handling of Ctrl-C, which at any moment ends the program with a message."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130
-"""Exit code of a program stopped by Ctrl-C, as in shells."""
+"""The exit code after Ctrl-C, which is the same as in shells."""
 
 STOPPED = "error: stopped.\n"
 LOADING = "loading ...\r"  # shorter than the message after Ctrl-C, which replaces it
@@ -16,7 +16,7 @@ LOADING = "loading ...\r"  # shorter than the message after Ctrl-C, which replac
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """A context in which Ctrl-C ends the program with a message and exit code 130, after cleaning up."""
+    """Let Ctrl-C in a `with` block end the program with a message and exit code 130, after it has cleaned up."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -27,7 +27,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """A context for slow imports, in which Ctrl-C ends the program at once; a terminal shows that it is loading."""
+    """Show on a terminal that the program is loading, and let Ctrl-C end it at once. Use this for slow imports."""
     is_shown = sys.stderr.isatty()
     if is_shown:
         sys.stderr.write(LOADING)
@@ -42,9 +42,9 @@ def loading() -> Iterator[None]:
 
 @contextmanager
 def quickly_stoppable() -> Iterator[None]:
-    """A context in which Ctrl-C ends the program at once, without cleaning up.
+    """Let Ctrl-C in a `with` block end the program at once, without cleaning up.
 
-    Some libraries catch or replace every exception during their import, so a KeyboardInterrupt could be lost or end in
+    Some libraries catch or replace every exception during their import. So a KeyboardInterrupt could be lost, or end in
     a traceback.
     """
     is_main = threading.current_thread() is threading.main_thread()

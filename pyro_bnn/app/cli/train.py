@@ -1,9 +1,13 @@
 """`pyro-bnn train`.
 
-The JSON of `train`: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_train`, `num_test`
-and `num_calibration` (rows), `notes` (sentences), `classes`, `last_epoch` (null for chains; else `epoch`; `elbo`,
-`expected_log_likelihood` and `kl` of the whole data set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy`
-(null, or `train` and `test` by epoch), `pictures` (file names).
+The JSON of `train` has these items:
+
+- `folder`, `config` (as in config.json), `status` (with `ok` and `message`), `seconds`, `classes`,
+- the numbers of rows `num_train`, `num_test` and `num_calibration`, and sentences for the user in `notes`,
+- `last_epoch`, which is null for chains, and otherwise has `epoch`, `kl_weight`, `learning_rate`, `seconds`, and in
+  nats for the whole data set `elbo`, `expected_log_likelihood` and `kl`,
+- `accuracy`, which is null, or has lists `train` and `test` with a number for each epoch,
+- `pictures` (file names).
 """
 
 import time
@@ -47,10 +51,10 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="Named values for the options that you do not give. article follows Blundell et al. (2015): mixture "
-            "prior, KL weight 1, 20 epochs. tutorial and tutorial-mixture follow an MXNet tutorial: SGD, 10 epochs. "
-            "The defaults shown below are those of the recipe named default. config.json in the run's folder shows "
-            "all settings.",
+            help="A recipe has values for all options that you do not give. The recipe article follows Blundell et al. "
+            "(2015): mixture prior, KL weight 1, 20 epochs. The recipes tutorial and tutorial-mixture follow an MXNet "
+            "tutorial: SGD, 10 epochs. The help shows the values of the recipe default. config.json in the run's "
+            "folder has the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),
@@ -64,8 +68,8 @@ def train(
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Continue the unfinished run of this folder; only --data, --download, --device, --format and --json "
-            "may be given too.",
+            help="Continue the unfinished run in this folder. Besides, give only --data, --download, --device, "
+            "--format and --json.",
             show_default=False,
         ),
     ] = None,
@@ -74,18 +78,21 @@ def train(
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
-    Configuration, history and posterior are written to a folder. Settings that you do not give come from the recipe.
-    The default recipes of image sets train cold posteriors: their KL weight is below 1. A stopped run continues with
-    --resume. In a table, numbers and dates are standardised, and each category becomes one input. All results are in
-    the units of the target. For tables and arrays, held-out training rows choose the network, its prior and the kind of
-    noise unless you give them (see --method).
+    The settings, the history and the posterior are written to a folder. A stopped run continues with --resume.
+
+    Settings that you do not give come from the recipe. The default recipes of image sets train cold posteriors, which
+    means that the KL weight is below 1. For tables and arrays, held-out training rows choose the network, its prior and
+    the kind of noise, unless you give them (see --method).
+
+    Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
+    the target.
 
     --help-all also shows the options that are rarely needed.
     """
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
-            "--resume takes the settings of the unfinished run; leave out all but "
+            "--resume takes the settings of the unfinished run; leave out all options but "
             "--data, --download, --device, --format and --json."
         )
     if resume is None and (dataset is None or out is None):

@@ -1,8 +1,8 @@
 """`pyro-bnn weights`.
 
-The JSON of `weights`: `folder`, `pictures` (file names), and `sites`: a list with `site`, `num_weights`, `num_removed`,
-`mean_size`, `median_scale` and `decibel` (5 %, 50 % and 95 % quantiles of the signal-to-noise ratio) of each site.
-`mean_size`, `median_scale` and `decibel` are null if all weights of a site were removed.
+The JSON of `weights` has `folder`, `pictures` (file names) and the list `sites`. Each site has `site` (its name),
+`num_weights`, `num_removed`, `mean_size`, `median_scale` and `decibel`, which has the 5 %, 50 % and 95 % quantiles of
+the signal-to-noise ratio. If all weights of a site were removed, `mean_size`, `median_scale` and `decibel` are null.
 """
 
 from typing import Annotated
@@ -21,7 +21,7 @@ def weights(
     site: Annotated[
         str | None,
         typer.Option(
-            help="Site of the weight to show, such as net.1.weight; a wrong name lists all sites.",
+            help="Site of the weight to show, such as net.1.weight. The message for a wrong name lists all sites.",
             show_default="the first site",
         ),
     ] = None,
@@ -39,7 +39,7 @@ def weights(
 ) -> None:
     """Show the posterior of a trained network's weights.
 
-    Prints a summary of each site, and writes pictures of all sites and of one weight into the run's folder.
+    The command prints a summary of each site, and writes pictures of all sites and of one weight into the run's folder.
     """
     place = options.read_numbers(int, index, "--index")
     with loading():

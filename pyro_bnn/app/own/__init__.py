@@ -1,1 +1,1 @@
-"""Data and networks of the user: tables, arrays, and networks by the name of a function."""
+"""The user's own tables, arrays and networks."""

@@ -1,4 +1,4 @@
-"""Arrays of numpy as inputs and targets of a network."""
+"""Conversion of NumPy arrays to the inputs and targets of a network."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from .reading import MISSING
 PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 Pair = tuple[np.ndarray, np.ndarray]
-"""Inputs and targets."""
+"""A pair of arrays, the inputs and the targets."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ArrayEncoding:
     is_whole: bool  # whether inputs stay whole numbers, such as indices of an embedding
 
     def inputs(self, x: np.ndarray, shown: str) -> Tensor:
-        """The inputs of an array, shape ``(N, *shape)``."""
+        """Encode the rows of an array as inputs of shape ``(N, *shape)``."""
         _check_numbers("x", x, shown)
         x = x[:, None] if x.ndim == 1 else x
         if [*x.shape[1:]] != self.shape:
@@ -51,7 +51,7 @@ class ArrayEncoding:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays in a file that are named x, y, x_train, y_train, x_test or y_test."""
+    """Read the arrays that are named x, y, x_train, y_train, x_test or y_test from a file."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
     if not path.is_file():
@@ -87,7 +87,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def pairs_of(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair | None]:
-    """Training rows, and test rows if there are any."""
+    """Return the training rows, and the test rows, or None if the file has no test rows."""
     held = listed([*arrays])
     if arrays.keys() & {"x", "y"} and arrays.keys() & {"x_train", "y_train"}:
         raise ValueError(
@@ -118,10 +118,10 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
 
 
 def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown: str) -> ArrayEncoding:
-    """The encoding of arrays, learned from training inputs.
+    """Learn the encoding of arrays from the training inputs.
 
-    Rows that are vectors are standardised feature by feature. Rows of more axes, such as images, have one mean and one
-    scale.
+    If a row is a vector, each feature has its own mean and scale. If a row has more axes, such as an image, one mean
+    and one scale apply to all its numbers.
     """
     _check_numbers("x", x, shown)
     x = x[:, None] if x.ndim == 1 else x
@@ -134,7 +134,7 @@ def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown:
 
 
 def array_labels(name: str, y: np.ndarray, shown: str) -> Cells:
-    """Labels as the cells of a column."""
+    """Turn labels in an array into the cells of a column."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1 or y.dtype.kind not in "iubUSf":
@@ -149,7 +149,7 @@ def array_labels(name: str, y: np.ndarray, shown: str) -> Cells:
 
 
 def numeric_targets(y: np.ndarray, shown: str) -> np.ndarray:
-    """Targets as numbers, shape (N, O)."""
+    """Return numeric targets in the shape (N, O)."""
     _check_numbers("y", y, shown)
     if y.ndim > 2:
         raise ValueError(f"`y` in {shown} must have shape (N,) or (N, O), got {y.shape}; flatten the axes of a row.")
@@ -157,7 +157,7 @@ def numeric_targets(y: np.ndarray, shown: str) -> np.ndarray:
 
 
 def array_checksum(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of arrays by name, as hexadecimal digits."""
+    """Return the SHA-256 of named arrays as hexadecimal digits."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype} {array.shape};".encode())

@@ -1,4 +1,4 @@
-"""Reads the cells of a text column as numbers, times or labels."""
+"""Reading of the cells of a column, which are texts, as numbers, dates or labels."""
 
 import shlex
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 MOSTLY = 0.5
-"""Heuristic: if more than this share of a column is numbers or dates, its other cells count as mistakes."""
+"""Heuristic: if more than this share of a column's cells are numbers or dates, the other cells count as mistakes."""
 
 BLANKS = " '\u2019\u00a0\u202f"
 NUMBERS = {
@@ -19,14 +19,14 @@ NUMBERS = {
     "1 234,5": (BLANKS, ","),
     "1 234.5": (BLANKS, "."),
 }
-"""Formats of numbers, named by an example: the characters that group digits, and the decimal separator."""
+"""Formats of numbers. The key is an example; the texts are the characters that group digits, and the decimal mark."""
 
 DATES = {
     "year first": (r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?=$|[ T])", r"\1-\2-\3"),
     "day first": (r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})(?=$|[ T])", r"\3-\2-\1"),
     "month first": (r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})(?=$|[ T])", r"\3-\1-\2"),
 }
-"""Formats of dates: a pattern, and its replacement, which puts the year first."""
+"""Formats of dates. Each has a pattern, and a replacement for it that puts the year first."""
 
 DATE_LIKE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2}))(?:[ T].*)?"
 
@@ -48,28 +48,29 @@ class Cells:
 
     @cached_property
     def is_missing(self) -> np.ndarray:
-        """Whether each cell is missing, shape (N,)."""
+        """For each cell, whether it is missing; shape (N,)."""
         return self.texts.isna().to_numpy()
 
     @property
     def present(self) -> pd.Series:
-        """The cells that are not missing, indexed by row number."""
+        """The cells that are not missing. Their index has the row numbers."""
         return self.texts.dropna()
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as names of classes, with truth values in one spelling; missing ones are empty."""
+        """The cells as names of classes. Truth values have one spelling, and a missing cell is empty."""
         truth = {"true": "True", "false": "False"}
         return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)
 
     def row(self, which: np.ndarray) -> int:
-        """Row number in the file of the first row that is True in a mask, shape (N,)."""
+        """Return the row number in the file of the first cell for which the mask `which`, shape (N,), is True."""
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """The cells as numbers, NaN for missing ones, and their format; None if they are texts.
+        """Read the cells as numbers. Return the numbers and their format, or None if the cells are texts.
 
-        The format is `preferred`, a key of `NUMBERS`, if it fits all cells.
+        A missing cell becomes NaN. The format is `preferred`, which is a key of `NUMBERS`, if this format fits all
+        cells.
         """
         present = self.present
         readings = {"": pd.to_numeric(present, errors="coerce").astype(float)}
@@ -95,7 +96,11 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """The values in a format that fits all cells, the format's name, and formats that fit but give other values."""
+        """Choose a format that fits all cells, and if possible the format `preferred`.
+
+        Return the values in this format, its name, and the names of the other formats that fit all cells, but give
+        other values. Return None if no format fits all cells.
+        """
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None
@@ -105,7 +110,7 @@ class Cells:
         return values.reindex(self.texts.index).to_numpy(dtype=float), written, others
 
     def _check_few(self, present: pd.Series, are_numbers: pd.Series) -> None:
-        """Raise if most cells are numbers, but in several formats or mixed with texts."""
+        """Raise if most cells are numbers, but no format fits all cells."""
         if are_numbers.sum() <= MOSTLY * len(present):
             return
         if are_numbers.all():
@@ -120,9 +125,9 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """The cells as days since 1970, NaN for missing ones, and their format; None if they are not dates.
+        """Read the cells as dates. Return the days since 1970 and the format, or None if the cells are not dates.
 
-        The format is `preferred`, a key of `DATES`, if it fits all cells.
+        A missing cell becomes NaN. The format is `preferred`, which is a key of `DATES`, if this format fits all cells.
         """
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):
@@ -149,12 +154,12 @@ class Cells:
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Names in quotes for a message: the first `most`, and the number of the others."""
+    """Return names in quotes for a message: at most `most` names, and the number of the remaining ones."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def training_without(names: Sequence[str]) -> str:
-    """The remedy for columns that cannot be used, for messages; only the command `train` has this option."""
+    """Return the advice for columns that cannot be used, which is an option of `train` that ignores them."""
     columns = "the columns" if len(names) > 1 else "the column"
     return f"train without {columns} (pyro-bnn train --ignore {shlex.quote(','.join(names))})"

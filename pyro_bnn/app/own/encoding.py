@@ -1,4 +1,7 @@
-"""Encodes rows of a table as inputs of a network: numbers, dates, categories and texts with many values."""
+"""Encoding of the rows of a table as inputs of a network.
+
+A column has numbers, dates, categories, or texts with many different values.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,27 +15,28 @@ from .cells import Cells, listed
 from .reading import Table
 
 MOST_CATEGORIES = 100
-"""Heuristic: a text column with more different values than this is encoded by its letters."""
+"""Heuristic: a column of texts with more different values than this is encoded by the letters of the texts."""
 
 FEW = 10
-"""Heuristic: with at most this many rows, texts that all differ may be categories, and rising numbers may be data."""
+"""Heuristic: up to this many rows, texts that all differ may be categories, and rising numbers do not count rows."""
 
 NUM_HASHED = 32
-"""Number of inputs for a text column with many values, about as many as skrub takes."""
+"""Number of inputs for a column of texts with many different values, about as many as skrub takes."""
 
 PERIODS = (365.2425, 7.0, 1.0)
-"""Days of a year, a week and a day: dates have a sine and a cosine with each period."""
+"""Length of a year, a week and a day in days. For each of these periods, a date has a sine and a cosine as inputs."""
 
 LARGEST = 1e9
-"""Heuristic: larger standardised numbers count as mistakes; squares of sums could overflow in single precision."""
+"""Heuristic: a larger standardised number counts as a mistake. Squares of sums of such numbers could overflow."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """How a column becomes inputs.
+    """How the cells of a column become inputs.
 
-    A ``number`` or ``date`` is standardised. A ``category`` has an input for each of the categories. A ``text`` has
-    inputs computed from its letters. Missing cells have inputs of 0; one more input, if `has_missing`, marks them by 1.
+    This depends on the kind of the column. A ``number`` or ``date`` is standardised. A ``category`` has an input for
+    each of the categories. The inputs of a ``text`` are computed from its letters. All inputs of a missing cell are 0.
+    If `has_missing`, one more input is 1 for missing cells and 0 for the others.
     """
 
     name: str  # of the column
@@ -50,7 +54,7 @@ class Feature:
         return {"category": len(self.categories), "text": NUM_HASHED}.get(self.kind, len(self.parts)) + self.has_missing
 
     def inputs(self, cells: Cells) -> np.ndarray:
-        """The inputs of the cells, shape ``(N, width)``."""
+        """Encode the cells as inputs of shape ``(N, width)``."""
         if self.kind == "category":
             inputs = cells.labels[:, None] == np.array(self.categories, dtype=object)
         elif self.kind == "text":
@@ -70,18 +74,18 @@ class Feature:
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """How rows of a table become inputs: features, in the order of their inputs."""
+    """How the rows of a table become inputs. It has a feature for each column, in the order of the inputs."""
 
     features: list[Feature]
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns that are used."""
+        """The names of the columns that are used."""
         return [feature.name for feature in self.features]
 
     @property
     def written(self) -> dict[str, str]:
-        """Format of numbers, by column."""
+        """The format of each column of numbers, by the column's name."""
         return {feature.name: feature.written for feature in self.features if feature.kind == "number"}
 
     @property
@@ -91,16 +95,16 @@ class TableEncoding:
 
     @property
     def slices(self) -> dict[str, slice]:
-        """The inputs of each column, by its name."""
+        """For each column, the positions of its inputs among all inputs."""
         ends = accumulate(feature.width for feature in self.features)
         return {feature.name: slice(end - feature.width, end) for feature, end in zip(self.features, ends, strict=True)}
 
     def columns(self, kind: str) -> list[str]:
-        """Names of the columns of a kind."""
+        """Return the names of the columns of a kind."""
         return [feature.name for feature in self.features if feature.kind == kind]
 
     def inputs(self, table: Table) -> Tensor:
-        """The inputs of a table's rows, shape (N, D); an unknown category has inputs of 0."""
+        """Encode the rows of a table as inputs of shape (N, D). All inputs of an unknown category are 0."""
         table.require(self.names)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
             inputs = np.hstack([feature.inputs(table.column(feature.name)) for feature in self.features]).astype(float)
@@ -116,13 +120,13 @@ class TableEncoding:
         return torch.tensor(inputs, dtype=torch.get_default_dtype())
 
     def unseen(self, table: Table) -> dict[str, list[str]]:
-        """By column, the categories that occur in a table but did not occur in training."""
+        """Return for each column the categories that occur in the table, but did not occur in training."""
         categories = {feature.name: feature.categories for feature in self.features if feature.kind == "category"}
         found = {name: {*table.column(name).labels} - {*known, ""} for name, known in categories.items()}
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
-        """Format of numbers in a table, for each column where the format differs from training."""
+        """Return the formats of those columns of numbers in a table that are written otherwise than in training."""
         read = {name: table.column(name).numbers(written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
 
@@ -130,10 +134,10 @@ class TableEncoding:
 def learned_encoding(
     table: Table, names: Sequence[str], training: Sequence[int], *, wanted: Sequence[str]
 ) -> tuple[TableEncoding, list[str]]:
-    """The encoding of a table, and sentences for the user that explain it.
+    """Learn the encoding of a table. Return it with sentences that explain it to the user.
 
-    Means and scales come from the rows `training`, categories from all rows. The `wanted` columns are used even if they
-    only name or count the rows.
+    The means and scales are computed from the rows in `training`, and the categories are those of all rows. The columns
+    in `wanted` are used even if they only name or count the rows.
     """
     found = {name: _learned(table.column(name), training, is_wanted=name in wanted) for name in names}
     left_out = {name: reason for name, reason in found.items() if isinstance(reason, str)}
@@ -144,17 +148,17 @@ def learned_encoding(
     if not encoding.features:
         raise ValueError(f"{table.shown} has no column to predict from. {' '.join(notes)}")
     said: Mapping[str, list[str]] = {
-        "Missing values in {} become the mean or no category, and one more input marks them.": [
+        "Missing values in {} are replaced by the mean or by no category, and one more input marks them.": [
             feature.name for feature in encoding.features if feature.has_missing
         ],
-        "Dates in {} become days, and the time of the year, week and day.": encoding.columns("date"),
+        "Dates in {} become numbers of days, and the times of year, week and day.": encoding.columns("date"),
         f"Texts in {{}} have many values: their letters become {NUM_HASHED} numbers.": encoding.columns("text"),
     }
     return encoding, notes + [sentence.format(listed(columns)) for sentence, columns in said.items() if columns]
 
 
 def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Feature | str:
-    """How a column becomes inputs, or why it is left out."""
+    """Learn how a column becomes inputs, or return the reason why it is left out."""
     has_missing = bool(cells.is_missing.any())
     told = len({*cells.is_missing[training]}) > 1  # then missing cells may tell something about the target
     if cells.is_missing.all():
@@ -184,21 +188,21 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
 
 
 def _parts(values: np.ndarray) -> np.ndarray:
-    """Numbers or days, shape (N, 1), then their sines and cosines with each of `PERIODS`; in all shape (N, 7)."""
+    """Append the sines and cosines for each of `PERIODS` to numbers or days, shape (N, 1). Return shape (N, 7)."""
     angles = 2 * np.pi * (values % PERIODS) / PERIODS
     return np.concatenate([values, np.sin(angles), np.cos(angles)], 1)
 
 
 def _counts_rows(numbers: np.ndarray) -> bool:
-    """Whether numbers count the rows of a table; up to half of the rows may have been dropped."""
+    """Return whether the numbers in a column count the rows, of which up to half may have been dropped."""
     rises = len(numbers) > FEW and bool((np.diff(numbers) > 0).all())
     return rises and bool((numbers == np.floor(numbers)).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers)
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and scale of each column of numbers, shape (N, P); NaN are ignored.
+    """Return the mean and the scale of each column of `values`, shape (N, P), in which NaN are ignored.
 
-    The scale of a column is 0 if its numbers are equal up to rounding, or if all are NaN.
+    The scale of a column is 0 if its numbers are equal up to rounding, or if all of them are NaN.
     """
     from sklearn.preprocessing import StandardScaler  # imported late, since this takes long
 

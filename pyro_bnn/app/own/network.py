@@ -1,4 +1,4 @@
-"""Networks of the user, by the name of a function such as ``lenet.py:make`` or ``mypackage.nets:make``."""
+"""Networks that a function of the user makes, such as ``lenet.py:make`` or ``mypackage.nets:make``."""
 
 import importlib
 import importlib.util
@@ -21,10 +21,10 @@ from ..specs import parts_of
 
 
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-    """The network that a function of the user returns.
+    """Return the network that a function of the user returns.
 
-    Modules are imported from the current folder, or else from Python's search path. The function gets `input_shape` and
-    `num_outputs` by keyword if it has arguments of these names.
+    A module is imported from the current folder, or else from Python's search path. The function is called with
+    `input_shape` and `num_outputs` as keywords if it has arguments of these names.
     """
     place, name = parts_of(spec)
     if place.endswith(".py") and not Path(place).is_file():
@@ -47,7 +47,7 @@ def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> 
 
 
 def _executed(path: Path) -> ModuleType:
-    """The module of a file, registered under its own name, since dataclasses and pickles look up modules by name."""
+    """Run a file as a module. It is registered by a name, since dataclasses and pickles look up modules by name."""
     name = f"pyro-bnn --net {path.stem}"
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None
@@ -62,18 +62,21 @@ def _executed(path: Path) -> ModuleType:
 
 
 class OwnCodeError(ValueError):
-    """An error in code of the user; the message has its file and line."""
+    """Raised for an error in the user's code. The message has the file and the line of the error."""
 
 
 @contextmanager
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
-    """A context for running the user's code. An error names the user's line. The current folder is restored.
+    """Run the user's code in a `with` block.
+
+    An error in the block becomes an `OwnCodeError`, whose message has the user's line. The current folder is restored
+    at the end.
 
     Args:
-        spec: Specification of the network; ``mlp`` means that no code of the user runs.
-        doing: End of an error message, which says what the code was doing.
-        otherwise: Beginning of the message for an error that was not raised by a line of the user's code. If empty,
-            such an error is raised unchanged.
+        spec: The specification of the network. ``mlp`` means that no code of the user runs.
+        doing: End of the message, which says what the code was doing.
+        otherwise: Beginning of the message if no line of the user's code raised the error. If it is empty, such an
+            error is raised unchanged.
     """
     here = Path.cwd()
     try:
@@ -92,7 +95,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error. An exception class of the user may define this text by its own code, which may fail."""
+    """Return the text of an error. If the error's class is the user's, the code that makes the text may fail."""
     try:
         return str(error)
     except Exception as other:
@@ -100,7 +103,10 @@ def _text(error: BaseException) -> str:
 
 
 def _own_line(error: BaseException) -> str | None:
-    """Last line of the user's code in a traceback; None if there is none, or if lines of this library follow it."""
+    """Return the last line of the user's code in the traceback of an error.
+
+    Return None if the traceback has no such line, or if a line of this library follows it.
+    """
     paths = sysconfig.get_paths()
     package = str(Path(__file__).parents[2])
     others = (paths["stdlib"], paths["purelib"], paths["platlib"], "<")
@@ -115,7 +121,7 @@ def _own_line(error: BaseException) -> str | None:
 
 @contextmanager
 def _found_in(folder: Path) -> Iterator[None]:
-    """A context in which Python finds modules of a folder."""
+    """Let Python find the modules of a folder in a `with` block."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -144,7 +150,7 @@ def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any])
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
-    """Raise unless a network returns a row of outputs for each row of inputs; `reason` is for the message."""
+    """Raise unless a network returns `num_outputs` outputs for each row. The message gives the `reason` for this."""
     shape = tuple(x.shape)
     doing, otherwise = f" on inputs of shape {shape}", f"the network cannot take inputs of shape {shape}: "
     with own_code(spec, doing=doing, otherwise=otherwise), torch.no_grad(), eval_mode(net):

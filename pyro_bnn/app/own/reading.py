@@ -1,4 +1,7 @@
-"""Reads tables as texts, by pandas; :mod:`~pyro_bnn.app.own.cells` reads the texts as numbers, dates or labels."""
+"""Reading of tables by pandas.
+
+All cells are read as texts. The module :mod:`~pyro_bnn.app.own.cells` reads the texts as numbers, dates or labels.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,12 +16,15 @@ from .cells import Cells, listed, training_without
 
 SEPARATORS = ",;\t|"
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
-"""Texts of missing cells, in lower case."""
+"""The texts that mark missing cells, in lower case."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts, where None is a missing value. The index of `frame` is the row number in the file, from 1."""
+    """A table whose cells are texts, or None where a value is missing.
+
+    The index of `frame` has the row numbers in the file, which begin at 1.
+    """
 
     shown: str  # name of the file, for messages
     frame: pd.DataFrame
@@ -30,11 +36,11 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns."""
+        """The names of the columns."""
         return list(self.frame.columns)
 
     def column(self, name: str) -> Cells:
-        """The cells of a column."""
+        """Return the cells of a column."""
         self.require([name])
         return Cells(name, self.shown, self.frame[name], self.separator)
 
@@ -49,14 +55,15 @@ class Table:
             )
 
     def rows(self, chosen: np.ndarray) -> "Table":
-        """The table with only the rows where `chosen` is True."""
+        """Return a table with only the rows for which `chosen` is True."""
         return replace(self, frame=self.frame[chosen])
 
 
 def read_table(path: str | Path) -> Table:
-    """The table in a file: Parquet, or text with a header and cells separated by comma, semicolon, tab or bar.
+    """Read a table from a Parquet file, or from a text file with a header.
 
-    Spaces around cells are removed. Missing values are empty cells and the texts in `MISSING`, such as NA.
+    Commas, semicolons, tabs or bars separate the cells in a text file. Spaces around cells are removed. A value is
+    missing if its cell is empty or has one of the texts in `MISSING`, such as NA.
     """
     path = Path(path)
     if not path.exists():
@@ -82,14 +89,14 @@ def read_table(path: str | Path) -> Table:
     is_broken = frame.apply(lambda column: column.str.contains("\n").eq(True))
     notes += [
         f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken[name].idxmax()}; if they "
-        "should not, look for a quotation mark too many."
+        "should hold none, look for a superfluous quotation mark."
         for name in is_broken.columns[is_broken.any()]
     ]
     return Table(str(path), frame, separator, tuple(notes))
 
 
 def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
-    """The column names, the cells and the separator of a text file."""
+    """Return the names of the columns, the cells and the separator of a text file."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = next((line for line in file if line.strip()), "")
@@ -131,7 +138,7 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
-    """The column names and the cells of a Parquet file, and an empty separator."""
+    """Return the names of the columns and the cells of a Parquet file, and an empty separator."""
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # a damaged file raises errors of many kinds
@@ -143,7 +150,10 @@ def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def feature_names(table: Table, *, target: str, features: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """The columns to predict from: `features`, or all but the target; without the ignored ones."""
+    """Return the names of the columns to predict from.
+
+    These are `features`, or all columns but the target if `features` is empty. Columns in `ignore` are left out.
+    """
     table.require([target, *features, *ignore])
     names = [name for name in features or table.names if name != target and name not in ignore]
     if target in features:
@@ -156,7 +166,10 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
-    """The rows that have a value in every column, and a note on the others, which raise an error if `drop` is False."""
+    """Return a table with the rows that have a value in each of the named columns.
+
+    The table has a note on the rows that were left out. If `drop` is False, raise if a row lacks a value.
+    """
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])
@@ -177,7 +190,7 @@ def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str
 
 
 def checksum(table: Table, names: Sequence[str]) -> str:
-    """SHA-256 of the names and cells of columns, as hexadecimal digits."""
+    """Return the SHA-256 of the names and the cells of columns as hexadecimal digits."""
     digest = hashlib.sha256()
     for name in names:
         cells = table.column(name)

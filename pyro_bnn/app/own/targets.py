@@ -1,4 +1,4 @@
-"""The target of a run: classes or numbers, its likelihood and its units."""
+"""The target of a run, which is a class or numbers, with its likelihood and its units."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from .cells import Cells
 from .encoding import LARGEST, MOST_CATEGORIES, moments
 
 MOST_GUESSED_CLASSES = 10
-"""Heuristic: whole numbers with at most this many different values are guessed to be classes."""
+"""Heuristic: whole numbers are guessed to be classes if they have at most this many different values."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The predicted variable: a class, or one or more numbers in their own units."""
+    """The variable that is predicted, which is a class, or one or several numbers in their own units."""
 
     name: str
     classes: list[str]  # empty for numbers
@@ -32,11 +32,11 @@ class Target:
 
     @property
     def size(self) -> int:
-        """Number of classes, or of numbers."""
+        """Number of classes, or of predicted numbers if the target is no class."""
         return len(self.classes) or len(self.mean)
 
     def standardized(self, y: np.ndarray, shown: str, rows: Sequence[int] | None = None) -> Tensor:
-        """Standardised numbers; `rows` are their row numbers in the file, by default from 1."""
+        """Standardise numbers. `rows` has their row numbers in the file, which are by default 1, 2, ...."""
         standard = (y - np.array(self.mean)) / np.array(self.scale)
         is_far = (np.abs(standard) > LARGEST).any(1)
         if is_far.any():
@@ -47,7 +47,7 @@ class Target:
         return torch.tensor(standard, dtype=torch.get_default_dtype())
 
     def encoded(self, cells: Cells) -> Tensor:
-        """The cells of a complete column as labels, shape (N,), or as standardised numbers, shape (N, 1)."""
+        """Encode a column without missing cells as labels, shape (N,), or as standardised numbers, shape (N, 1)."""
         if not self.is_class:
             numbers = target_numbers(cells, self.written)[0]
             return self.standardized(numbers[:, None], cells.shown, list(cells.texts.index))
@@ -63,7 +63,7 @@ class Target:
 
 
 def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
-    """The cells as numbers, and their format."""
+    """Return the numbers in the cells, and their format; raise if the cells are texts."""
     numbers = cells.numbers(written)
     if numbers is None:
         raise ValueError(
@@ -74,7 +74,7 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
 
 
 def target_labels(cells: Cells) -> list[str]:
-    """The cells as names of classes."""
+    """Return the names of classes in the cells; raise if a name is missing or an infinite number."""
     are_infinite = np.array([label.lower().strip("+-") in ("inf", "infinity") for label in cells.labels], dtype=bool)
     for what, rows in (("lacks a label", cells.is_missing), ("holds an infinite number", are_infinite)):
         if rows.any():
@@ -86,9 +86,9 @@ def target_labels(cells: Cells) -> list[str]:
 
 
 def guessed(cells: Cells) -> tuple[str, str]:
-    """The likelihood that a target's cells suggest, and the reason in a sentence.
+    """Guess the likelihood from the cells of the target. Return it with a sentence that gives the reason.
 
-    The likelihood is categorical for texts, truth values and few different whole numbers, and gaussian otherwise.
+    The likelihood is categorical for texts, truth values and a few different whole numbers, and otherwise gaussian.
     """
     num_values = cells.present.nunique()
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
@@ -101,7 +101,7 @@ def guessed(cells: Cells) -> tuple[str, str]:
 
 
 def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
-    """The target of a classification."""
+    """Make the target of a classification from the labels."""
     classes = sorted({*labels}, key=_order)
     if len(classes) < 2:
         raise ValueError(f"the target {name!r} in {shown} is {classes[0]!r} in all rows; there is nothing to learn.")
@@ -114,7 +114,7 @@ def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
 
 
 def _order(label: str) -> tuple[float, str]:
-    """Sorting key that puts numbers in ascending order, before texts."""
+    """Return a key that sorts numbers in ascending order, and texts after them."""
     try:
         number = math.inf if "_" in label else float(label)
     except ValueError:
@@ -123,7 +123,10 @@ def _order(label: str) -> tuple[float, str]:
 
 
 def learned_numbers(name: str, y: np.ndarray, likelihood: str, shown: str) -> Target:
-    """The target of a regression, with mean and scale of the training targets; counts are not standardised."""
+    """Make the target of a regression, with the mean and the scale of the training targets.
+
+    Counts, which the Poisson likelihood takes, are not standardised.
+    """
     if likelihood == "poisson":
         if (y < 0).any() or (y != np.floor(y)).any():
             raise ValueError(

@@ -1,1 +1,1 @@
-"""Reports on a training run: each measures the run, and writes files into its folder."""
+"""Reports on a training run. Each report measures the run, and writes files into the run's folder."""

@@ -1,4 +1,4 @@
-"""Intervals and sets of a run, and how many targets they contain before and after calibration."""
+"""Intervals and sets of classes, and the shares of targets that they contain before and after calibration."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,16 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ..runs import RunCalibration
 
 LEVEL = 0.9
-"""Level of the intervals and sets that are compared."""
+"""The level of the intervals and sets that are compared."""
 
 PARTS = ("smallest", "middle", "largest")
-"""Thirds of the rows by predicted standard deviation, or by predicted entropy for classes."""
+"""The thirds of the rows by predicted standard deviation, or by predicted entropy if the target is a class."""
 
 
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
-    """Lower and upper ends of intervals of the probability `level`, shape (2, N, O).
+    """Return the lower and upper ends of intervals of the probability `level`, shape (2, N, O).
 
-    Without a calibration, the intervals are the central ones of the prediction, which must have the components of its
+    If `calibration` is None, these are the central intervals of the prediction, which needs the components of its
     mixture. A calibration on standardised targets is also valid for a prediction in the target's units, since conformal
     scores have no unit.
     """
@@ -32,9 +32,10 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 
 
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
-    """Whether each class is in the set of its row, shape (N, C).
+    """Return the set of classes of each row, as a mask of shape (N, C) that is True for the classes in the set.
 
-    Without a calibration a set has the most probable classes: just enough for a total probability of `level`.
+    If `calibration` is None, a set has the most probable classes, and just enough of them for a total probability of
+    `level`.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalSets)
@@ -46,11 +47,11 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 
 @dataclass(frozen=True)
 class BeforeAndAfter:
-    """Coverage of a network's own intervals or sets, and of the calibrated ones.
+    """The coverage of a network's intervals or sets before and after calibration.
 
-    `rows` has a row before and a row after calibration, each with `name`, `inside` (the share of targets inside),
-    `width` (mean width, in the target's units, or mean number of classes) and `thirds` (the share inside, in the thirds
-    of `PARTS`).
+    `rows` has two rows, before and after. Each has `name`, `inside` (the share of the targets inside their interval or
+    set), `width` (the mean width of the intervals in the target's units, or the mean size of the sets) and `thirds`
+    (the share inside for each third in `PARTS`).
     """
 
     level: float
@@ -61,26 +62,29 @@ class BeforeAndAfter:
 
     @property
     def noun(self) -> str:
-        """What the table compares: "intervals" or "sets of classes"."""
+        """The name of what the table compares: "intervals" or "sets of classes"."""
         return "sets of classes" if self.is_class else "intervals"
 
     @property
     def spread(self) -> str:
-        """Name of the uncertainty that divides the rows into thirds: "sd" or "entropy"."""
+        """The name of the uncertainty that divides the rows into thirds: "sd" or "entropy"."""
         return "entropy" if self.is_class else "sd"
 
     @property
     def deviation(self) -> float:
-        """Approximate standard deviation of the share of targets inside after calibration, by the choice of rows."""
+        """Approximate standard deviation of the share of targets inside after calibration.
+
+        The share varies with the rows that are chosen to calibrate and to test.
+        """
         return math.sqrt(self.level * (1 - self.level) * (1 / self.num_test + 1 / self.num_calibration))
 
     @property
     def headings(self) -> list[str]:
-        """Headings of the columns."""
+        """The headings of the table's columns."""
         return ["inside", "mean size" if self.is_class else "mean width", *(f"{part} {self.spread}" for part in PARTS)]
 
     def cells(self, row: Mapping[str, Any]) -> list[str]:
-        """The cells of a row of the table, in the order of the headings."""
+        """Return the cells of one of `rows` in the order of the headings."""
         return [f"{row['inside']:.1%}", f"{row['width']:.4g}", *(f"{share:.1%}" for share in row["thirds"])]
 
     def __str__(self) -> str:
@@ -101,7 +105,10 @@ def before_and_after(
     y: Tensor,
     calibration: RunCalibration,
 ) -> BeforeAndAfter:
-    """Coverage on test rows, by a prediction of numbers that has its components, or of classes."""
+    """Compare the coverage on test rows before and after calibration.
+
+    A prediction of numbers must have the components of its mixture.
+    """
     rows = []
     for name, used in (("network", None), ("calibrated", calibration)):
         if isinstance(prediction, ClassificationPrediction):

@@ -1,4 +1,4 @@
-"""How much the predictions and their uncertainty depend on each column of a table, by permutation."""
+"""The dependence of predictions and their uncertainty on each column, measured by a permutation of the column."""
 
 from dataclasses import dataclass
 
@@ -10,27 +10,27 @@ from ...scores.uncertainty import ClassificationPrediction, Prediction, Regressi
 from .trained import Trained
 
 MOST_ROWS = 500
-"""Most test rows that are predicted; if there are more, a random part."""
+"""Largest number of test rows to predict. If there are more, they are chosen at random."""
 
 MOST_COLUMNS = 50
-"""Most columns of a data set to measure; for more, the table would take long and be hard to read."""
+"""Data sets with more columns are not measured, since the table would take long and be hard to read."""
 
 NUM_PERMUTATIONS = 5
 
 TINY = 1e-30
-"""Smallest divisor, which avoids a division by 0 if all rows have the same prediction."""
+"""Smallest divisor. It avoids a division by 0 if all rows have the same prediction."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """Changes of predictions if the values of a column are permuted among the test rows.
+    """How much the predictions change if the values of a column are permuted among the test rows.
 
     Attributes:
         name: Name of the column.
-        mean: Root mean square change of the predicted mean, divided by the standard deviation of the predicted means
-            over the rows; for classes, mean change of the probabilities (total variation).
-        epistemic: Mean absolute change of the epistemic standard deviation, or of the mutual information for classes,
-            divided by its mean over the rows.
+        mean: For numbers, the root mean square change of the predicted means, divided by their standard deviation over
+            the rows. For classes, the mean change of the probabilities (total variation).
+        epistemic: Mean absolute change of the epistemic uncertainty, divided by its mean over the rows. For numbers
+            this uncertainty is the epistemic standard deviation, for classes the mutual information.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Driver:
 
 
 def columns_of(run: Trained) -> dict[str, slice]:
-    """The inputs of each column, by its name; empty if rows are not vectors."""
+    """Return for each column the positions of its inputs. If the rows are not vectors, there are no columns."""
     facts = run.rows.facts
     if facts.table is not None:
         return facts.table.slices
@@ -49,12 +49,14 @@ def columns_of(run: Trained) -> dict[str, slice]:
 
 
 def drivers_of(run: Trained) -> list[Driver]:
-    """How much predictions of the test rows depend on each column, the most important first.
+    """Measure how much the predictions of the test rows depend on each column.
+
+    The most important column is the first in the list.
 
     All inputs of a column are permuted together, `NUM_PERMUTATIONS` times. After each permutation, the same weights
-    predict the rows again. Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures the change of the error;
-    this function measures the change of the prediction. The list is empty for images, and for more than `MOST_COLUMNS`
-    columns.
+    predict the rows again. The change of the predictions is measured, and not the change of the error as by Breiman
+    (2001, https://doi.org/10.1023/A:1010933404324). The list is empty for images, and for data sets with more than
+    `MOST_COLUMNS` columns.
     """
     columns = columns_of(run)
     if not 0 < len(columns) <= MOST_COLUMNS or len(run.rows.x_test) < 2:
@@ -80,7 +82,7 @@ def drivers_of(run: Trained) -> list[Driver]:
 
 
 def _changes(before: Prediction, after: Prediction) -> tuple[float, float]:
-    """Changes of the mean and of the epistemic uncertainty, as `Driver` describes them."""
+    """Return the changes of the mean and of the epistemic uncertainty that `Driver` describes."""
     if isinstance(before, ClassificationPrediction) and isinstance(after, ClassificationPrediction):
         moved = (before.probs - after.probs).abs().sum(-1).mean() / 2
         old, new = before.epistemic, after.epistemic

@@ -1,4 +1,4 @@
-"""The report on a trained classifier: accuracy, calibration, and detection of unknown images."""
+"""The report on a trained classifier, with its accuracy, its calibration, and how well it detects unknown images."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +18,7 @@ from .pictures import save_picture
 from .trained import Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
-"""Files that the report may write."""
+"""The files that the report may write."""
 
 SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
     "entropy": lambda prediction: prediction.total,
@@ -26,10 +26,10 @@ SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
     "maximum probability": lambda prediction: 1 - prediction.max_probability,
     "logit variance": lambda prediction: prediction.logit_variance,
 }
-"""Out-of-domain scores, which should be larger for unknown images."""
+"""Scores of images that should be larger for unknown images than for images like those of the training."""
 
 NUM_COMPONENTS = 10
-"""Number of draws in the small ensemble, whose draws are also scored one by one."""
+"""Number of weight draws in the small ensemble. Each of these draws is also scored alone."""
 
 LEGEND = [
     "ensemble: mean probability of several weight draws. NLL (nats), ECE (calibration error) and Brier",
@@ -40,7 +40,7 @@ LEGEND = [
 
 @dataclass(frozen=True)
 class ClassifierScores:
-    """Scores of single draws, mean weights and ensembles, and how well each score detects unknown images."""
+    """The scores of single draws, of mean weights and of ensembles, and how well each score detects unknown images."""
 
     rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (sum over classes) of predictions
     ood: dict[str, metrics.OODScores]  # by name of the score
@@ -98,7 +98,7 @@ def evaluate_classifier(run: Trained) -> Evaluation:
 
 
 def report_evaluation(run: Trained, folder: Folder) -> ClassifierScores:
-    """Measure a classifier of images as :func:`evaluate_classifier` does; write `metrics.json` and pictures."""
+    """Measure a classifier of images as :func:`evaluate_classifier` does, and write `metrics.json` and pictures."""
     found, rows = evaluate_classifier(run), run.rows
     folder.write_json("metrics.json", asdict(found.report))
     known, y = found.ensemble, run.test[1]

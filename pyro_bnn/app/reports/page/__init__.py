@@ -1,4 +1,4 @@
-"""The report on a run as one HTML page: sections compute and judge numbers, and `templates` render them."""
+"""The report on a run as one HTML page. Sections compute and judge numbers, and templates render them."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,13 +28,18 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     configuration_section,
     about_section,
 )
-"""All sections in their order; the function of a section that does not apply to a run returns None."""
+"""The functions that make the sections, in the order of the page. They return None if a section does not apply."""
 
 ORDER = ("problem", "note", "good")
 
 
 def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
-    """The decision on a run in one line; its reasons, the worst first; and the page, which needs no other files."""
+    """Judge a run, and write the page about it.
+
+    Returns:
+        A line that says whether the run is usable, the verdicts (the worst first), and the page as HTML that needs no
+        other files.
+    """
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     judged = sorted((v for section in sections for v in section.verdicts), key=lambda v: ORDER.index(v.level))
     posterior = subject.posterior
@@ -45,7 +50,7 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
 
 
 def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:
-    """The whole page as HTML. All inserted texts are escaped."""
+    """Return the HTML of the whole page, in which all inserted texts are escaped."""
     environment = Environment(
         loader=PackageLoader(__name__, "templates"),
         autoescape=True,
@@ -61,5 +66,5 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
 
 
 def _together(text: str) -> str:
-    """The text with non-breaking spaces between a number and its per cent sign or its error."""
+    """Put non-breaking spaces between a number and its per cent sign, and around the sign before its error."""
     return text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")

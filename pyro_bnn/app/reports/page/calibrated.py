@@ -1,4 +1,4 @@
-"""The report's section on intervals or sets before and after calibration."""
+"""The report's section on intervals or sets of classes before and after calibration."""
 
 from scipy.stats import betabinom
 
@@ -8,15 +8,16 @@ from .section import Section, Tile, Verdict, judged, percent
 from .subject import Subject
 
 CHANCE = 0.99
-"""Probability that the coverage of correct intervals lies in the accepted range. Several levels are tested, so the
-probability is close to 1; a correct prediction fails one of the tests in less than one case in twenty."""
+"""Probability that the coverage of correct intervals lies in the accepted range. With this value, the tests of several
+levels together reject correct intervals in less than one case in twenty."""
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
-    """Range in which the share of test targets inside conformal intervals lies with the probability `CHANCE`.
+    """Return the range in which the share of test targets inside conformal intervals lies with probability `CHANCE`.
 
-    With continuous scores, the coverage given the n calibration rows is Beta(k, n + 1 - k) for the rank k, so the
-    number of targets inside is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
+    If the scores are continuous, n rows calibrate and k is the rank of the chosen score, then the coverage of the
+    intervals has the distribution Beta(k, n + 1 - k). So the number of targets inside is beta-binomial (Vovk 2012,
+    https://arxiv.org/abs/1209.2673).
     """
     rank = rank_of(level, num_calibration)
     low, high = betabinom.interval(CHANCE, num_test, rank, num_calibration + 1 - rank)
@@ -24,7 +25,7 @@ def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple
 
 
 def calibrated_section(subject: Subject) -> Section | None:
-    """Coverage and width before and after calibration; None for a run without calibration."""
+    """Make the section on coverage and width before and after calibration; None for a run without calibration."""
     classified, regressed = subject.classified, subject.regressed
     if classified is not None and classified.calibration is not None:
         y = classified.y.to(classified.prediction.probs.device)
@@ -42,7 +43,7 @@ def _section(found: BeforeAndAfter, verdicts: tuple[Verdict, ...] = (), tiles: t
 
 
 def _of_sets(found: BeforeAndAfter) -> Verdict:
-    """Whether sets contain at least the promised share of the labels."""
+    """Judge whether sets contain at least the promised share of the labels."""
     row = found.rows[1]
     low, _ = limits_by_chance(found.level, found.num_calibration, found.num_test)
     numbers = (

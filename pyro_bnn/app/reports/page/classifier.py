@@ -20,46 +20,50 @@ from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
 MOST_CLASSES = 20
-"""Most classes to list. Of more classes, only those of lowest recall are listed, without a confusion matrix."""
+"""If there are more classes, only those of lowest recall are listed, and the confusion matrix is left out."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
-"""Shares of the rows that the network decides if a human decides the least certain ones."""
+"""Shares of the rows that the network decides, if a human decides the rows of which it is least certain."""
 
 MISSED, BEHIND = 0.5, 0.1
 """Heuristic: a class is mostly missed if the 95 % interval of its recall lies below the first number. The recall of a
 class is low if the interval lies below the accuracy by more than the second number."""
 
 FEWEST = 5
-"""Heuristic: with fewer wrong or right rows, the report does not judge whether uncertainty detects errors."""
+"""Heuristic: the report judges whether uncertainty detects errors from this many wrong and right rows on."""
 
 USEFUL, POSSIBLE = 0.7, 0.6
-"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. The network should
-be able to detect errors if the area would be at least the second number for correct probabilities."""
+"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. If the area that
+correct probabilities would give is at least the second number, the errors can be detected."""
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
 LIMIT = 0.95
-"""A calibration error counts as chance up to this quantile of the errors of a calibrated network."""
+"""A calibration error counts as chance up to this quantile of a calibrated network's errors."""
 
 SMALL_EXCESS = 0.01
-"""Heuristic: an error less than one point above the mean error of a calibrated network is called slight."""
+"""Heuristic: a calibration error is slight if it exceeds the mean error of calibrated networks by less than this."""
 
 SHOWN_SCORES = ("entropy", "mutual information")
-"""Scores of unknown images that have pictures."""
+"""The scores of unknown images for which the section has a picture."""
 
 HEADLINE = "entropy"
-"""The score that is judged, chosen before seeing the data, since the best of several scores would look too good."""
+"""The score that is judged. It was chosen before any data were seen: the best of several scores would look too good."""
 
 NOTICED, PARTLY = 0.9, 0.75
 """Heuristic: unknown images are noticed if the area under the ROC curve is at least the first number, and partly
-noticed if it is at least the second."""
+noticed if the area is at least the second number."""
 
 SHOWN_IMAGES, MOST_VOTED = 2, 4
-"""Number of example images of each kind, and of listed classes beside an image."""
+"""Number of example images of each kind, and largest number of classes listed beside an image."""
 
 
 def accuracy_section(subject: Subject) -> Section | None:
-    """Scores of the network and of simple methods, recall and precision by class, and scores of the surest rows."""
+    """Make the section on accuracy.
+
+    It compares the scores of the network and of simple methods, and has the recall and the precision of each class and
+    the accuracy on the surest rows.
+    """
     found = subject.classified
     if found is None:
         return None
@@ -103,7 +107,7 @@ def accuracy_section(subject: Subject) -> Section | None:
 
 
 def _of_one_draw(report: ClassifierScores) -> dict[str, Any]:
-    """Mean scores of predictions by one weight draw each."""
+    """Return the mean scores of predictions that use a single weight draw."""
     draws = [row for row in report.rows if row["name"].startswith("component")]
     return {
         "name": f"one weight draw (mean of {len(draws)})",
@@ -112,7 +116,7 @@ def _of_one_draw(report: ClassifierScores) -> dict[str, Any]:
 
 
 def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]]:
-    """Recall and precision of each class among the test rows, and its most frequent confusion."""
+    """Return the recall, the precision and the most frequent confusion of each class among the test rows."""
     hits, rows, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
     wrong = matrix - np.diag(hits)
     return [
@@ -129,7 +133,7 @@ def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
-    """The accuracy on the surest rows, for each of `SHARES`."""
+    """Return the accuracy on the surest rows for each share in `SHARES`."""
     ordered, rows = is_right[entropy.argsort()], []
     for share in SHARES:
         surest = ordered[: max(1, round(share * len(ordered)))]
@@ -139,7 +143,10 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """The accuracy, and the accuracy on the remaining rows if a human decides at least as many rows as are wrong."""
+    """Return the accuracy in words, and the accuracy on the surest rows if a human decides the others.
+
+    The human decides at least as many rows as the network gets wrong.
+    """
     text = f"{percent(accuracy)} right"
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
@@ -150,7 +157,7 @@ def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> 
 
 
 def _of_accuracy(found: Classified, num_right: int) -> Verdict:
-    """Whether a classifier is better than a guess, which is always the most frequent class."""
+    """Judge whether a classifier is better than a guess that always says the most frequent class."""
     num_rows, shares = len(found.y), torch.bincount(found.y.cpu()).double() / len(found.y)
     guess, often = float(shares.max()), found.classes[int(shares.argmax())]
     accuracy, (low, high) = num_right / num_rows, wilson(num_right, num_rows)
@@ -159,19 +166,19 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
         f"{percent(high)}); always saying “{often}” would be right for {percent(guess)}"
     )
     no_better = f"no better than always saying “{often}”"
-    remain = f"{text}: less than half of the mistakes of that guess are avoided."
+    remain = f"{text}: the network avoids less than half of this guess's mistakes."
     return judged(
         "predictions",
-        "Problem: the 95 % interval of the accuracy reaches down to the share of the most frequent class. Note: less "
-        f"than {percent(WEAK, 0)} of the mistakes of that guess are avoided.",
-        (low <= guess, "problem", no_better, f"{text}: the network is no better than that."),
+        "Problem: the 95 % interval of the accuracy reaches down to the share of the most frequent class. Note: the "
+        f"network avoids less than {percent(WEAK, 0)} of the mistakes that one makes by always saying this class.",
+        (low <= guess, "problem", no_better, f"{text}: the network is no better."),
         (accuracy - guess < WEAK * (1 - guess), "note", "most of a guess's mistakes remain", remain),
         (True, "good", "", f"{text}."),
     )
 
 
 def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: float) -> Verdict:
-    """Whether the classifier finds every class."""
+    """Judge whether the classifier finds every class."""
     lowest = min(classes, key=lambda row: row["recall"])
     limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
     missed = ", ".join(name for name, limit in limits.items() if limit < MISSED)
@@ -185,8 +192,8 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
     few = f"Too few rows of {name} to tell whether it is found: {numbers}."
     return judged(
         "predictions",
-        f"Problem: the 95 % interval of the recall of a class lies below {percent(MISSED, 0)}. Note: it lies more than "
-        f"{100 * BEHIND:.0f} points below the accuracy; or the lowest recall is below {percent(MISSED, 0)}, "
+        f"Problem: the 95 % interval of a class's recall lies below {percent(MISSED, 0)}. Note: such an interval lies "
+        f"more than {100 * BEHIND:.0f} points below the accuracy, or the lowest recall is below {percent(MISSED, 0)}, "
         "perhaps by chance.",
         (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}."),
         (bool(behind), "note", f"low recall of {behind}", rarer),
@@ -196,9 +203,9 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 
 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
-    """Whether a classifier is least certain of the rows that it gets wrong.
+    """Judge whether a classifier is least certain of the rows that it gets wrong.
 
-    Compares the area under the ROC curve of the entropy with its value if the probabilities were right.
+    The entropy's area under the ROC curve is compared with the area that correct probabilities would give.
     """
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
@@ -216,7 +223,7 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
     return judged(
         "uncertainty",
         f"Good: the AUROC is {USEFUL:g} or more. Problem: it is not above 0.5 by {NUM_ERRORS:g} standard errors, "
-        f"though the probabilities promise {POSSIBLE:g} or more. Note: the rest.",
+        f"though the probabilities promise {POSSIBLE:g} or more. Note: all other cases.",
         (is_above and area >= USEFUL, "good", "", f"Wrong rows are among the least certain ({numbers})."),
         (is_above, "note", "uncertainty points at errors only weakly", weakly),
         (True, level, "uncertainty does not point at errors", nowhere),
@@ -224,7 +231,10 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
 
 
 def calibration_section(subject: Subject) -> Section | None:
-    """Calibration error and the error that chance gives a calibrated network; reliability diagram and table of bins."""
+    """Make the section on calibration, with a reliability diagram and a table of bins.
+
+    It compares the calibration error with the error that a calibrated network has by chance.
+    """
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()
@@ -253,7 +263,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
-    """Calibration error of class probabilities, shape (N, C), and its mean and limit by chance."""
+    """Return the calibration error of class probabilities, shape (N, C), and the errors that occur by chance."""
     chance = metrics.calibration_error_by_chance(probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed)
     confidence = probs.double().amax(-1)
     return {
@@ -268,7 +278,7 @@ def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
 
 
 def of_calibration(found: Mapping[str, float]) -> Verdict:
-    """Whether a classifier's probabilities are calibrated."""
+    """Judge whether a classifier's probabilities are calibrated."""
     error, gap, gap_error = found["error"], found["confidence"] - found["accuracy"], found["gap_error"]
     numbers = f"calibration error {percent(error)}; chance gives up to {percent(found['limit'])}"
     is_even, is_slight = abs(gap) <= NUM_ERRORS * gap_error, error - found["usual"] < SMALL_EXCESS
@@ -281,14 +291,14 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     return judged(
         "uncertainty",
         "Problem: the calibration error exceeds the 95 % quantile of simulations with calibrated probabilities. Note: "
-        f"it does, but is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
+        f"it exceeds this quantile, but is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
         (error <= found["limit"], "good", "", good),
         (True, "note" if is_slight else "problem", f"probabilities {short}", text),
     )
 
 
 def unknown_section(subject: Subject) -> Section | None:
-    """How well each score detects unknown images, and the distributions of the scores."""
+    """Make the section on how well each score detects unknown images, with the distributions of the scores."""
     found = subject.classified
     if found is None or found.evaluation.foreign is None:
         return None
@@ -315,11 +325,14 @@ def unknown_section(subject: Subject) -> Section | None:
 
 
 def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
-    """Whether unknown images are noticed, and the share of known ones that is flagged with 95 % of the unknown."""
+    """Judge whether unknown images are noticed.
+
+    The text also has the share of the known images that would be flagged together with 95 % of the unknown images.
+    """
     area, error = found.auroc, found.auroc_standard_error
     numbers = (
         f"AUROC {area:.3f} ± {error:.3f} by {HEADLINE}; to find 95 % of them, {percent(found.fpr95)} of the known "
-        "would be flagged as well"
+        "images would be flagged, too"
     )
     text = f"Unknown images ({where}) are {{}}: {numbers}."
     return judged(
@@ -334,7 +347,11 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
 
 
 def examples_section(subject: Subject) -> Section | None:
-    """The surest right and wrong images, the least certain ones, and the least and most certain unknown ones."""
+    """Make the section with examples.
+
+    These are the surest right and wrong images, the least certain images, and the unknown images of which the network
+    is least and most certain.
+    """
     found = subject.classified
     if found is None or found.images is None:
         return None

@@ -1,4 +1,4 @@
-"""The report's section on the columns that drive predictions and uncertainty."""
+"""The report's section on how much predictions and their uncertainty depend on each column."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from .section import Section
 from .subject import Subject
 
 MOST_DRAWN = 10
-"""Most columns in the picture."""
+"""Largest number of columns in the picture."""
 
 LONGEST = 20
-"""Most letters of a column's name in the picture."""
+"""Largest number of letters of a column's name in the picture."""
 
 
 def drivers_section(subject: Subject) -> Section | None:
-    """Changes of predictions and uncertainty by permuting each column; None without columns."""
+    """Make the section on how predictions and uncertainty change if a column is permuted; None without columns."""
     if not subject.drivers:
         return None
     values = {
@@ -37,7 +37,7 @@ def _short(name: str) -> str:
 
 
 def _bars(drivers: Sequence[Driver]) -> str:
-    """A picture with two bars for each column, as shares of the longest bar of each kind."""
+    """Draw two bars for each column. The longest bar of each kind has the length 1."""
     ax = panel(0.9 + 0.32 * len(drivers))
     place = np.arange(len(drivers))[::-1]
     for offset, color, kind, label in ((0.2, 0, "mean", "prediction"), (-0.2, 1, "epistemic", "epistemic uncertainty")):

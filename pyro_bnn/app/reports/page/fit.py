@@ -1,4 +1,4 @@
-"""The report's sections on the fit: training or chains, the posterior of the weights, and commands to repeat it."""
+"""The report's sections on the training or the chains, on the weights' posterior, and on how to repeat the run."""
 
 import math
 import platform
@@ -29,27 +29,27 @@ from .subject import Subject
 from .verdicts import NUM_ERRORS
 
 FEWEST_EPOCHS = 6
-"""Heuristic: with fewer epochs, no trend can be judged."""
+"""Heuristic: with fewer epochs, it cannot be judged whether the training had settled."""
 
 LAST, FEWEST_LAST = 0.25, 3
-"""The end of training is its last quarter, but at least three epochs: a line through two points has no residuals."""
+"""The end of a training is its last quarter, but at least three epochs: a line through two points has no residuals."""
 
 STILL_FALLING = 0.01
-"""Heuristic: training has settled if the loss falls at its end by less than this share of its whole fall."""
+"""Heuristic: a training has settled if, at its end, the loss falls by less than this share of the whole fall."""
 
 LOWERED = 0.1
-"""Heuristic: with a learning rate below this share of its largest value, any loss settles."""
+"""Heuristic: any loss settles if the learning rate is below this share of its largest value."""
 
 FEW_AT_PRIOR = 0.5
-"""Heuristic: a posterior has learned if less than this share of the weights is still at the prior."""
+"""Heuristic: a posterior learned from the data if less than this share of the weights is still at the prior."""
 
 
 GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
-"""Settings of runs on tables and arrays whose defaults depend on the rows or on other settings."""
+"""The settings whose defaults for tables and arrays depend on the rows or on other settings."""
 
 
 def training_section(subject: Subject) -> Section | None:
-    """The ELBO and its two terms by epoch, and whether the loss still fell at the end."""
+    """Make the section on training: the ELBO and its two terms in each epoch, and whether the loss still fell."""
     if is_chains(subject.posterior):
         return None
     history = subject.posterior.history
@@ -80,7 +80,10 @@ def training_section(subject: Subject) -> Section | None:
 
 
 def chains_section(subject: Subject) -> Section | None:
-    """The choice of the network, and the log-density along each chain; None for a variational run."""
+    """Make the section on chains: how the network was chosen, and the log-density along each chain.
+
+    Return None for a variational run.
+    """
     posterior = subject.posterior
     if not is_chains(posterior):
         return None
@@ -101,7 +104,7 @@ def chains_section(subject: Subject) -> Section | None:
 
 
 def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
-    """Whether draws diverged, and whether every chain has explored its mode."""
+    """Judge whether draws diverged, and whether every chain has explored its mode."""
     rule = (
         "Problem: more than 1 % of the draws diverged. Note: R-hat between the two halves of a chain is above "
         f"{LARGEST_WITHIN} for the prediction of some test row."
@@ -130,7 +133,7 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
-    """A note if the posterior is colder or warmer than Bayes' rule; otherwise an empty tuple."""
+    """Return a note if the posterior is colder or warmer than Bayes' rule makes it, and otherwise an empty tuple."""
     kl_weight = history.epochs[-1].kl_weight if history.epochs else 1.0
     if kl_weight == 1:
         return ()
@@ -144,17 +147,20 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
 
 
 def has_settled(history: History) -> Verdict:
-    """Whether the loss, computed with the last KL weight in all epochs, still fell in the last quarter of training."""
+    """Judge whether the loss still fell in the last quarter of training.
+
+    The loss of every epoch is computed with the last KL weight.
+    """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     rule = (
-        f"Note: there were fewer than {FEWEST_EPOCHS} epochs; or over the last quarter of them, a straight line "
-        f"through the loss falls by more than {percent(STILL_FALLING, 0)} of the whole fall and by {NUM_ERRORS:g} "
-        "standard errors."
+        f"Note: there were fewer than {FEWEST_EPOCHS} epochs, or a straight line through the loss in the last quarter "
+        f"of the epochs falls by more than {percent(STILL_FALLING, 0)} of the whole fall and {NUM_ERRORS:g} standard "
+        "errors."
     )
     if num_epochs < FEWEST_EPOCHS:
         text = (
             f"The training had {plural(num_epochs, 'epoch')} ({plural(len(history.elbo), 'step')}): too few to tell "
-            "whether it had settled. Train for more epochs and compare."
+            "whether the loss had settled. Train for more epochs and compare."
         )
         return Verdict("note", "fit", "too few epochs to tell whether training had settled", text, rule)
     losses = [weight * record.kl - record.expected_log_likelihood for record in history.epochs]
@@ -178,7 +184,7 @@ def has_settled(history: History) -> Verdict:
 
 
 def weights_section(subject: Subject) -> Section | None:
-    """The diagnosis of the posterior, site by site, and the distribution of signal-to-noise ratios."""
+    """Make the section on weights: the diagnosis of each site, and the distribution of signal-to-noise ratios."""
     if is_chains(subject.posterior):
         return None
     try:
@@ -191,11 +197,11 @@ def weights_section(subject: Subject) -> Section | None:
 
 
 def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
-    """Whether the posterior of the weights collapsed to a point, or stayed at the prior."""
+    """Judge whether the posterior of the weights collapsed to a point, or stayed at the prior."""
     rule = (
         "Problem: the diagnosis of the posterior has a warning (most weights collapsed, or a layer is at the prior). "
-        f"Note: {percent(FEW_AT_PRIOR, 0)} of the weights or more are still at the prior, that is, learned under 0.2 "
-        "nats."
+        f"Note: {percent(FEW_AT_PRIOR, 0)} of the weights or more are still at the prior. Such a weight learned less "
+        "than 0.2 nats."
     )
     if found.warnings:
         return tuple(
@@ -213,7 +219,10 @@ def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
 
 
 def _signal_to_noise(guide: object) -> dict[str, object]:
-    """Pictures of the signal-to-noise ratios, and the number of pruned weights; for mean-field guides only."""
+    """Return pictures of the signal-to-noise ratios and the number of pruned weights.
+
+    If the guide is no mean-field guide, there are no pictures, and the number is 0.
+    """
     if not isinstance(guide, MeanFieldGuide):
         return {"removed": 0, "pictures": []}
     ratios = pruning.signal_to_noise(guide)
@@ -230,7 +239,7 @@ def _signal_to_noise(guide: object) -> dict[str, object]:
 
 
 def configuration_section(subject: Subject) -> Section:
-    """The settings that the run used, and its data."""
+    """Make the section with the settings that the run used, and its data."""
     config = subject.config
     used = {
         name.replace("_", " "): _words(value)
@@ -241,7 +250,7 @@ def configuration_section(subject: Subject) -> Section:
 
 
 def _is_unused(config: RunConfig, name: str) -> bool:
-    """Whether a setting has no effect on a run with these settings."""
+    """Return whether a setting has no effect on a run with the settings in `config`."""
     return (name in OF_NET and config.net != "mlp") or (name in VARIATIONAL and config.method != "svi")
 
 
@@ -252,7 +261,7 @@ def _words(value: object) -> str:
 
 
 def about_section(subject: Subject) -> Section:
-    """Versions, date, and commands."""
+    """Make the section on how to repeat the run, with commands, versions and the date."""
     again = subject.run.with_name(f"{subject.run.name}-again")
     report = ["pyro-bnn", "report", str(again), "--num-samples", str(subject.num_samples)]
     report += ["--seed", str(subject.seed)]
@@ -273,7 +282,7 @@ def about_section(subject: Subject) -> Section:
 
 
 def training_command(config: RunConfig, run: Path) -> str:
-    """The shortest command that trains with these settings."""
+    """Return the shortest command that trains with these settings."""
     candidates: list[list[str]] = []
     if config.kind != "images":
         candidates.append(_options(config, replace(OWN, target=""), always=GUESSED))
@@ -286,7 +295,7 @@ def training_command(config: RunConfig, run: Path) -> str:
 
 
 def _options(config: RunConfig, usual: RunConfig, *, always: tuple[str, ...] = ()) -> list[str]:
-    """The options for settings that differ from `usual`, and for those in `always`."""
+    """Return the options for the settings that differ from `usual`, and for all settings in `always`."""
     options: list[str] = []
     for field in fields(config):
         name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)

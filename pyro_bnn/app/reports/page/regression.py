@@ -1,4 +1,4 @@
-"""The report's sections on a regression: errors, intervals, and whether errors grow with the uncertainty."""
+"""The report's sections on a regression: its errors, its intervals, and whether errors grow with the uncertainty."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,29 +18,32 @@ from .subject import Regressed, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-"""Probabilities of the intervals that are judged."""
+"""The probabilities of the intervals that are judged."""
 
 HEADLINE = 0.9
-"""The interval that is drawn and shown at the top."""
+"""The probability of the interval that is drawn. The top of the report shows the coverage of this interval."""
 
 SMALL_MISS = 0.05
-"""Heuristic: an error of the coverage below this is called slight."""
+"""Heuristic: intervals are called slightly wrong if the error of their coverage is less than this."""
 
 GROUPS = 4
-"""Number of groups into which rows are sorted by predicted uncertainty."""
+"""Number of groups into which the predicted uncertainty divides the rows."""
 
 NUM_SIMULATIONS = 100
-"""Number of simulations of errors; with 100 rows, their mean rank correlation has a standard error of 0.01."""
+"""Number of simulations of errors. For 100 rows, the mean of their rank correlations has a standard error of 0.01."""
 
 FEWEST = 20
-"""Heuristic: with fewer rows, the report does not say whether uncertainty ranks the errors."""
+"""Heuristic: the report judges whether uncertainty ranks the errors from this many rows on."""
 
 MOST_OUTPUTS = 3
-"""Largest number of outputs that have pictures."""
+"""Largest number of outputs with a picture."""
 
 
 def errors_section(subject: Subject) -> Section | None:
-    """Errors and NLL of the network and of simple methods, and a picture of observed against predicted numbers."""
+    """Make the section on errors, with pictures of observed against predicted numbers.
+
+    It compares the errors and the NLL of the network and of simple methods.
+    """
     found = subject.regressed
     if found is None:
         return None
@@ -77,7 +80,10 @@ def errors_section(subject: Subject) -> Section | None:
 
 
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
-    """Whether squared errors, (N, O), are smaller than those of a guess, the mean of the training targets."""
+    """Judge whether the network predicts better than a guess, which is the mean of the training targets.
+
+    `squared` has the squared errors of the network and `guessed` those of the guess, both of shape (N, O).
+    """
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))
@@ -86,10 +92,10 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
         f"RMSE {root:.4g} ± {error:.2g} on {len(squared):,} test rows; the mean of the training targets has {guess:.4g}"
     )
     is_better, little = gain > NUM_ERRORS * gain_error, f"only {percent(explained)} of the variance"
-    no_better = f"{text}: the network predicts no better than that."
+    no_better = f"{text}: the network predicts no better."
     return judged(
         "predictions",
-        f"Problem: the squared error is not below that of the mean by {NUM_ERRORS:g} standard errors of the "
+        f"Problem: the network's squared error is not below that of the mean by {NUM_ERRORS:g} standard errors of the "
         f"difference. Note: less than {percent(WEAK, 0)} of the variance is explained.",
         (not is_better, "problem", "no better than the mean of the targets", no_better),
         (explained < WEAK, "note", f"explains {little}", f"{text}: {little} is explained."),
@@ -98,13 +104,13 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
 
 
 def _root(squared: Tensor) -> tuple[float, float]:
-    """Root of the mean, and its standard error."""
+    """Return the root of the mean of squared errors, and the standard error of this root."""
     mean, error = mean_and_error(squared)
     return math.sqrt(mean), error / (2 * math.sqrt(mean)) if mean else 0.0
 
 
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
-    """A picture of observed against predicted numbers, and its caption."""
+    """Draw observed against predicted numbers. Return the picture, and what its caption needs."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
     low, high = found.interval(HEADLINE)[..., output]
     ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=HEADLINE)
@@ -113,7 +119,7 @@ def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
 
 
 def intervals_section(subject: Subject) -> Section | None:
-    """Coverage of intervals of all levels, and errors by predicted uncertainty."""
+    """Make the section on intervals: the coverage at each level, and errors grouped by the predicted uncertainty."""
     found = subject.regressed
     if found is None:
         return None
@@ -141,10 +147,10 @@ def intervals_section(subject: Subject) -> Section | None:
 
 
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
-    """The share of targets inside the intervals, and the range of that share by chance.
+    """Return the share of the targets inside intervals of a level, and the range of this share by chance.
 
-    Uncalibrated intervals of counts contain more probability than their level; this probability is computed from the
-    prediction.
+    Uncalibrated intervals of counts contain more probability than their level. The promised share is then this
+    probability, which is computed from the prediction.
     """
     low, high = found.interval(level)
     promised, number = level, len(found.y)
@@ -166,7 +172,7 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
 
 
 def _of_intervals(rows: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Whether intervals of all levels have their nominal coverage."""
+    """Judge whether the intervals of all levels have their nominal coverage."""
     wrong = [row for row in rows if not row["limits"][0] <= row["held"] <= row["limits"][1]]
     misses = [row["held"] - row["promised"] for row in wrong]
     numbers = ", ".join(f"{percent(row['held'])} for {percent(row['promised'], 0)}" for row in rows)
@@ -180,16 +186,19 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]]) -> Verdict:
     text = f"The {levels}intervals are {kind}: the share of the targets inside is {numbers}."
     return judged(
         "uncertainty",
-        f"Each of the intervals of {', '.join(percent(row['level'], 0) for row in rows)} is judged. Problem: one holds "
-        f"a share that occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and that differs from the "
-        f"promised share by {100 * SMALL_MISS:.0f} points or more. Note: by less.",
+        f"Each of the intervals of {', '.join(percent(row['level'], 0) for row in rows)} is judged. Problem: the "
+        f"share of targets in one of them occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and "
+        f"differs from the promised share by {100 * SMALL_MISS:.0f} points or more. Note: it differs by less.",
         (not wrong, "good", "", good),
         (True, "problem" if is_large else "note", f"{levels}intervals {kind}", text),
     )
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Errors of rows grouped by predicted standard deviation, and the rank correlation of errors and deviations."""
+    """Return the errors in groups of rows with similar predicted standard deviations, and rank correlations.
+
+    The correlations are those between the errors and the predicted standard deviations.
+    """
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, (found.y - found.prediction.mean).square())
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
@@ -217,14 +226,14 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's rank correlation; 0 if either variable is constant."""
+    """Return Spearman's rank correlation, or 0 if one of the variables is constant."""
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return 0.0
     return float(spearmanr(first, second).statistic)
 
 
 def _of_ranking(found: Mapping[str, float]) -> Verdict:
-    """Whether the rows of the largest predicted standard deviations have the largest errors."""
+    """Judge whether the rows with the largest predicted standard deviations have the largest errors."""
     correlation, expected, error = found["correlation"], found["expected"], found["by_chance"]
     numbers = (
         f"rank correlation {correlation:+.2f}, by chance up to ± {error:.2f}, and {expected:+.2f} if the predicted sd "
@@ -232,7 +241,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         "the least sure"
     )
     is_able = expected > 2 * error
-    hardly = "" if is_able else "; on these rows even correct sds would hardly do so"
+    hardly = "" if is_able else "; on these rows even correct sds would hardly rank them"
     level: Level = "problem" if is_able else "note"
     not_ranked = f"The predicted sd does not rank the errors{hardly} ({numbers})."
     mostly = f"The predicted sd ranks most errors, but not the largest ({numbers})."
@@ -242,7 +251,8 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         "uncertainty",
         f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
         "the least sure quarter of the rows has a larger RMSE than the surest. Problem: the correlation is below 0 by "
-        "more than chance; or it is within chance, though correct sds would exceed twice that limit. Note: the rest.",
+        "more than chance, or it is within chance although correct sds would make it more than twice as large as "
+        "chance can. Note: all other cases.",
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
@@ -251,7 +261,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
 
 
 def _residuals(found: Regressed) -> str:
-    """A picture of the first output's residuals against their predicted standard deviation."""
+    """Draw the residuals of the first output against their predicted standard deviations."""
     name, scale = found.names[0], found.prediction.total[:, 0].sqrt().cpu()
     residual = (found.y - found.prediction.mean)[:, 0].cpu()
     ax = panel(3.1)
