@@ -107,7 +107,7 @@ class SWAG:
 
     @torch.no_grad()
     def posterior(self, model: BayesianModel) -> GuidePosterior:
-        """Return the posterior. Its guide is a :class:`LowRankGuide`, or a :class:`MeanFieldGuide` for rank 0.
+        """Return the posterior, with a :class:`LowRankGuide` or, for rank 0, with a :class:`MeanFieldGuide`.
 
         Args:
             model: The model of the fit.

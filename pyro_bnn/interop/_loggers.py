@@ -56,7 +56,7 @@ class HistoryWriter(ABC):
         self._num_steps = int(state_dict["num_steps"])
 
     def __call__(self, history: History) -> None:
-        """Write the last epoch. The fit calls this after each epoch."""
+        """Write the last epoch. The fit calls this method after each epoch."""
         if Processes.present().is_first:
             self.write([*self._points(history)])
         self._num_steps = len(history.elbo)
@@ -79,9 +79,9 @@ class HistoryWriter(ABC):
 class TensorBoard(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a folder, for ``tensorboard --logdir FOLDER``.
 
-    After each epoch the callback writes ``per_row/elbo``, ``per_row/nll`` (minus the expected log-likelihood) and
-    ``per_row/kl``. These are means over the epoch, in nats per row of the data set. For a model without a number of
-    rows, their names begin with ``total/``. The callback also writes ``schedule/learning_rate``,
+    After each epoch the callback writes means over the epoch, in nats per row of the data set: ``per_row/elbo``,
+    ``per_row/nll`` (minus the expected log-likelihood) and ``per_row/kl``. For a model without a number of rows, the
+    callback writes totals, such as ``total/elbo``. The callback also writes ``schedule/learning_rate``,
     ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis is the number of steps. Of several
     processes, only the first one writes.
 

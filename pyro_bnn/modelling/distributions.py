@@ -20,7 +20,7 @@ Size = torch.Size | list[int] | tuple[int, ...]
 
 
 class _Mixture(TorchDistribution):
-    """A mixture of univariate Gaussians. Its quantiles are computed in double precision."""
+    """A mixture of univariate Gaussians, with quantiles that are computed in double precision."""
 
     support = constraints.real
     has_rsample = False
@@ -46,7 +46,7 @@ class _Mixture(TorchDistribution):
         return mixture_cdf(*components, value).to(torch.promote_types(value.dtype, components[2].dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return the quantile of a probability. It is accurate in both tails, and infinite at 0 and 1."""
+        """Return the quantile of a probability. Quantiles are accurate in both tails, and infinite at 0 and 1."""
         if self._validate_args:
             inside = (_checks.tensor("value", value) >= 0) & (value <= 1)
             if not bool(inside.all()):
@@ -129,7 +129,7 @@ class ScaleMixtureNormal(_Mixture):
 
     @property
     def mean(self) -> Tensor:
-        """Mean of the distribution. It is 0, since both components have mean 0."""
+        """Mean of the distribution, which is 0."""
         return torch.zeros_like(self.scale1)
 
     @property
@@ -138,7 +138,7 @@ class ScaleMixtureNormal(_Mixture):
         return self.mixing * self.scale1.square() + (1 - self.mixing) * self.scale2.square()
 
     def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draw values of shape `(*sample_shape, *batch_shape)`. They are not reparameterised."""
+        """Draw values of shape `(*sample_shape, *batch_shape)`, without reparameterisation."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             first = torch.rand(shape, dtype=self.mixing.dtype, device=self.mixing.device) < self.mixing
@@ -146,7 +146,7 @@ class ScaleMixtureNormal(_Mixture):
             return noise * torch.where(first, self.scale1, self.scale2)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-density in nats. Its gradients in the value and in the three arguments are exact."""
+        """Return the log-density in nats. Gradients in the value and in the three arguments are exact."""
         self._check(value)
         mixing, scale1, scale2 = self._unexpanded  # to compute one logarithm instead of one per weight
         first_is_wide = scale1 >= scale2
@@ -231,7 +231,7 @@ class NormalMixture(_Mixture):
         return self.within_variance + self.between_variance
 
     def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draw values of shape `(*sample_shape, *batch_shape)`. They are not reparameterised."""
+        """Draw values of shape `(*sample_shape, *batch_shape)`, without reparameterisation."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             index = Categorical(logits=self.logits, validate_args=False).sample(torch.Size(sample_shape)).unsqueeze(-1)

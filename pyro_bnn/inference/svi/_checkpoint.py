@@ -22,7 +22,7 @@ from ._loop import Loop
 KIND = "checkpoint of a fit"
 
 MOST_NUMBERS = 16
-"""A description lists the elements of a tensor up to this number. Larger tensors are described by a digest."""
+"""Tensors with up to this number of elements are described by their elements, and larger tensors by a digest."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """Describe a fit before its first step, by topic. Only a fit with an equal description can use its checkpoint."""
+    """Describe a fit before its first step, by topic. A fit can resume only from a checkpoint with its description."""
     step, tensors = loop.step, loop.batches.tensors
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")

@@ -15,7 +15,7 @@ from ._execution import Execution
 from ._step import running_statistics
 
 MOST_BYTES = 10**9
-"""Heuristic: largest memory, in bytes, for the outputs of the frozen layers. If these outputs need more, the layers run
+"""Heuristic: largest memory, in bytes, for the outputs of frozen layers. If the outputs need more, the frozen layers run
 in each step."""
 
 MOST_TRIES = 8
@@ -27,11 +27,11 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 class Features:
     """Stores the outputs of frozen layers for the steps of a fit.
 
-    These layers come before the first random or learned parameter. The network runs once over all rows, in parts of the
-    size of a batch, and leaves generators and buffers unchanged. The outputs of the layers are stored in tables with
-    one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each step if the
-    network mixes rows, if the tables would be too large, or after frozen layers have changed. If `is_watched` is true,
-    :meth:`check` compares frozen layers with a copy.
+    Only layers before the first random or learned parameter count. The network runs once over all rows, in parts of the
+    size of a batch, and leaves generators and buffers unchanged. The outputs of the frozen layers are stored in tables
+    with one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each step if
+    the network mixes rows, if the tables would be too large, or after frozen layers have changed. If `is_watched` is
+    true, :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
@@ -41,7 +41,7 @@ class Features:
         self._taken: tuple[Tensor | None, list[Tensor]] = None, []
         self._fixed: list[tuple[Tensor, Tensor]] = []
         self.in_words = ""
-        """End of a sentence, which says how often frozen layers ran; empty if there is nothing to say."""
+        """End of a sentence about how often frozen layers ran; empty if there is nothing to say."""
         random = random_paths(model)
         named = dict(model.network.named_parameters(remove_duplicate=False))
         learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}
@@ -110,7 +110,7 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables. Return whether they can be used, and the buffers that the network changed.
+        """Fill the tables. Return whether the tables can be used, and the buffers that the network changed.
 
         The buffers get their earlier values back.
         """
@@ -139,7 +139,7 @@ class Features:
             self._fixed = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def _compute(self) -> bool:
-        """Fill the tables. Return whether that was possible."""
+        """Fill the tables. Return whether all rows could be stored."""
         keys: list[tuple[nn.Module, int, int]] = []
         for begin, end in self._batches.bounds():
             memory = self._recorded(take(self._x, slice(begin, end)))

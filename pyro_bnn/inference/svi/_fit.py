@@ -46,7 +46,7 @@ NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01
 and more than this fraction of the objective."""
 
 LONGER = "Raise `num_epochs`, or the learning rate."
-"""Advice for a fit whose objective still rises. It names arguments of :func:`fit_svi`."""
+"""Advice for a fit by :func:`fit_svi` whose objective still rises."""
 
 
 class PosteriorWarning(UserWarning):
@@ -89,8 +89,8 @@ def fit_svi(
             ``functools.partial(torch.optim.Adam, lr=1e-3)``. The function may also return a pair of an optimizer and a
             learning-rate scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
-        batch_size: Number of rows in each batch if `data` is a tuple. With several processes, this number is the sum
-            over all processes. None uses all rows at once.
+        batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. None
+            uses all rows at once.
         elbo: The bound; None is ``Trace_ELBO()``.
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. The weight may change during the fit; see

@@ -86,10 +86,10 @@ def gradient_noise(
     .. math:: \text{noise}^2 = \sum_i \mathrm{Var}(g_i), \qquad
               \text{signal}^2 = \max\Big(0, \sum_i \bar g_i^2 - \tfrac1S \text{noise}^2\Big),
 
-    where g is the gradient of the loss :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]`. This loss is for the whole
-    data set, and each step estimates it from the batch (x, y). At a minimum the signal is 0. A signal far below the
-    noise means that the optimizer mostly follows noise: use a smaller learning rate, more particles, or an estimator.
-    The noise from the choice of batches is not included.
+    where g is the gradient of the loss :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set. Each
+    step estimates the loss from the batch (x, y). At a minimum the signal is 0. A signal far below the noise means that
+    the optimizer mostly follows noise: use a smaller learning rate, more particles, or an estimator. The noise from the
+    choice of batches is not included.
 
     The gradients are computed as in :func:`svi_step`, on copies of model and guide; the originals do not change.
 

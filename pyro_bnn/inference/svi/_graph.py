@@ -9,7 +9,7 @@ from ..._core.inputs import Batch, leaves, map_inputs, named_leaves
 from ._step import GradientStep, StepTerms
 
 NUM_WARMUP = 3
-"""Number of ordinary steps before a recording. In these steps libraries are initialised and the optimizer makes its
+"""Number of ordinary steps before a recording, so that libraries are initialised and the optimizer has made its
 state."""
 
 MOST_GRAPHS = 4

@@ -23,7 +23,7 @@ from ._step import NonFiniteError
 from ._svi_step import SVIStep
 
 Callback = Callable[[History], bool | None]
-"""Function that takes the history after each epoch. If it returns true, the fit ends."""
+"""Function that takes the history after each epoch. A true result ends the fit."""
 
 
 @runtime_checkable
@@ -34,7 +34,7 @@ class StatefulCallback(Protocol):
     """
 
     def __call__(self, history: History) -> bool | None:
-        """Use the history after an epoch. If this method returns true, the fit ends."""
+        """Use the history after an epoch. A true result ends the fit."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the callback's state."""
@@ -94,7 +94,8 @@ class Loop:
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
         """Make the remaining steps.
 
-        Call `after_epoch` after each epoch, and `after_step`, which may raise, after each step that does not end one.
+        Call `after_epoch` after each epoch. Call `after_step`, which may raise, after each step that is not the last
+        step of an epoch.
         """
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
@@ -120,7 +121,7 @@ class Loop:
         return iterator
 
     def _make_step(self, iterator: Iterator[Batch]) -> bool:
-        """Make the next step of the epoch. Return false if there are no batches left."""
+        """Make the next step of the epoch. Return false if no batch is left."""
         index = self.num_steps
         with self.stream:
             batch = next(iterator, None)
@@ -138,10 +139,10 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Make checks that are too costly for every epoch: inputs must be finite, and outputs of the first step valid.
+        """Make checks that are too costly for every epoch.
 
-        On a device where reading a number makes the program wait, steps do not check the targets. There this method
-        checks the targets instead of the outputs.
+        Inputs must be finite, and outputs of the first step valid. On a device where reading a number makes the program
+        wait, steps do not check the targets, so this method checks the targets instead of the outputs.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):

@@ -27,10 +27,10 @@ def natural_gradient(
 ) -> Callable[[list[nn.Parameter]], "NaturalGradient"]:
     r"""Make optimizers for natural-gradient variational inference; pass the result to :func:`fit_svi`.
 
-    These optimizers maximise the same ELBO as other optimizers. They need a :class:`MeanFieldGuide` with
-    ``scale_map=scale_maps.Precision()``: each weight has a mean m and a precision :math:`S = 1/\sigma^2`. A step draws
-    a weight w, and computes the gradient g of minus the log-likelihood at w. The mean takes a Newton step with S as the
-    Hessian. S moves towards the sum of the prior's precision and the Hessian; the Hessian is estimated from
+    Natural-gradient optimizers maximise the same ELBO as other optimizers. The guide must be a :class:`MeanFieldGuide`
+    with ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. A step
+    draws a weight w, and computes the gradient g of minus the log-likelihood at w. The mean takes a Newton step with S
+    as the Hessian. S moves towards the sum of the prior's precision and the Hessian; the Hessian is estimated from
     :math:`g\,(w - m)`. For a data set of N rows, a Gaussian prior with mean 0 and precision P, and KL weight
     :math:`\lambda`, a step computes
 
@@ -43,7 +43,7 @@ def natural_gradient(
     At the optimum, the gradients of the ELBO are zero. If the prior p is not Gaussian, the gradient of
     :math:`-\lambda \log p(w)` is added to g, and P is 0. For latent variables of the likelihood, such as a noise scale,
     the second derivative of minus the log-likelihood replaces its estimate :math:`g\,(w - m)\,S`. The optimizer stores
-    two vectors besides the means, as Adam does for a plain network. It needs no derivatives with respect to scales.
+    two vectors besides the means, as Adam does for a plain network. No derivatives with respect to scales are needed.
 
     Args:
         lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
@@ -55,8 +55,8 @@ def natural_gradient(
             of the prior, as after ``posterior.as_prior()``, the first steps are too long, and a warning says so.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Without a warm-up,
-            the first step has full length, since M is corrected for its start at 0. With the default momentum, this
-            step is ten times as long as without the correction. Badly initialised networks need a warm-up of 50 to
+            the first step has full length, since M is corrected for its start at 0. With the default momentum, the
+            correction makes the first step ten times as long. Badly initialised networks need a warm-up of 50 to
             several hundred steps.
         others: Function that makes an optimizer for the parameters without a distribution; partly random networks have
             such parameters. If a schedule changes `lr`, the learning rate of that optimizer changes in proportion. None

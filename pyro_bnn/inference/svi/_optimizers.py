@@ -86,7 +86,7 @@ class SkippingOptimizer(Optimizer, ABC):
     """An optimizer of this package that can skip a step because of a flag, as torch's fused optimizers can."""
 
     found_inf: Tensor | None = None
-    """A number on the device. If this number is above 0, a step does nothing. None skips no step."""
+    """Number on the device that makes a step do nothing if the number is above 0. With None, no step is skipped."""
 
     @property
     @abstractmethod
@@ -112,7 +112,7 @@ def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
 
 
 def require_maker(optimizer: object) -> None:
-    """Raise unless a value can make torch optimizers from parameters. Pyro's optimizers cannot."""
+    """Raise if a value, such as an optimizer of Pyro, cannot make torch optimizers from parameters."""
     is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
     if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
         raise ValueError(f"{NEEDED}, got {_checks.described(optimizer)}.")
@@ -142,7 +142,7 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """Return the optimizer of the given parameters. Warn if it lacks some of them."""
+    """Return the optimizer of the given parameters. Warn if the optimizer lacks some of the parameters."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")

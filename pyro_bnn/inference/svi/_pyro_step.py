@@ -21,8 +21,8 @@ from ._execution import Execution
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
-"""Smallest KL weight of a step. It is above 0, so that the weighted KL can be divided by the weight, but too small to
-affect gradients."""
+"""Smallest KL weight of a step: large enough that the weighted KL can be divided by the weight, and too small to affect
+gradients."""
 
 SMALLEST_DIVISOR = 1e-3
 """Heuristic: smallest KL weight by which the loss is divided to get the KL. Division by a smaller weight would magnify
@@ -78,7 +78,7 @@ class PyroStep(GradientStep):
     def _terms(self, loss: float, weight: float) -> tuple[Tensor, Tensor]:
         """Return the expected log-likelihood and the KL.
 
-        Both stay on the parameters' device, so that this method does not wait for a GPU.
+        Both terms stay on the parameters' device, so that this method does not wait for a GPU.
         """
         pairs, num_particles = self._traces, self._elbo.num_particles
         zero = torch.zeros((), dtype=torch.float64, device=self._is_finite.device)
@@ -117,8 +117,8 @@ def _contexts(
 ) -> Sequence[AbstractContextManager[None]]:
     """Return two contexts that apply the estimator.
 
-    In the first one, the KL is computed from draws of the weights. In the second one, `elbo` computes the KL; with
-    `TraceMeanField_ELBO`, weights that need not be drawn then stay at their means.
+    The first context is for a KL that is computed from draws of the weights, and the second for a KL that `elbo`
+    computes. In the second context, `TraceMeanField_ELBO` leaves weights that need not be drawn at their means.
     """
     if estimator is None:
         return nullcontext(), nullcontext()

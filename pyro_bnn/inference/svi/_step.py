@@ -119,9 +119,9 @@ class GradientStep(ABC):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters by a batch, or raise a `NonFiniteError`.
 
-        To see whether all numbers are finite, the program waits for a GPU in each step. It does not wait if a flag on
-        the device can make the optimizer skip a step. Then there is no error: after the first number that is not
-        finite, :attr:`StepTerms.is_finite` is false, and steps have no effect.
+        To see whether all numbers are finite, the program waits for a GPU in each step. The program does not wait if a
+        flag on the device can make the optimizer skip a step. Such a flag replaces the error: after the first number
+        that is not finite, :attr:`StepTerms.is_finite` is false, and steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))

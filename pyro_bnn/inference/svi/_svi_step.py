@@ -92,7 +92,7 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps with an example batch. Without this call, the first step prepares them with its own batch.
+        """Prepare the steps with an example batch. If this method is not called, the first batch serves as example.
 
         Model and guide run on the batch. On the direct path, the guide's parameters move into long vectors.
 
@@ -161,7 +161,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if an option does not fit `natural_gradient`, or if `obstacle` prevents the path that it needs."""
+        """Raise if an option does not fit `natural_gradient`, or needs the direct path although `obstacle` is set."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)

@@ -32,16 +32,16 @@ UNITS = 16
 """Heuristic: number of units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: the logarithm of an input's factor has this prior mean, if there is only one input, and this standard
-deviation."""
+"""Heuristic for the logarithm of an input's factor: the prior mean, if the network has only one input, and the prior
+standard deviation."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
 """Heuristic: prior of the default network, for the factors of the inputs, the first layer, and all further layers."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
-"""Heuristic: prior of the noise scale of a standardised target. The median is 0.7 % of the target's standard deviation.
-With a wider prior, a network explains the differences between a few good points as noise, and the search does not
-return to these points."""
+"""Heuristic: prior of the noise scale of a standardised target. The median of the noise scale is 0.7 % of the target's
+standard deviation. With a wider prior, a network explains the differences between a few good points as noise, and the
+search does not return to these points."""
 
 
 class Relevance(nn.Module):

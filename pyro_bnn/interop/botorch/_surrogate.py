@@ -27,7 +27,7 @@ else:
     UnsupportedError = optional("botorch.exceptions.errors", "BoTorch", "botorch").UnsupportedError
 
 DEFAULT_DRAWS = 128
-"""Default number of draws. It divides 512, the number of samples in BoTorch's acquisition functions."""
+"""Default number of draws, which divides the 512 samples of BoTorch's acquisition functions."""
 
 GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
 
@@ -41,7 +41,7 @@ class Surrogate(EnsembleModel):
     .. math:: \alpha(X) = \frac1S \sum_s a\big(f_{w_s}(X)\big).
 
     The values :math:`f_w(X)` are means of the targets given the weights w, without noise.
-    ``posterior(X, observation_noise=True)`` adds noise to each draw. This noise, too, is the same at every call. Inputs
+    ``posterior(X, observation_noise=True)`` adds noise to each draw. The noise, too, is the same at every call. Inputs
     have the model's dtype; BoTorch advises double precision.
 
     The model and its draws are copied, so that a later fit does not change them. New observations need a new fit:

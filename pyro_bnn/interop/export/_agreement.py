@@ -12,7 +12,7 @@ TOLERANCE = 1e-5
 :func:`tolerance` accepts more."""
 
 ROUNDINGS = 64
-"""Heuristic: a difference of this many rounding errors is accepted. In half precision, it is above `TOLERANCE`."""
+"""Heuristic: a difference of this many rounding errors is accepted if that is more than `TOLERANCE`."""
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:

@@ -44,10 +44,10 @@ class PredictiveModule(nn.Module):
 
     The module stores K weight draws. Draws and results are those of
     ``predict(model, posterior, x, num_samples=module.num_draws, seed=module.seed)``, up to rounding. The constructor
-    compares the results on x.
+    compares the module's results on x with those of `predict`.
 
     The module can be called, compiled by `torch.compile`, and exported by `torch.export.export` with any number of
-    rows; see also :func:`~pyro_bnn.export_onnx`. The module has buffers and no learnable parameters. It can be moved to
+    rows; see also :func:`~pyro_bnn.export_onnx`. The module has buffers and no learnable parameters, can be moved to
     another device, and may be called by several threads. Weights that are equal in all draws are stored once. If at
     least half of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, zeros are
     not stored.
@@ -112,7 +112,7 @@ class PredictiveModule(nn.Module):
         self._require_agreement(x, expected)
 
     def train(self, mode: bool = True) -> "PredictiveModule":
-        """Stay in evaluation mode, which `predict` uses. The argument is ignored."""
+        """Stay in evaluation mode, as `predict` does. The argument `mode` is ignored."""
         return super().train(False)
 
     def _store(self, model: BayesianModel, draws: Draw) -> None:
@@ -160,8 +160,8 @@ class PredictiveModule(nn.Module):
 
         Returns:
             For numbers: ``mean``, and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. For
-            classes: ``probs``, shape (N, C); the expected entropy ``aleatoric``; and the mutual information
-            ``epistemic`` of label and weights. The last two are in nats and have the shape (N,).
+            classes: ``probs``, shape (N, C); and in nats, each of shape (N,), the expected entropy ``aleatoric``, and
+            the mutual information ``epistemic`` of label and weights.
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})

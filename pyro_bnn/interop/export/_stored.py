@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: zeros are not stored if at least this share of the weights is zero in all draws. A smaller share would not
-pay, since each stored weight then needs an index."""
+"""Heuristic: zeros are not stored if at least this share of the weights is zero in all draws. Without the zeros, each
+stored weight needs an index."""
 
 
 class StackedDraws(nn.Module):

@@ -38,10 +38,10 @@ DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 Networks drawn from this prior have about twice the scale of the targets, and bend several times over the data."""
 
 DTYPE = torch.float64
-"""Type of all tensors. It is the default type of NumPy, and Markov chains need its precision."""
+"""Type of all tensors: the default type of NumPy, whose precision Markov chains need."""
 
 REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
-"""Advice for a fit that reached no plateau. It names arguments of the estimators."""
+"""Advice to users of an estimator whose fit reached no plateau."""
 
 NUM_SAMPLES, MOST_STORED = 100, 800
 """Heuristic: default number of weight draws in a prediction, and its upper limit for chains. Chains need more draws,
@@ -166,8 +166,8 @@ class BNNEstimator(Settings):
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
         """Draw the seed of the fit. Return the rows to fit, and the rows to calibrate on or None.
 
-        The keys of `unfit` are situations in which a fit cannot be calibrated. The values say whether this fit is in
-        the situation.
+        The keys of `unfit` are situations in which a fit cannot be calibrated, and the values say whether this fit is
+        in the situation.
         """
         self._seed = self._drawn_seed()
         fraction = self.calibration_fraction

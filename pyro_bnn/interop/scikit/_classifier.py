@@ -28,13 +28,13 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
     Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are those of
-    :class:`BNNRegressor`, with `class_weight` in place of `likelihood`. That class says when to use which method.
+    :class:`BNNRegressor`, which says when to use which method, but with `class_weight` in place of `likelihood`.
     `early_stopping` holds out the same share of the rows of each class.
 
     Args:
         class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights that are
-            inversely proportional to the numbers of rows. `sample_weight` is multiplied by these weights. None gives
-            all classes the same weight.
+            inversely proportional to the numbers of rows. `sample_weight` is multiplied by the weights of the classes.
+            None gives all classes the same weight.
 
     Attributes:
         classes_: The sorted labels, shape (C,). With several labels per row, the indices of the labels, shape (L,).
@@ -163,8 +163,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probabilities of the classes, shape (N, C), in the order of :attr:`classes_`.
 
-        These are means over weight draws. With several labels per row, return the probability of each label, shape
-        (N, L).
+        The probabilities are means over weight draws. With several labels per row, return the probability of each
+        label, shape (N, L).
         """
         probs = self._prediction(X, ClassificationPrediction, keep_draws=False).probs.numpy()
         probs = probs / probs.sum(-1, keepdims=True)

@@ -43,20 +43,20 @@ MOST_FULL = 1000
 evidence factorises a matrix of this size about a dozen times. In larger networks only the last layer is random."""
 
 LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
-"""Heuristic: default learning rates of Adam and of natural gradients. The second is a fraction of a Newton step."""
+"""Heuristic: default learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
 
 HESSIAN_DECAY, CLIP = 0.99, 0.1
 """Heuristic: decay of the averaged Hessian, and limit of a step, for fits of thousands of natural-gradient steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data. The prior does not know the curvature of this part."""
+"""Settings of natural gradients for a further part of the data. The prior does not contain the part's curvature."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic for SWAG: the rank; the constant learning rate of the path, and its number of epochs; the number of batches
 in an epoch, and the largest number of rows in a batch."""
 
 SEED_STEP = 1_000_003
-"""Difference between the seeds of two members of an ensemble. This number is large and prime, so that two estimators
+"""Difference between the seeds of two members of an ensemble. The difference is large and prime, so that two estimators
 with similar seeds have no member in common."""
 
 
@@ -250,7 +250,7 @@ def mclmc(task: Task) -> Fitted:
 
 
 def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:
-    """Return the guide. If earlier parts of the data were fitted, it gets the parameters of their guide."""
+    """Give the guide the parameters of an earlier guide if earlier parts of the data were fitted. Return the guide."""
     if task.start is not None:
         guide.load_state_dict(task.start.guides[0].state_dict())
     return guide
@@ -289,7 +289,7 @@ WITH_KL = frozenset({"svi", "natural"})
 """Methods that have a KL weight."""
 
 WITHOUT_VALIDATION = frozenset({"auto", "nuts", "mclmc"})
-"""Methods without early stopping. They are fitted to all rows."""
+"""Methods without early stopping, which are always fitted to all rows."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,
@@ -304,4 +304,4 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 }
 
 PARTIAL = {"auto": svi, "svi": svi, "natural": natural}
-"""The methods of `partial_fit`. They fit a Gaussian to each weight, and the next part has this Gaussian as prior."""
+"""The methods of `partial_fit`. Each fits a Gaussian to each weight, which is the weight's prior for the next part."""

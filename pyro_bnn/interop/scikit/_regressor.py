@@ -25,28 +25,28 @@ Floats = NDArray[np.float64]
 class BNNRegressor(RegressorMixin, BNNEstimator):
     r"""A Bayesian neural network for regression on tables, as a scikit-learn estimator.
 
-    Inputs and targets are standardised internally. The network is an MLP. Its weights and the noise scale have priors.
-    Several targets share the network, but each has its own noise.
+    Inputs and targets are standardised internally. The network is an MLP. The weights and the noise scale have priors.
+    Several targets share the network, but each target has its own noise.
 
-    The default method, ``"auto"``, chooses the network and the length of the fit. It compares five networks, with their
-    priors and noise, on held-out rows. Then it fits the best one to all rows as ``"mclmc"`` does, for as long as
-    `time_limit` allows. Parameters that you set are not changed. If there are too many rows, or no C compiler,
-    ``"auto"`` means ``"svi"``, and `status_` says why. The other methods do not compare networks. By default, their
-    network has 20 tanh units:
+    The default method, ``"auto"``, chooses the network and the length of the fit. ``"auto"`` compares five networks,
+    with their priors and noise, on held-out rows. The best network is then fitted to all rows as by ``"mclmc"``, for as
+    long as `time_limit` allows. Parameters that you set are not changed. If there are too many rows, or no C compiler,
+    ``"auto"`` means ``"svi"``, and `status_` says why. The other methods do not compare networks, and by default use a
+    network with 20 tanh units:
 
-    - ``"svi"`` fits one Gaussian for each weight. This is fast for any number of rows.
+    - ``"svi"`` fits one Gaussian for each weight, and is fast for any number of rows.
     - ``"natural"`` fits one Gaussian for each weight by natural gradients.
     - ``"nuts"`` draws from the exact posterior. Time grows with the number of rows: use NUTS for up to a thousand rows.
-    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. Such chains cost several
-      times as much as one network. They predict best if the modes of the posterior differ, above all with two or more
-      hidden layers.
-    - ``"ensemble"`` fits several point estimates. This suits targets with little noise.
-    - ``"laplace"`` fits a Gaussian around one point estimate. If the network has at most 1000 weights, the Gaussian
-      covers all of them, and otherwise those of the last layer. Predictions use the network linearised in its weights.
-      The evidence chooses the noise, and also the prior unless you set it. Laplace's method needs a Gaussian prior and
-      a likelihood that is not a mixture.
-    - ``"kronecker"`` is Laplace's method with Kronecker factors. The Gaussian covers all weights of a network of any
-      size. This method is for constant noise and for classes, and needs laplace-torch.
+    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. The chains cost several
+      times as much as one network. The chains predict best if the modes of the posterior differ, above all with two or
+      more hidden layers.
+    - ``"ensemble"`` fits several point estimates, and suits targets with little noise.
+    - ``"laplace"`` fits a Gaussian around one point estimate. In a network of at most 1000 weights, the Gaussian covers
+      all weights, and in a larger one those of the last layer. Predictions use the network linearised in its weights.
+      The evidence chooses the noise, and also the prior unless you set the prior. Laplace's method needs a Gaussian
+      prior and a likelihood that is not a mixture.
+    - ``"kronecker"`` is Laplace's method with Kronecker factors, for constant noise and for classes. The Gaussian
+      covers all weights of a network of any size. This method needs laplace-torch.
     - ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.
 
     Args:
@@ -75,9 +75,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains ignore this
             argument.
         validation_fraction: Share of the rows that `early_stopping` holds out.
-        calibration_fraction: Share of the rows that take no part in the fit. These rows correct the intervals of
-            :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
-            :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. A share cannot be combined with
+        calibration_fraction: Share of the rows for calibration, which take no part in the fit. Calibration corrects the
+            intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or makes the sets
+            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Calibration cannot be combined with
             `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO. With a
             smaller weight the posterior follows the data more closely, and is narrower.
@@ -204,8 +204,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            return_std: Whether to return the standard deviations, too. They include noise and uncertainty about the
-                weights.
+            return_std: Whether to return the standard deviations, too. The standard deviations include noise and
+                uncertainty about the weights.
 
         Returns:
             The means, in the shape of the targets given to :meth:`fit`. With `return_std`, the pair (means, standard

@@ -46,7 +46,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """Function for a `PyroSample`. It returns a fixed prior on the device and in the dtype of the likelihood."""
+    """Function for a `PyroSample` that returns a fixed prior, on the device and in the dtype of the likelihood."""
 
     prior: Distribution
 
@@ -65,9 +65,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
     With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts twice, and the
-    data count as :math:`\sum_n w_n` rows. Weights are not normalised. If their mean over the data is not 1, the
-    posterior is narrower or wider than that of N rows; to avoid this, divide the weights by their mean. ELBO and
-    log-likelihood of a fit are weighted. Predictions, scores, and draws of observations are not.
+    data count as :math:`\sum_n w_n` rows. Weights are not normalised. If the mean of the weights over the data is not
+    1, the posterior is narrower or wider than that of N rows. To avoid this effect, divide the weights by their mean.
+    ELBO and log-likelihood of a fit are weighted. Predictions, scores, and draws of observations are not weighted.
     """
 
     has_row_weights: bool = False
@@ -77,7 +77,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super().__init__()  # without the argument `name` of `PyroModule`
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a buffer that gets its exact value in double precision back after each change of dtype.
+        """Register a buffer whose exact value, in double precision, is restored after each change of dtype.
 
         An ordinary buffer would stay rounded after a move to single precision and back.
         """
@@ -219,7 +219,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
         """Return the prior of a latent variable, given the `values` of others, without Pyro statements.
 
-        If the other variables determine the variable, return its value.
+        If the values of others determine the variable, return the variable's value instead.
         """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
@@ -248,11 +248,11 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @abstractmethod
     def accumulator(self) -> Accumulator[P_co]:
-        """Return a new accumulator. It takes weight draws one after the other, and makes a prediction from them."""
+        """Return a new accumulator, which takes weight draws one after the other and makes a prediction."""
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):
-    """A likelihood of numbers. Unless a subclass allows others, these are floating-point numbers."""
+    """A likelihood of numbers, which are floating-point numbers unless a subclass allows others."""
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         require_real(type(self).__name__, y)

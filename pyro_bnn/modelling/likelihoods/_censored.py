@@ -1,4 +1,4 @@
-"""Likelihoods of censored numbers: of values beyond a limit, and of times beyond the end of follow-up."""
+"""Likelihoods of censored numbers: values beyond a limit, and times beyond the end of follow-up."""
 
 import math
 from collections.abc import Sequence
@@ -114,8 +114,8 @@ class Censored(_CensoredLikelihood):
     Args:
         low: Lower limit l, such as the smallest amount that an instrument can measure; None means no lower limit.
         high: Upper limit h; None means no upper limit.
-        scale: Standard deviation :math:`\sigma`. A number fixes it. None learns it, starting at 1. A distribution over
-            positive numbers is the prior of the latent variable ``likelihood.scale``.
+        scale: Standard deviation :math:`\sigma`. A number fixes the scale. None learns the scale, starting at 1. A
+            distribution over positive numbers is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If there is no limit, if the lower limit is not below the upper one, or if the scale is not above 0.
@@ -175,8 +175,8 @@ class Survival(_CensoredLikelihood):
 
     Args:
         family: Distribution of the times, ``"weibull"`` or ``"lognormal"``.
-        shape: The shape k. A number fixes it. None learns it, starting at 1. A distribution over positive numbers is
-            the prior of the latent variable ``likelihood.shape``.
+        shape: The shape k. A number fixes the shape. None learns the shape, starting at 1. A distribution over positive
+            numbers is the prior of the latent variable ``likelihood.shape``.
 
     Raises:
         ValueError: If the family is unknown, or if the shape is not above 0.

@@ -142,7 +142,7 @@ class BernoulliLikelihood(_ClassLikelihood):
 
 
 def _checked_weights(weights: object) -> Tensor:
-    """Return the weights as a vector in double precision. Raise unless they are at least two numbers above 0."""
+    """Return the weights as a vector in double precision. Raise unless there are two or more, all of them above 0."""
     try:
         vector = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -165,9 +165,9 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     Args:
         num_classes: Number of classes C, at least 2.
-        cutpoints: The cutpoints, C - 1 numbers. Increasing numbers fix the cutpoints. None learns them; they start
-            where all classes are equally probable for an output of 0. A distribution of an ordered vector, such as that
-            of :meth:`prior`, is the prior of the latent variable ``likelihood.cutpoints``.
+        cutpoints: The cutpoints, C - 1 numbers. Increasing numbers fix the cutpoints. None learns the cutpoints,
+            starting where all classes are equally probable for an output of 0. A distribution of an ordered vector,
+            such as that of :meth:`prior`, is the prior of the latent variable ``likelihood.cutpoints``.
 
     Raises:
         ValueError: If the cutpoints are not C - 1 increasing numbers, or their prior is not over ordered vectors.

@@ -27,8 +27,8 @@ class NegativeBinomial(MadeLikelihood):
     distribution. In single precision, use :class:`~pyro_bnn.PoissonLikelihood` if :math:`\alpha` is below 0.001.
 
     Args:
-        dispersion: The dispersion :math:`\alpha`. A number fixes it. None learns it, starting at 1. A distribution over
-            positive numbers is the prior of the latent variable ``likelihood.dispersion``.
+        dispersion: The dispersion :math:`\alpha`. A number fixes the dispersion. None learns the dispersion, starting
+            at 1. A distribution over positive numbers is the prior of the latent variable ``likelihood.dispersion``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.
@@ -102,14 +102,14 @@ class StudentT(MadeLikelihood):
     .. math:: y = f(x) + \sigma t, \qquad t \sim t_\nu, \qquad \mathrm{Var}[y \mid f] = \sigma^2 \frac{\nu}{\nu - 2}.
 
     Output and targets have the same shape, (N, O) or (N,). With few degrees of freedom, an outlier has little
-    influence. With many, the distribution is almost Gaussian.
+    influence. With many degrees of freedom, the distribution is almost Gaussian.
 
     Args:
         df: Degrees of freedom :math:`\nu`. A number fixes :math:`\nu`; it must be above 2 for a finite variance. None
             learns :math:`\nu`, starting at 4. A distribution over positive numbers is the prior of :math:`\nu - 2`, the
             latent variable ``likelihood.df_above_2``.
-        scale: Scale :math:`\sigma`. A number fixes it. None learns it, starting at 1. A distribution over positive
-            numbers is the prior of the latent variable ``likelihood.scale``.
+        scale: Scale :math:`\sigma`. A number fixes the scale. None learns the scale, starting at 1. A distribution over
+            positive numbers is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If a number is out of range, or a distribution is not over positive numbers.
@@ -150,11 +150,11 @@ class Beta(MadeLikelihood):
               \mathrm{Var}[y \mid f] = \frac{\mu(1 - \mu)}{1 + \phi}.
 
     Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some targets are 0
-    or 1, move the targets inside this range, for example by ``(y * (N - 1) + 0.5) / N``.
+    or 1, move all targets away from 0 and 1, for example by ``(y * (N - 1) + 0.5) / N``.
 
     Args:
-        precision: The precision :math:`\phi`. A number fixes it. None learns it, starting at 10. A distribution over
-            positive numbers is the prior of the latent variable ``likelihood.precision``.
+        precision: The precision :math:`\phi`. A number fixes the precision. None learns the precision, starting at 10.
+            A distribution over positive numbers is the prior of the latent variable ``likelihood.precision``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.

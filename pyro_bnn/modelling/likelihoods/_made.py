@@ -23,7 +23,7 @@ MOMENT_DRAWS = 1000
 the noise variance to the epistemic variance."""
 
 MOST_NUMBERS = 2**22
-"""Heuristic: largest number of drawn values in memory at one time. They take 34 MB in double precision."""
+"""Heuristic: largest number of drawn values in memory at one time (34 MB in double precision)."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:
-    """Return the probability that a draw is no larger than a value. For classes in :data:`KNOWN` it has no gradient."""
+    """Return the probability that a draw is no larger than a value. Functions in :data:`KNOWN` have no gradient."""
     for kind, function in KNOWN.items():
         if isinstance(distribution, kind):
             return function(distribution, value)

@@ -1,4 +1,4 @@
-"""Likelihoods with numbers of their own, such as a noise scale. These numbers are fixed, learned or latent."""
+"""Likelihoods with numbers of their own, such as a noise scale, which may be fixed, learned or latent."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar

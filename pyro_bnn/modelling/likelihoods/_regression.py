@@ -160,9 +160,9 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     def initial_bias(self, y: Tensor) -> Tensor:
         r"""Return a bias of the last layer with which the components have different means.
 
-        Set ``net[-1].bias.data`` to this bias. All components then start with equal weights. Their means start at the
-        quantiles :math:`(m - \tfrac12) / M` of the targets, and their scales at the standard deviation of the targets
-        divided by M.
+        Set ``net[-1].bias.data`` to this bias. The components then start with equal weights, with means at the
+        quantiles :math:`(m - \tfrac12) / M` of the targets, and with scales of :math:`1 / M` of the targets' standard
+        deviation.
 
         Args:
             y: Training targets, shape (N, O).

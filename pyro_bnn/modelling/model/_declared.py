@@ -96,7 +96,7 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 
 
 def take_declared(net: nn.Module) -> dict[str, Statement]:
-    """Replace every `PyroSample` of a network by a buffer with an initial value. Then no module uses Pyro any more.
+    """Replace every `PyroSample` of a network by a buffer with an initial value. Afterwards, no module uses Pyro.
 
     The initial values are medians of draws from the priors. Torch's generators do not change. A `PyroSample` whose
     function computes a tensor from others is not replaced. Return the declarations of the new buffers by their paths.

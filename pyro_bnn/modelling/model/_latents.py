@@ -57,7 +57,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def network(self) -> nn.Module:
-        """The model's own copy of the network. Its random parameters are buffers with their initial values.
+        """The model's own copy of the network, in which random parameters are buffers with initial values.
 
         In a call of the model, reading ``model.net`` would put parameters into Pyro's global store.
         """
@@ -190,7 +190,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior depends on other variables or is learned. This includes priors that the user replaced."""
+        """Whether no prior, original or replaced by the user, depends on other variables or is learned."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
@@ -210,7 +210,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
         """Raise a `ValueError` unless `values` has all latent variables.
 
-        Also raise unless those of the network and of its priors are finite and have the right shape.
+        Also raise unless the values for the network and its priors are finite and have the right shape.
         """
         _checks.kind("values", values, Mapping, "a dict of values by site")
         missing = [name for name in self.latent_names if name not in values]

@@ -29,26 +29,26 @@ class BayesianModel(Shown, LatentVariables[P_co]):
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
 
     The model makes a copy of `net`, and never changes the original. Each parameter that `where` selects becomes a
-    `PyroSample` of the model. Its site is named after its path in the network, such as ``net.0.weight``. All other
-    parameters stay learnable. A parameter with several names (tied weights) is one site.
+    `PyroSample` of the model. The site is named after the parameter's path in the network, such as ``net.0.weight``.
+    All other parameters stay learnable. A parameter with several names (tied weights) is one site.
 
     The weights are drawn outside the data plate. The log-likelihood of a batch of B rows is multiplied by
     ``num_data / B``, so for every batch size the expected ELBO is that of the whole data set. The weights may have
     leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
 
-    A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). Such
-    variables are sites like ``prior.0.scale``, and are drawn before the weights. Learnable numbers of a prior are
-    parameters of the model.
+    A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). The
+    variables of a prior are sites like ``prior.0.scale``, and are drawn before the weights. Learnable numbers of a
+    prior are parameters of the model.
 
     A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as ``net(**x)``. Inputs
     may be nested. All inputs have N rows, except those in a :class:`~pyro_bnn.Shared`, which all rows share.
 
-    The padding row of a random embedding is constant: the layer uses the row of `net`. A value is also drawn for this
-    row, but has no effect on the likelihood, so its posterior is its prior.
+    The padding row of a random embedding is constant: the layer uses the row of `net`. The value that is drawn for a
+    padding row has no effect on the likelihood, so the posterior of this value is the prior.
 
-    The network may have Pyro modules. Each `PyroSample` attribute of a Pyro module is a site that is named after its
-    path. The declared distribution is the prior of this site. Such a site is drawn once per call, regardless of `where`
-    and `prior`.
+    The network may have Pyro modules. Each `PyroSample` attribute of a Pyro module is a site that is named after the
+    attribute's path. The declared distribution is the prior of the site. A declared site is drawn once per call,
+    regardless of `where` and `prior`.
 
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
@@ -130,7 +130,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
             y: Targets, shape (B, ...).
 
         Returns:
-            The log-likelihood of the batch times ``num_data / B``. It is differentiable in the values.
+            The log-likelihood of the batch times ``num_data / B``, differentiable in the values.
         """
         try:
             likelihood, weights = self._likelihood_given(values), {name: values[name] for name in self._paths}
