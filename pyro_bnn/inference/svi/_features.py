@@ -15,8 +15,8 @@ from ._execution import Execution
 from ._step import running_statistics
 
 MOST_BYTES = 10**9
-"""Heuristic: largest memory, in bytes, for the outputs of frozen layers. If the outputs need more, the frozen layers run
-in each step."""
+"""Heuristic: largest memory, in bytes, for the outputs of frozen layers. If the outputs need more, the layers run in
+each step."""
 
 MOST_TRIES = 8
 """Heuristic: the network runs at most this many times to find out which layers must run in each step."""

@@ -151,7 +151,7 @@ def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -
     foreign = len(given - {id(parameter) for parameter in parameters})
     if foreign:
         raise ValueError(
-            f"`optimizer` must have parameters of the guide or the model only, got {foreign} of {len(given)} others; "
+            f"`optimizer` must have parameters of the guide or the model only, got {foreign} of {len(given)} foreign; "
             "make it from `[*guide.parameters(), *model.parameters()]`, or pass a function that makes it."
         )
     missing = [parameter.numel() for parameter in parameters if id(parameter) not in given]

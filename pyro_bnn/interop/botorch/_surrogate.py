@@ -176,8 +176,8 @@ class Surrogate(EnsembleModel):
         """
         if not isinstance(observation_noise, bool):
             raise UnsupportedError(
-                "`observation_noise` must be True or False, got a tensor: the noise of a network is that of its "
-                "likelihood."
+                "`observation_noise` must be True or False, got a tensor; the noise scale comes from the likelihood of "
+                "the model."
             )
         self.eval()
         values = self._values(self.transform_inputs(X), has_noise=observation_noise)

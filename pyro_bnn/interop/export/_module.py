@@ -98,8 +98,8 @@ class PredictiveModule(nn.Module):
         x = as_inputs("x", x, model.like)
         if has_shared(x):
             raise ValueError(
-                "`x` must hold inputs with one row for each prediction, got a Shared one; register what is shared as a "
-                "buffer of the network, and export that network."
+                "`x` must hold inputs with one row for each prediction, got a Shared input; register the shared values "
+                "as a buffer of the network, and export that network."
             )
         expected = answers(predict(model, source, x, num_samples=self.num_draws, seed=self.seed))
         draws = predicted_draws(model, source, x, num_samples=self.num_draws, seed=self.seed)
@@ -209,8 +209,8 @@ class PredictiveModule(nn.Module):
             found, again = self(x), self(x)
         if any(not torch.equal(found[name], again[name]) for name in expected):
             raise ValueError(
-                "the predictions of an exported module must repeat, but the network or likelihood draws random numbers "
-                "of its own, as `nets.MCDropout` does; build the network without it."
+                "an exported module must predict the same at every call, but the network or the likelihood draws "
+                "random numbers, as `nets.MCDropout` does; remove the layer that draws."
             )
         difference = largest_difference(found, expected)
         if not difference <= tolerance(self._dtype()):

@@ -183,6 +183,6 @@ class Beta(MadeLikelihood):
         at_ends = (y <= 0) | (y >= 1)
         if bool(at_ends.any()):
             raise ValueError(
-                f"targets of Beta must lie strictly between 0 and 1, got {int(at_ends.sum())} at an end; move them "
-                "inside, as by `(y * (N - 1) + 0.5) / N`."
+                f"targets of Beta must lie strictly between 0 and 1, got {int(at_ends.sum())} equal to 0 or 1; change "
+                "all targets, as by `(y * (N - 1) + 0.5) / N`."
             )
