@@ -14,8 +14,8 @@ class Execution:
 
     Args:
         cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of the time of a
-            small network. The Python code of the network then runs only in the first four steps for each batch shape.
-            The optimizer must have ``fused=True``.
+            small network. With recording, the Python code of the network runs only in the first four steps for each
+            batch shape. The optimizer must have ``fused=True``.
         num_parts: Number of parts into which each batch is cut, to save memory. The network runs on one part after the
             other with the same weights, and the gradients are added up. Batch normalisation uses the statistics of
             single parts.

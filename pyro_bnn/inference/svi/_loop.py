@@ -47,7 +47,7 @@ class Loop:
     """A fit in progress: its step, its data, its random numbers, and its history.
 
     Steps draw from the generators of `stream`, so other computations do not affect their random numbers. Callbacks use
-    torch's own generators. `batches` draws the order of the rows from a generator of its own.
+    torch's own generators. `batches` has its own generator, from which the order of the rows is drawn.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Loop:
         return record
 
     def state(self) -> dict[str, Any]:
-        """Return the state between two steps, as :meth:`restore` takes it. All processes must call this together."""
+        """Return the state between two steps, for :meth:`restore`. All processes must call this method together."""
         stream, order = self._at_begin
         return {
             "model": self.step.model.state_dict(),

@@ -42,7 +42,7 @@ def natural_gradient(
 
     At the optimum, the gradients of the ELBO are zero. If the prior p is not Gaussian, the gradient of
     :math:`-\lambda \log p(w)` is added to g, and P is 0. For latent variables of the likelihood, such as a noise scale,
-    the second derivative of minus the log-likelihood replaces its estimate :math:`g\,(w - m)\,S`. The optimizer stores
+    the second derivative of minus the log-likelihood replaces the estimate :math:`g\,(w - m)\,S`. The optimizer stores
     two vectors besides the means, as Adam does for a plain network. No derivatives with respect to scales are needed.
 
     Args:

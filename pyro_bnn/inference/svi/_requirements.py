@@ -26,7 +26,7 @@ SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
 
 class PyroFunction(nn.Module):
-    """A module that calls a function: a Pyro model or guide.
+    """A module that calls a function, which is a Pyro model or guide.
 
     The function's `pyro.param` statements return the module's own parameters. The first call of the function creates
     the parameters from the values in Pyro's global store or, if there are none, from the initial values in the

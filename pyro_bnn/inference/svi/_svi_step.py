@@ -47,7 +47,7 @@ class SVIStep:
         self._step: GradientStep | GraphStep | None = None
         self._is_closed = False
         self.path = ""
-        """How gradients are computed: ``"direct"``, or ``"pyro: "`` and the reason; empty before the first batch."""
+        """How gradients are computed: ``"direct"``, or ``"pyro: "`` with the reason. Empty before the first batch."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ValueError(

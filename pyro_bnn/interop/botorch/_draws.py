@@ -21,7 +21,7 @@ class DrawsPosterior(EnsemblePosterior):
 
 
 class DrawsSampler(IndexSampler):
-    """Takes each draw equally often, if the number of draws divides the number of samples.
+    """Sampler that takes each draw equally often if the number of draws divides the number of samples.
 
     BoTorch's own sampler picks draws at random for each batch of points, so some draws may not be used at all.
     """

@@ -248,7 +248,7 @@ class Surrogate(EnsembleModel):
     def _noise(self, values: Tensor) -> Tensor:
         """Return standard normal noise for each draw, shape (S, ..., q, m). All batches of points get the same noise.
 
-        Over the draws the noise has mean 0 and variance 1, so that it does not shift the prediction.
+        Over the draws the noise has mean 0 and variance 1, so that the noise does not shift the prediction.
         """
         shape = values.shape[0], *[1] * (values.dim() - 3), *values.shape[-2:]
         generator = torch.Generator(values.device).manual_seed(self._seed)

@@ -35,7 +35,8 @@ from ._methods import METHODS, PARTIAL, WITH_KL, WITHOUT_VALIDATION, Settings, T
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 """Heuristic: defaults of all methods except "auto", chosen for NUTS on validation rows of UCI tables (docs/results).
-Networks drawn from this prior have about twice the scale of the targets, and bend several times over the data."""
+Networks that are drawn from the default prior have about twice the scale of the targets, and bend several times over
+the data."""
 
 DTYPE = torch.float64
 """Type of all tensors: the default type of NumPy, whose precision Markov chains need."""

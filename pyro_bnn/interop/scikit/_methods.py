@@ -27,7 +27,7 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import PriorLike
 
 INIT = NetworkInit(0.02)
-"""Initial scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`. NUTS starts at draws from these Gaussians."""
+"""Initial scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`. NUTS starts at draws from such Gaussians."""
 
 DRAWS = 200
 """Heuristic: number of draws of each NUTS chain, after the same number of warm-up draws."""

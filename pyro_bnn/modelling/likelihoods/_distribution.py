@@ -118,8 +118,8 @@ class DistributionLikelihood(MadeLikelihood):
     A distribution of vectors, such as `MultivariateNormal`, is allowed: its event is the last axis of the targets.
     `to_event` is not needed.
 
-    A file that `save_posterior` writes contains no code, so it cannot tell two functions apart: load it into a model
-    with the same `make`.
+    A file that `save_posterior` writes contains no code, so the file cannot tell two functions apart. Load the file
+    into a model with the same `make`.
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
@@ -132,7 +132,7 @@ class DistributionLikelihood(MadeLikelihood):
             together with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword
             arguments, which broadcast with a part of the output.
         learned: Starting values of learned numbers, ``{name: value}``. ``make`` gets the numbers as keyword arguments.
-            A learned number may become any real number.
+            A fit may give any real value to a learned number.
 
     Raises:
         ValueError: If `make` is no function, a name is not allowed, or a prior is not a continuous distribution without

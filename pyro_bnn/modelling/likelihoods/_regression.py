@@ -55,7 +55,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
 
 class _Standardising(dist.Normal):
-    """A Gaussian whose log-density divides by the scale before it squares.
+    """A Gaussian whose log-density divides by the scale before squaring.
 
     In torch, the log-density divides by the variance, and its gradient by the squared variance. For a scale of 1e-7 and
     an error of 3e5, the gradient in the log variance is then infinite in single precision; the true value is 5e24.
@@ -111,11 +111,11 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     order: logits a, means :math:`\mu`, and :math:`\rho`. Each part holds the M components of the first target, then
     those of the second, and so on. Given x, targets are independent of each other.
 
-    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones. A
-    large :math:`\rho` therefore does not overflow, and the mean of the variances stays moderate if :math:`\rho` is
-    uncertain. The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one point. In single
-    precision and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and
-    :math:`\rho` if targets lie within :math:`10^{10}` of the means.
+    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones.
+    Because of the softplus, a large :math:`\rho` does not overflow, and the mean of the variances stays moderate if
+    :math:`\rho` is uncertain. The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one
+    point. In single precision and with the default :math:`\epsilon`, density and gradients are finite for all finite
+    logits and :math:`\rho` if targets lie within :math:`10^{10}` of the means.
 
     Components that start equal would get equal gradients and stay equal. :meth:`initial_bias` gives them different
     means.
@@ -124,8 +124,8 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         num_components: Number M of Gaussians. With one Gaussian, this is a
             :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` with another map from outputs to scales.
         min_scale: Lower bound :math:`\epsilon` of the standard deviations, above 0, in units of the targets. The
-            default suits targets of size 1: it is far below their usual noise, and above the rounding error of single
-            precision.
+            default suits targets of size 1: the bound is far below their usual noise, and above the rounding error of
+            single precision.
 
     Raises:
         ValueError: If `num_components` is below 1, or `min_scale` is not above 0.
