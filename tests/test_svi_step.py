@@ -123,7 +123,7 @@ def test_an_optimizer_over_foreign_parameters_is_refused(path):
     foreign = ADAM([*guide.parameters(), nn.Parameter(torch.zeros(2))])
     with (
         pb.svi_step(model, guide, foreign) as step,
-        pytest.raises(ValueError, match=r"parameters of the guide or the model only, got 1 of 11 others; make it from"),
+        pytest.raises(ValueError, match=r"of the guide or the model only, got 1 of 11 foreign; make it from"),
     ):
         step(x, y)
     others = ADAM(list(pb.MeanFieldGuide(model).parameters()))

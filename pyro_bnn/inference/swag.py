@@ -16,23 +16,24 @@ from .scale_maps import LogVariance
 __all__ = ["SWAG"]
 
 SMALLEST_VARIANCE = 1e-30
-"""Variance of weights that did not move."""
+"""Variance of a weight that did not change during the fit."""
 
 
 class SWAG:
     r"""A callback that records a point estimate during a fit, and fits a Gaussian to the recorded points.
 
-    At the ends of epochs the callback records the point z, in unconstrained space. From K points it computes
+    At the ends of epochs the callback records the point estimate z in unconstrained space. From K points it computes
 
     .. math:: \bar z = \tfrac1K \sum_k z_k, \qquad
               V = \mathrm{diag}\left(\tfrac1K \sum_k z_k^2 - \bar z^2\right), \qquad d_k = z_k - \bar z_k,
 
-    where :math:`\bar z_k` is the mean of the first k points. For rank 0 the posterior is :math:`N(\bar z, V)`,
-    otherwise :math:`N(\bar z, \tfrac12 V + \tfrac1{2 (r - 1)} \sum d_k d_k^\top)` over the last r deviations.
+    where :math:`\bar z_k` is the mean of the first k points. For rank 0 the posterior is :math:`N(\bar z, V)`. For a
+    higher rank r it is :math:`N(\bar z, \tfrac12 V + \tfrac1{2 (r - 1)} \sum d_k d_k^\top)`, where the sum is over the
+    last r deviations.
 
     Fit with SGD at a constant, rather large learning rate, and record points after the loss has stopped falling. The
-    width of the posterior grows with the learning rate. Running statistics of batch normalisation stay as at the end of
-    the fit; :class:`~pyro_bnn.RefreshedPosterior` computes them for each draw.
+    width of the posterior grows with the learning rate. Running statistics of batch normalisation keep their values
+    from the end of the fit; :class:`~pyro_bnn.RefreshedPosterior` computes new ones for each draw.
 
     Args:
         guide: The guide that is fitted, a :class:`DeltaGuide`.
@@ -78,7 +79,7 @@ class SWAG:
         return self._layout.pack(self._guide.locations())
 
     def __call__(self, history: History) -> None:
-        """Record the point if one is due after this epoch."""
+        """Record the point estimate, unless `start` or `every` excludes this epoch."""
         epoch = len(history.epochs)
         self._history = history
         if epoch <= self._start or (epoch - self._start - 1) % self._every:
@@ -94,7 +95,7 @@ class SWAG:
         self._epochs = [*self._epochs[:1], epoch]
 
     def state_dict(self) -> dict[str, Any]:
-        """The recorded statistics, for checkpoints."""
+        """Return the recorded statistics, which checkpoints save."""
         counts = {"count": self._count, "epochs": list(self._epochs)}
         return counts | {"mean": self._mean, "variance": self._variance, "deviations": list(self._deviations)}
 
@@ -106,7 +107,7 @@ class SWAG:
 
     @torch.no_grad()
     def posterior(self, model: BayesianModel) -> GuidePosterior:
-        """The posterior: a :class:`LowRankGuide`, or a :class:`MeanFieldGuide` for rank 0.
+        """Return the posterior, with a :class:`LowRankGuide` or, for rank 0, with a :class:`MeanFieldGuide`.
 
         Args:
             model: The model of the fit.

@@ -1,4 +1,4 @@
-"""Callbacks that write the curves of a fit, while it runs, for TensorBoard, Weights & Biases and MLflow."""
+"""Callbacks that write the curves of a running fit to TensorBoard, Weights & Biases or MLflow."""
 
 import time
 from abc import ABC, abstractmethod
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 Point = tuple[int, dict[str, float]]
-"""The number of steps so far, and the values of some curves after this step, by name."""
+"""The number of steps so far, and the values of some curves at this point, ``{name: value}``."""
 
 SVI_STEP = "svi_step"
-"""The horizontal axis of the curves in Weights & Biases; the run's own step also counts what you log yourself."""
+"""Name of the curves' horizontal axis in Weights & Biases. The run's own step also counts what you log yourself."""
 
 MOST = 1000
 """Largest number of values that an MLflow server accepts in one request."""
 
 
 class HistoryWriter(ABC):
-    """Callback of :func:`~pyro_bnn.fit_svi` that hands new points of the fit's curves to another program.
+    """Callback of :func:`~pyro_bnn.fit_svi` that sends new points of the fit's curves to another program.
 
     :class:`~pyro_bnn.interop.TensorBoard` describes the curves.
     """
@@ -38,7 +38,7 @@ class HistoryWriter(ABC):
 
     @abstractmethod
     def write(self, points: list[Point]) -> None:
-        """Write some points; the last one has the means of the epoch."""
+        """Write some points. The last point has the means of the epoch."""
 
     def __enter__(self) -> Any:
         self._num_steps = 0
@@ -48,15 +48,15 @@ class HistoryWriter(ABC):
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """Number of steps written so far."""
+        """Return the number of steps written so far."""
         return {"num_steps": self._num_steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue after the steps written before."""
+        """Restore the number of steps written, so that the next call continues after them."""
         self._num_steps = int(state_dict["num_steps"])
 
     def __call__(self, history: History) -> None:
-        """Write the last epoch; called after each epoch."""
+        """Write the last epoch. The fit calls this method after each epoch."""
         if Processes.present().is_first:
             self.write([*self._points(history)])
         self._num_steps = len(history.elbo)
@@ -79,19 +79,20 @@ class HistoryWriter(ABC):
 class TensorBoard(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a folder, for ``tensorboard --logdir FOLDER``.
 
-    After each epoch it writes the epoch's means: ``per_row/elbo``, ``per_row/nll`` (minus the expected log-likelihood)
-    and ``per_row/kl``, in nats per row of the data set (``total/...`` for a model without a number of rows),
-    ``schedule/learning_rate``, ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis counts
-    steps. With several processes only the first one writes.
+    After each epoch the callback writes means over the epoch, in nats per row of the data set: ``per_row/elbo``,
+    ``per_row/nll`` (minus the expected log-likelihood) and ``per_row/kl``. For a model without a number of rows, the
+    callback writes totals, such as ``total/elbo``. The callback also writes ``schedule/learning_rate``,
+    ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis is the number of steps. Of several
+    processes, only the first one writes.
 
-    Checkpoints record the number of steps written. After a resume TensorBoard discards what the interrupted fit wrote
-    after its checkpoint. The file is complete after each epoch, and closed at the end of the fit; in your own loop use
-    this class in a ``with`` statement. Use a separate folder for each fit.
+    Checkpoints save the number of steps written. After a resume, TensorBoard discards what the interrupted fit wrote
+    after its checkpoint. The file is complete after each epoch, and is closed at the end of the fit. In your own loop,
+    use this class in a ``with`` statement. Use a separate folder for each fit.
 
     Args:
         log_dir: Folder to write to, or a `SummaryWriter` of torch, which you close yourself.
-        guide: Guide whose signal-to-noise ratios are also written, in decibels, as a histogram per site.
-        every_step: Whether to write ELBO, NLL and KL of each step, too, as ``step_per_row/elbo`` and so on.
+        guide: Guide whose signal-to-noise ratios are also written, as a histogram in decibels for each site.
+        every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:
         ImportError: If TensorBoard is not installed.
@@ -138,12 +139,12 @@ class TensorBoard(HistoryWriter):
             self._writer = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue after the steps written before; TensorBoard discards later steps in the same folder."""
+        """Restore the number of steps written. TensorBoard discards later steps in the same folder."""
         super().load_state_dict(state_dict)
         self._must_forget = True
 
     def write(self, points: list[Point]) -> None:
-        """Write some points, and the histograms at the last one."""
+        """Write some points, and the histograms at the last point."""
         writer = self._opened()
         for step, values in points:
             for name, value in values.items():
@@ -169,16 +170,16 @@ class TensorBoard(HistoryWriter):
 class WandB(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of Weights & Biases.
 
-    The run is yours: start it by ``wandb.init`` before the fit, and end it yourself; ``mode="offline"`` works, too. The
-    names of the curves are those of :class:`TensorBoard`; their horizontal axis is ``svi_step``. With several processes
-    only the first one writes, and needs a run.
+    Start the run yourself by ``wandb.init`` before the fit, and end it yourself. ``mode="offline"`` works, too. The
+    curves have the names that :class:`TensorBoard` describes, and the horizontal axis ``svi_step``. Of several
+    processes, only the first one writes and needs a run.
 
-    Checkpoints record the number of steps written. The run keeps all points: if a fit is interrupted and resumed in the
+    Checkpoints save the number of steps written. The run keeps all points: if a fit is interrupted and resumed in the
     same run, steps after the checkpoint have two points.
 
     Args:
         run: The run; None takes the one that ``wandb.init`` started last.
-        every_step: Whether to write ELBO, NLL and KL of each step, too, as ``step_per_row/elbo`` and so on.
+        every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:
         ImportError: If wandb is not installed.
@@ -216,19 +217,19 @@ class WandB(HistoryWriter):
 class MLflow(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of MLflow.
 
-    The run is yours: start it before the fit, log your own parameters to it, and end it yourself. The names of the
-    curves are those of :class:`TensorBoard`. With several processes only the first one writes, and needs a run.
+    Start the run yourself before the fit, log your own parameters to it, and end it yourself. The curves have the names
+    that :class:`TensorBoard` describes. Of several processes, only the first one writes and needs a run.
 
-    Checkpoints record the number of steps written. MLflow keeps all points: if a fit is interrupted and resumed in the
+    Checkpoints save the number of steps written. MLflow keeps all points: if a fit is interrupted and resumed in the
     same run, steps after the checkpoint have two points.
 
     Args:
-        run_id: The run; None takes the active one.
-        every_step: Whether to write ELBO, NLL and KL of each step, too, as ``step_per_row/elbo`` and so on.
+        run_id: Identifier of the run; None takes the active run.
+        every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:
         ImportError: If MLflow is not installed.
-        ValueError: If no run is active and none is given.
+        ValueError: If `run_id` is None and no run is active.
 
     Example:
         >>> import functools, torch

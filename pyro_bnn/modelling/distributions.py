@@ -20,14 +20,14 @@ Size = torch.Size | list[int] | tuple[int, ...]
 
 
 class _Mixture(TorchDistribution):
-    """A mixture of univariate Gaussians, whose quantiles are computed in double precision."""
+    """A mixture of univariate Gaussians, with quantiles that are computed in double precision."""
 
     support = constraints.real
     has_rsample = False
 
     @abstractmethod
     def _components(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights, means and standard deviations, shape (*batch, M)."""
+        """Return the weights, means and standard deviations of the components, each of shape ``(*batch, M)``."""
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> Any:
         new = self._get_checked_instance(type(self), _instance)
@@ -40,13 +40,13 @@ class _Mixture(TorchDistribution):
         return new
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Probability of a draw no larger than the value."""
+        """Return the probability that a draw is no larger than the value."""
         self._check(value)
         components = self._components()
         return mixture_cdf(*components, value).to(torch.promote_types(value.dtype, components[2].dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile of a probability, accurate in both tails; infinite at 0 and 1."""
+        """Return the quantile of a probability. Quantiles are accurate in both tails, and infinite at 0 and 1."""
         if self._validate_args:
             inside = (_checks.tensor("value", value) >= 0) & (value <= 1)
             if not bool(inside.all()):
@@ -58,7 +58,7 @@ class _Mixture(TorchDistribution):
         return quantile.to(torch.promote_types(value.dtype, components[2].dtype))
 
     def _check(self, value: Tensor) -> None:
-        """Raise unless values are finite and have a shape that fits; without validation do nothing."""
+        """Raise unless values are finite and fit the batch shape. Without validation, do nothing."""
         if not self._validate_args:
             return
         _checks.finite("value", value)
@@ -71,11 +71,11 @@ class _Mixture(TorchDistribution):
 
 
 class ScaleMixtureNormal(_Mixture):
-    r"""Mixture of two Gaussians with mean 0 and different scales: a spike and a slab, both on the real numbers.
+    r"""Mixture of a narrow and a wide Gaussian, both with mean 0 (a continuous spike and slab).
 
     .. math:: p(w) = \pi\, N(w; 0, \sigma_1^2) + (1 - \pi)\, N(w; 0, \sigma_2^2).
 
-    The log-odds of the two components are quadratic in w. For the wider component a and the narrower one b,
+    The log-odds of the two components are quadratic in w. If a is the wider component and b the narrower one, then
 
     .. math:: \log p(w) = \log \pi_a N(w; 0, \sigma_a^2) + \mathrm{softplus}(z), \qquad
               z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}).
@@ -122,23 +122,23 @@ class ScaleMixtureNormal(_Mixture):
         super().__init__(self.mixing.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "ScaleMixtureNormal":
-        """The same distribution with a larger batch shape."""
+        """Return the same distribution with a larger batch shape."""
         new: ScaleMixtureNormal = super().expand(batch_shape, _instance)
         new._unexpanded = self._unexpanded
         return new
 
     @property
     def mean(self) -> Tensor:
-        """Zeros, since both components have mean 0."""
+        """Mean of the distribution, which is 0."""
         return torch.zeros_like(self.scale1)
 
     @property
     def variance(self) -> Tensor:
-        """Weighted mean of the two variances."""
+        """Variance of the distribution, which is the weighted mean of the two components' variances."""
         return self.mixing * self.scale1.square() + (1 - self.mixing) * self.scale2.square()
 
     def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draws of shape `(*sample_shape, *batch_shape)`; not reparameterised."""
+        """Draw values of shape `(*sample_shape, *batch_shape)`, without reparameterisation."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             first = torch.rand(shape, dtype=self.mixing.dtype, device=self.mixing.device) < self.mixing
@@ -146,7 +146,7 @@ class ScaleMixtureNormal(_Mixture):
             return noise * torch.where(first, self.scale1, self.scale2)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density in nats, with exact gradients in the value and in the three arguments."""
+        """Return the log-density in nats. Gradients in the value and in the three arguments are exact."""
         self._check(value)
         mixing, scale1, scale2 = self._unexpanded  # to compute one logarithm instead of one per weight
         first_is_wide = scale1 >= scale2
@@ -170,12 +170,12 @@ class ScaleMixtureNormal(_Mixture):
 
 
 class NormalMixture(_Mixture):
-    r"""Finite mixture of univariate Gaussians, computed in log space.
+    r"""Finite mixture of univariate Gaussians. Densities are computed in log space.
 
     .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
 
-    Unlike `MixtureSameFamily`, this class has quantiles and the two parts of the variance. All arguments are tensors,
-    so several mixtures can be stacked into one.
+    Unlike `MixtureSameFamily`, this class has quantiles, and separates the variance within the components from that
+    between them. All arguments are tensors, so several mixtures can be stacked into one.
 
     Args:
         logits: Unnormalised log-weights of the M components, shape (..., M).
@@ -212,17 +212,17 @@ class NormalMixture(_Mixture):
 
     @property
     def mean(self) -> Tensor:
-        """Weighted mean of the components' means."""
+        """Mean of the mixture, which is the weighted mean of the components' means."""
         return (self.weights * self.loc).sum(-1)
 
     @property
     def within_variance(self) -> Tensor:
-        """Weighted mean of the components' variances."""
+        """Variance within the components: the weighted mean of their variances."""
         return (self.weights * self.scale.square()).sum(-1)
 
     @property
     def between_variance(self) -> Tensor:
-        """Weighted variance of the components' means."""
+        """Variance between the components: the weighted variance of their means."""
         return (self.weights * (self.loc - self.mean.unsqueeze(-1)).square()).sum(-1)
 
     @property
@@ -231,7 +231,7 @@ class NormalMixture(_Mixture):
         return self.within_variance + self.between_variance
 
     def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draws of shape `(*sample_shape, *batch_shape)`; not reparameterised."""
+        """Draw values of shape `(*sample_shape, *batch_shape)`, without reparameterisation."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             index = Categorical(logits=self.logits, validate_args=False).sample(torch.Size(sample_shape)).unsqueeze(-1)
@@ -239,7 +239,7 @@ class NormalMixture(_Mixture):
             return loc + scale * torch.randn(shape, dtype=loc.dtype, device=loc.device)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density in nats."""
+        """Return the log-density in nats."""
         self._check(value)
         standardised = (value.unsqueeze(-1) - self.loc) / self.scale
         parts = self.logits.log_softmax(-1) - self.scale.log() - 0.5 * standardised.square()  # (..., M)
@@ -250,7 +250,7 @@ class NormalMixture(_Mixture):
 
 
 def _is_validated(validate_args: bool | None) -> bool:
-    """Whether arguments are checked; if None, as torch's own setting says."""
+    """Return whether arguments are checked. None stands for torch's own setting."""
     return Distribution._validate_args if validate_args is None else validate_args
 
 
@@ -261,7 +261,7 @@ def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
 
 
 def _broadcast(**arguments: float | Tensor) -> tuple[Tensor, ...]:
-    """Arguments as tensors of one shape."""
+    """Return the arguments as tensors of one shape."""
     values = [v if isinstance(v, Tensor) else _checks.number(name, v) for name, v in arguments.items()]
     try:
         return tuple(broadcast_all(*values))

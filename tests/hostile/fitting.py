@@ -92,7 +92,7 @@ SVI = [
         fit,
         "optimizer",
         {"of others": lambda parameters: torch.optim.Adam([nn.Parameter(torch.zeros(2))])},
-        "parameters of the guide or the model only, got 1 of 1 others",
+        "parameters of the guide or the model only, got 1 of 1 foreign",
     ),
     *bad(
         "fit_svi",

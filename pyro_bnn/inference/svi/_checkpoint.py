@@ -22,7 +22,7 @@ from ._loop import Loop
 KIND = "checkpoint of a fit"
 
 MOST_NUMBERS = 16
-"""Largest number of elements that a description of a tensor lists; larger tensors are described by a digest."""
+"""Tensors with up to this number of elements are described by their elements, and larger tensors by a digest."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class FitRecord:
 
 
 def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -> None:
-    """Load a checkpoint into a loop that has made no step; the checkpoint of a different fit is refused."""
+    """Load a checkpoint into a loop that has made no step. Raise if the checkpoint is from a different fit."""
     with understood(path, KIND):
         state = record(FitRecord, read_state(path, KIND), "file")
     for kind, expected in fingerprint.items():
@@ -51,7 +51,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """A description of a fit before its first step, by topic. A fit can resume only from an equal description."""
+    """Describe a fit before its first step, by topic. A fit can resume only from a checkpoint with its description."""
     step, tensors = loop.step, loop.batches.tensors
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")
@@ -82,7 +82,7 @@ def _shapes(module: nn.Module) -> str:
 
 
 def _model(model: nn.Module) -> dict[str, str]:
-    """The properties of a `BayesianModel` other than the shapes of its tensors."""
+    """Describe the parts of a `BayesianModel`, in addition to the shapes of its tensors."""
     if not isinstance(model, BayesianModel):
         return {}
     likelihood, inner = model.likelihood, {"training"} | vars(nn.Module()).keys()
@@ -102,14 +102,14 @@ def _optimizer(optimizer: Optimizer) -> dict[str, str]:
 
 
 def _weight(weight: float | KLWeight) -> str:
-    """Description of the weight of the KL term; the user's own function is called "a schedule"."""
+    """Describe the weight of the KL term. A function of the user is described as "a schedule"."""
     if not callable(weight):
         return repr(float(weight))
     return words(weight) if is_dataclass(weight) else "a schedule"
 
 
 def words(value: object) -> str:
-    """Description of a value, the same in every process; for a function, only its name."""
+    """Describe a value in the same way in every process. A function is described by its name only."""
     if isinstance(value, Tensor):
         return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
     if isinstance(value, Mapping):
@@ -123,7 +123,7 @@ def words(value: object) -> str:
 
 
 def digest(*tensors: Tensor) -> str:
-    """Text that differs between tensors with different types, shapes or numbers."""
+    """Return a text that is different for tensors with different types, shapes or elements."""
     result = hashlib.sha256()
     for tensor in tensors:
         result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -1,4 +1,4 @@
-"""The direct path: computes the ELBO of a flat guide and its gradients without Pyro's effect handlers."""
+"""The direct path, which computes the ELBO of a flat guide and its gradients without Pyro's effect handlers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,7 +29,10 @@ from ._step import GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
-    """The joint density for the direct path, or the reason why it cannot be used. Runs a copy of the model on x."""
+    """Return the joint density for the direct path, or the reason why this path cannot be used.
+
+    A copy of the model runs on x.
+    """
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
         return f"the model is {kind}"
@@ -80,14 +83,15 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 
 
 class DirectStep(GradientStep):
-    r"""A step on a :class:`BayesianModel` and a :class:`FlatGuide`; :func:`direct_joint` says when it can be used.
+    r"""A step that computes gradients directly. :func:`direct_joint` says for which models and guides this is possible.
 
     Each draw takes four operations:
 
     1. Draw the weights.
     2. Run the network.
     3. Run the backward pass from minus the log-likelihood.
-    4. Compute the gradients of the guide's parameters from those of the weights, and add the divergence's gradients.
+    4. Compute the gradients of the guide's parameters from those of the weights, and add the gradients of the
+       divergence.
 
     The guide's :class:`~pyro_bnn.inference.guides.FlatState` performs the first and the last operation.
     """
@@ -125,9 +129,10 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Compute the outputs of frozen layers for all rows. Each later step must use the latest batch of `batches`.
+        """Compute the outputs of frozen layers for all rows, and use them in later steps.
 
-        Set `is_watched` if code of the user, which may change frozen layers, runs between epochs.
+        Each later step must use the latest batch of `batches`. Set `is_watched` if code of the user runs between
+        epochs, since such code may change frozen layers.
         """
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
@@ -153,7 +158,7 @@ class DirectStep(GradientStep):
         return weight * terms[1] - terms[0], terms
 
     def _require_same_model(self) -> None:
-        """Raise if a prior was changed, the model was moved, or hooks were set since this step was prepared."""
+        """Raise if, since this step was prepared, a prior was changed, the model was moved, or hooks were set."""
         model, value, like = self._joint.model, self._state.value, self._joint.model.like
         is_same = [tensor._version for tensor in self._in_priors] == self._versions
         if not is_same or model.sample_statements != self._statements:
@@ -170,7 +175,7 @@ class DirectStep(GradientStep):
             )
 
     def _draw_once(self, batch: Batch, weight: float) -> Tensor:
-        """Set the gradients of one draw; returns its log-likelihood and divergence in nats, shape (2,)."""
+        """Set the gradients of one draw. Return the draw's log-likelihood and divergence in nats, shape (2,)."""
         given = self._state.draw()
         version = self._state.value._version
         log_likelihood = self._backward_of_network(given, batch)
@@ -183,7 +188,7 @@ class DirectStep(GradientStep):
         return torch.stack([log_likelihood.double(), self._state.pull_back(weight)])
 
     def _backward_of_network(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
-        """Run the network and its backward pass; returns the log-likelihood."""
+        """Run the network and its backward pass. Return the log-likelihood."""
         parts = _cut(batch, self._execution.num_parts)
         terms = []
         for index, (part, share) in enumerate(parts):
@@ -208,7 +213,7 @@ class DirectStep(GradientStep):
 
     @contextmanager
     def _around(self, random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
-        """A context for the network's call, with the estimator and with `autocast`."""
+        """Apply the estimator and `autocast` to the network inside the context."""
         with ExitStack() as stack:
             if self._estimator is not None:
                 stack.enter_context(self._estimator.layers(random, num_rows))
@@ -222,7 +227,7 @@ class DirectStep(GradientStep):
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
-    """A batch in nearly equal parts, each with its share of the rows."""
+    """Cut a batch into nearly equal parts. Return each part with its share of the rows."""
     if num_parts == 1:
         return [(batch, 1)]
     rows = num_rows(batch[0])

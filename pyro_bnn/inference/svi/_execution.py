@@ -14,8 +14,8 @@ class Execution:
 
     Args:
         cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of the time of a
-            small network. The Python code of the network then runs only in the first four steps for each batch shape.
-            The optimizer must have ``fused=True``.
+            small network. With recording, the Python code of the network runs only in the first four steps for each
+            batch shape. The optimizer must have ``fused=True``.
         num_parts: Number of parts into which each batch is cut, to save memory. The network runs on one part after the
             other with the same weights, and the gradients are added up. Batch normalisation uses the statistics of
             single parts.
@@ -49,7 +49,7 @@ class Execution:
 
     @classmethod
     def given(cls, execution: "Execution | None") -> "Execution":
-        """The checked argument of a fit; None gives the default."""
+        """Return the given options after a check, or the default options for None."""
         if execution is not None:
             _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
         return cls() if execution is None else execution
@@ -61,7 +61,7 @@ class Execution:
 
     @property
     def needs_direct_path(self) -> str | None:
-        """Name of an option in use that only the direct path supports; None if there is none."""
+        """Name of a used option that only the direct path supports, or None."""
         if self.num_parts > 1:
             return "num_parts"
         return "cuda_graph" if self.cuda_graph else ("autocast" if self.autocast else None)

@@ -1,4 +1,4 @@
-"""Outputs of a network's frozen layers for all rows of the data, which a fit computes once."""
+"""Tables of the outputs of frozen layers, so that a fit computes these outputs only once for each row."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -15,22 +15,23 @@ from ._execution import Execution
 from ._step import running_statistics
 
 MOST_BYTES = 10**9
-"""Heuristic: largest memory, in bytes, for the features of all rows. Frozen layers run in each step if their features
-need more."""
+"""Heuristic: largest memory, in bytes, for the outputs of frozen layers. If the outputs need more, the layers run in
+each step."""
 
 MOST_TRIES = 8
-"""Heuristic: largest number of runs to find the layers that must run in each step."""
+"""Heuristic: the network runs at most this many times to find out which layers must run in each step."""
 
 UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
 
 class Features:
-    """Stores the outputs of the frozen layers before the first random or learned parameter, and gives them to steps.
+    """Stores the outputs of frozen layers for the steps of a fit.
 
-    The network runs once over all rows, in parts of the size of a batch. The outputs of the frozen layers are stored in
-    tables with one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each
-    step if the network mixes rows, if the tables would be too large, or after frozen layers have changed. The first run
-    leaves generators and buffers unchanged. If `is_watched` is true, :meth:`check` compares frozen layers with a copy.
+    Only layers before the first random or learned parameter count. The network runs once over all rows, in parts of the
+    size of a batch, and leaves generators and buffers unchanged. The outputs of the frozen layers are stored in tables
+    with one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each step if
+    the network mixes rows, if the tables would be too large, or after frozen layers have changed. If `is_watched` is
+    true, :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
@@ -40,7 +41,7 @@ class Features:
         self._taken: tuple[Tensor | None, list[Tensor]] = None, []
         self._fixed: list[tuple[Tensor, Tensor]] = []
         self.in_words = ""
-        """How frozen layers were treated, as the end of a sentence; empty if there is nothing to say."""
+        """End of a sentence about how often frozen layers ran; empty if there is nothing to say."""
         random = random_paths(model)
         named = dict(model.network.named_parameters(remove_duplicate=False))
         learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}
@@ -61,7 +62,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call a function that runs the network once on the last batch; tables replace the frozen layers."""
+        """Call `compute`, which runs the network once on the last batch. The tables replace the frozen layers."""
         memory = self._filled()
         if memory is None:
             return compute()
@@ -75,7 +76,7 @@ class Features:
         return compute()
 
     def check(self) -> None:
-        """Stop using the tables if the frozen layers have changed, even if torch's version counters do not show it."""
+        """Stop using the tables if frozen layers have changed, even if torch's version counters do not show it."""
         with EXCLUSIVE:
             if self._memories and not (
                 self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
@@ -83,7 +84,7 @@ class Features:
                 self._end()
 
     def _filled(self) -> Memory | None:
-        """The features of the last batch; None if all layers must run."""
+        """Return the outputs of the frozen layers for the last batch, or None if all layers must run."""
         if not self._memories:
             return None
         if not self._state.is_same(deep=False) or versions(self._x) != self._versions:
@@ -109,7 +110,10 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables; returns whether they can be used, and the buffers that the network changed, now restored."""
+        """Fill the tables. Return whether the tables can be used, and the buffers that the network changed.
+
+        The buffers get their earlier values back.
+        """
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:
@@ -122,7 +126,7 @@ class Features:
         return is_usable, [buffer for buffer, _ in changed]
 
     def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
-        """Record the state of all tensors except `changing`, to notice later changes."""
+        """Record the state of all tensors except `changing`, so that later changes can be noticed."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
         # Two kinds of modules may change: recurrent layers that still run, which store the weights of their last call,
@@ -135,7 +139,7 @@ class Features:
             self._fixed = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def _compute(self) -> bool:
-        """Fill the tables; returns whether that was possible."""
+        """Fill the tables. Return whether all rows could be stored."""
         keys: list[tuple[nn.Module, int, int]] = []
         for begin, end in self._batches.bounds():
             memory = self._recorded(take(self._x, slice(begin, end)))
@@ -161,7 +165,7 @@ class Features:
         return num_bytes <= MOST_BYTES
 
     def _have_independent_rows(self) -> bool:
-        """Whether the features of a row are the same, up to rounding, in a batch with other rows."""
+        """Return whether frozen layers give the same output for a row, up to rounding, when the other rows differ."""
         second = self._batches.bounds()[:2][-1]
         rows = torch.arange(0, second[1], 2, device=self._tables[0].device)
         memory = self._recorded(take(self._x, rows))
@@ -169,7 +173,7 @@ class Features:
         return _are_alike(memory.kept, expected) and all(map(_is_close, memory.kept, expected))
 
     def _recorded(self, x: Inputs) -> Memory:
-        """The record of one call of the network."""
+        """Run the network on x, and return a record of its calls of frozen layers."""
         memory = Memory(self._plan)
         values = {name: self._model.initial_value(name) for name in self._model.site_names}
         lower = nullcontext() if self._autocast is None else torch.autocast(self._model.device.type, self._autocast)
@@ -186,13 +190,13 @@ def _have_parameters(modules: Sequence[nn.Module]) -> bool:
 
 
 def _are_alike(values: Sequence[Tensor], tables: Sequence[Tensor]) -> bool:
-    """Whether tensors have the same dtypes and, apart from the number of rows, the same shapes."""
+    """Return whether values have the dtypes and, apart from the number of rows, the shapes of the tables."""
     kinds = [[(value.shape[1:], value.dtype) for value in group] for group in (values, tables)]
     return kinds[0] == kinds[1]
 
 
 def _is_close(value: Tensor, expected: Tensor) -> bool:
-    """Whether two tensors are equal up to rounding, which on a GPU depends on the number of rows."""
+    """Return whether two tensors are equal up to rounding. On a GPU, rounding depends on the number of rows."""
     if value.shape != expected.shape or not expected.dtype.is_floating_point:
         return torch.equal(value, expected)
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * float(expected.abs().max())

@@ -33,20 +33,20 @@ from ._svi_step import svi_step
 from ._trend import trend_of
 
 FEWEST_STEPS = 100
-"""Heuristic: after fewer steps a guide is still near its start, so it is not diagnosed."""
+"""Heuristic: a guide is diagnosed only after this many steps, since before it is still near its start."""
 
 NOTABLE_FALL = 0.05
 """Heuristic: a fall of the objective by more than this fraction is not Monte Carlo noise."""
 
 LAST, FEWEST_LAST = 0.25, 20
-"""Heuristic: the end of a fit is this share of its steps, and at least this number."""
+"""Heuristic: the last part of a fit has this share of the steps, but at least this number of steps."""
 
 NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01
-"""Heuristic: the objective still rises if its rise at the end is more than this many standard errors, and more than
-this fraction of its value."""
+"""Heuristic: the objective still rises if its rise in the last part of the fit is more than this many standard errors,
+and more than this fraction of the objective."""
 
 LONGER = "Raise `num_epochs`, or the learning rate."
-"""Remedy for a fit whose objective still rises, in terms of :func:`fit_svi`'s arguments."""
+"""Advice for a fit by :func:`fit_svi` whose objective still rises."""
 
 
 class PosteriorWarning(UserWarning):
@@ -73,10 +73,10 @@ def fit_svi(
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
-    The fit makes one step of :func:`svi_step` for each batch of each epoch. The page of that function has the formula
-    of the ELBO, and says when gradients are computed directly and when by Pyro. All quantities in the history are in
-    nats, for the whole data set. If `data` holds all rows, frozen layers before the first random parameter run only
-    once for each row, unless their outputs take more than 1 GB.
+    The fit makes one step of :func:`svi_step` for each batch of each epoch. The documentation of :func:`svi_step` has
+    the formula of the ELBO, and says when gradients are computed directly and when by Pyro. All quantities in the
+    history are in nats, and refer to the whole data set. If `data` holds all rows, frozen layers before the first
+    random parameter run only once for each row, unless their outputs take more than 1 GB.
 
     Args:
         model: The model. :func:`svi_step` says more about `model`, `guide`, `elbo`, `estimator` and `execution`.
@@ -89,8 +89,8 @@ def fit_svi(
             ``functools.partial(torch.optim.Adam, lr=1e-3)``. The function may also return a pair of an optimizer and a
             learning-rate scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
-        batch_size: Number of rows in each batch when `data` is a tuple, over all processes together; None uses all
-            rows at once.
+        batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. None
+            uses all rows at once.
         elbo: The bound; None is ``Trace_ELBO()``.
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. The weight may change during the fit; see
@@ -100,12 +100,12 @@ def fit_svi(
             :class:`TensorBoard`, is entered when the fit begins and left when it ends.
         progress: Whether to show a progress bar with the ELBO in nats; where there is no terminal or notebook, a line
             every ten seconds.
-        execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
-        checkpoint: File for the state of the fit, written every ten minutes, and at the end of each epoch unless this
-            takes more than 2 % of the time. For other intervals pass a :class:`Checkpoint`. If there is a checkpoint
-            file, Ctrl-C and SIGTERM write a checkpoint after the current step and end the fit.
-        resume: Checkpoint from which to continue; pass the other arguments as in the interrupted fit. History and
-            parameters are at the end bit for bit the same as without the interruption. `num_epochs` may be larger.
+        execution: How steps are computed, for example in bfloat16 or by several processes.
+        checkpoint: File for the state of the fit. The file is written every ten minutes, and at the end of each epoch
+            unless this takes more than 2 % of the time. For other intervals pass a :class:`Checkpoint`. With a
+            checkpoint file, Ctrl-C and SIGTERM write a checkpoint after the current step and end the fit.
+        resume: Checkpoint from which to continue. Pass the other arguments as in the interrupted fit; only `num_epochs`
+            may be larger. At the end, history and parameters are bit for bit the same as without the interruption.
             `checkpoint` may be the same path as `resume`.
         seed: Seed that makes the fit repeatable; None draws one. The state of torch's generators does not change.
 
@@ -114,7 +114,7 @@ def fit_svi(
 
     Raises:
         ValueError: If the arguments do not fit each other.
-        NonFiniteError: If a loss or gradient is not finite; the parameters are then those of the last finite step.
+        NonFiniteError: If a loss or gradient is not finite. The parameters keep the values of the last finite step.
         FileExistsError: If `checkpoint` exists and is not the file to resume.
         OSError: If `checkpoint` cannot be written.
         Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
@@ -210,10 +210,11 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
 
 
 def _rise(history: History) -> str:
-    """A clause that says by how much the objective still rises at the end; empty if it does not.
+    """Return a clause that says by how much the objective still rises at the end of a fit.
 
-    The clause is also empty if there were too few steps, or if the KL weight or the learning rate changed at the end. A
-    schedule that lowers the learning rate reduces the noise of the steps, which alone makes the objective rise.
+    The clause is empty if the objective does not rise, if there were too few steps, or if the KL weight or the learning
+    rate changed in the last part of the fit. A lower learning rate makes the steps less noisy, and this alone makes the
+    objective rise.
     """
     num_steps = max(math.ceil(LAST * len(history.elbo)), FEWEST_LAST)
     end = slice(-num_steps, None)

@@ -1,4 +1,4 @@
-"""Measures how noisy the gradients of a fit are."""
+"""Measure how noisy the gradients of a fit are."""
 
 import functools
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ COLUMNS = ("gradient of (nats)", "numbers", "signal", "noise", "ratio")
 
 @dataclass(frozen=True)
 class ParameterNoise:
-    """Signal and noise of the gradient of one parameter of the guide or the model, over many draws of the weights.
+    """Signal and noise of the gradient of one parameter, over many draws of the weights.
 
     Args:
-        name: Name of the parameter, such as ``loc.net.0.weight``.
+        name: Name of the parameter in the guide or the model, such as ``loc.net.0.weight``.
         num_numbers: Number P of elements of the parameter.
         signal: Norm of the mean gradient, corrected for Monte Carlo error; 0 if the error is larger than the norm.
-        noise: Root of the summed variances of all elements, over gradients of single steps.
+        noise: Square root of the sum of the variances of all elements of the gradient in single steps.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ParameterNoise:
 
     @property
     def signal_to_noise(self) -> float:
-        """Signal divided by noise; infinite without noise, NaN without a gradient."""
+        """Signal divided by noise. The ratio is infinite if only the noise is 0, and NaN if both are 0."""
         if self.noise == 0:
             return float("inf") if self.signal > 0 else float("nan")
         return self.signal / self.noise
@@ -46,7 +46,7 @@ class ParameterNoise:
 
 @dataclass(frozen=True, repr=False)
 class GradientNoise(Shown):
-    """Result of :func:`gradient_noise`; printing it shows a table.
+    """Result of :func:`gradient_noise`. Printing the result shows a table.
 
     Args:
         parameters: One row per learned parameter.
@@ -81,15 +81,15 @@ def gradient_noise(
     kl_weight: float = 1.0,
     seed: int | None = None,
 ) -> GradientNoise:
-    r"""Signal and noise of each parameter's gradient over draws of the weights; the parameters stay fixed.
+    r"""Measure signal and noise of each parameter's gradient over draws of the weights. The parameters stay fixed.
 
     .. math:: \text{noise}^2 = \sum_i \mathrm{Var}(g_i), \qquad
               \text{signal}^2 = \max\Big(0, \sum_i \bar g_i^2 - \tfrac1S \text{noise}^2\Big),
 
-    with gradients g of the loss of a step, :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set,
-    estimated from the batch (x, y). At a minimum the signal is 0. A signal far below the noise means that the optimizer
-    mostly follows noise: use a smaller learning rate, more particles, or an estimator. The noise from the choice of
-    batches is not included.
+    where g is the gradient of the loss :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set. Each
+    step estimates the loss from the batch (x, y). At a minimum the signal is 0. A signal far below the noise means that
+    the optimizer mostly follows noise: use a smaller learning rate, more particles, or an estimator. The noise from the
+    choice of batches is not included.
 
     The gradients are computed as in :func:`svi_step`, on copies of model and guide; the originals do not change.
 

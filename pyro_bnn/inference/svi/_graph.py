@@ -1,4 +1,4 @@
-"""Records steps on a GPU as CUDA graphs and replays them; a replay launches all kernels at once."""
+"""Record steps on a GPU as CUDA graphs and replay them. A replay launches all kernels of a step at once."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ from ..._core.inputs import Batch, leaves, map_inputs, named_leaves
 from ._step import GradientStep, StepTerms
 
 NUM_WARMUP = 3
-"""Number of ordinary steps before a recording, in which libraries are initialised and the optimizer makes its state."""
+"""Number of ordinary steps before a recording, so that libraries are initialised and the optimizer has made its
+state."""
 
 MOST_GRAPHS = 4
-"""Heuristic: largest number of recordings, each of which has its own memory. Further kinds of steps are not
-recorded."""
+"""Heuristic: at most this many kinds of steps are recorded, since each recording has its own memory."""
 
 
 class GraphStep:
@@ -59,7 +59,7 @@ class GraphStep:
 
 
 def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
-    """Run a function on a new CUDA stream, as torch requires for the steps before a recording."""
+    """Run a function on a new CUDA stream. Torch requires this for the steps before a recording."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -69,7 +69,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object]) -> Callable[[], None]:
-    """Record the kernels that a function launches, without running them; returns a function that runs them."""
+    """Record the kernels that a function launches, without running them. Return a function that runs them."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         function()

@@ -23,21 +23,21 @@ from ._step import NonFiniteError
 from ._svi_step import SVIStep
 
 Callback = Callable[[History], bool | None]
-"""Function that is called with the history after each epoch; a true result ends the fit."""
+"""Function that takes the history after each epoch. A true result ends the fit."""
 
 
 @runtime_checkable
 class StatefulCallback(Protocol):
-    """A callback with a state, which checkpoints save.
+    """A callback whose state is saved in checkpoints.
 
     The state must consist of numbers, texts, tensors, and lists and dictionaries of these.
     """
 
     def __call__(self, history: History) -> bool | None:
-        """Use the history after an epoch; a true result ends the fit."""
+        """Use the history after an epoch. A true result ends the fit."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The callback's state."""
+        """Return the callback's state."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state that :meth:`state_dict` returned."""
@@ -47,7 +47,7 @@ class Loop:
     """A fit in progress: its step, its data, its random numbers, and its history.
 
     Steps draw from the generators of `stream`, so other computations do not affect their random numbers. Callbacks use
-    torch's own generators. `batches` draws the order of the rows from a generator of its own.
+    torch's own generators. `batches` has its own generator, from which the order of the rows is drawn.
     """
 
     def __init__(
@@ -88,11 +88,15 @@ class Loop:
 
     @property
     def is_done(self) -> bool:
-        """Whether all epochs are finished, or a callback ended the fit."""
+        """Whether the fit is over, because all epochs are finished or a callback ended it."""
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make the remaining steps; `after_step`, which may raise, is not called after the last step of an epoch."""
+        """Make the remaining steps.
+
+        Call `after_epoch` after each epoch. Call `after_step`, which may raise, after each step that is not the last
+        step of an epoch.
+        """
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
@@ -103,7 +107,7 @@ class Loop:
             after_epoch(self._end_epoch(time.perf_counter() - begin))
 
     def _started(self) -> Iterator[Batch]:
-        """The remaining batches of the epoch in progress."""
+        """Return the remaining batches of the epoch in progress."""
         if not self.num_steps:
             with self.stream:
                 return self.batches.epoch(self.epoch)
@@ -117,7 +121,7 @@ class Loop:
         return iterator
 
     def _make_step(self, iterator: Iterator[Batch]) -> bool:
-        """Make the next step of the epoch; returns whether there was one."""
+        """Make the next step of the epoch. Return false if no batch is left."""
         index = self.num_steps
         with self.stream:
             batch = next(iterator, None)
@@ -135,10 +139,10 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Costly checks for the first epoch: all inputs are finite, and the outputs of the first step are valid.
+        """Make checks that are too costly for every epoch.
 
-        Steps do not check targets on a device where reading a number makes the program wait; there this method checks
-        the targets instead of the outputs.
+        Inputs must be finite, and outputs of the first step valid. On a device where reading a number makes the program
+        wait, steps do not check the targets, so this method checks the targets instead of the outputs.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
@@ -153,7 +157,7 @@ class Loop:
         return nullcontext()
 
     def _end_epoch(self, seconds: float) -> EpochRecord:
-        """Add the epoch to the history. The program waits for a GPU here, once per epoch, and not in each step."""
+        """Add the epoch to the history. Here the program waits for a GPU, once in each epoch and not in each step."""
         sizes = []
         for index, (row, weight) in enumerate(zip(torch.stack(self._values).tolist(), self._weights, strict=True)):
             expected_log_likelihood, kl, is_finite, num_rows = row
@@ -180,7 +184,7 @@ class Loop:
         return record
 
     def state(self) -> dict[str, Any]:
-        """The state between two steps, for :meth:`restore`. All processes must call this together."""
+        """Return the state between two steps, for :meth:`restore`. All processes must call this method together."""
         stream, order = self._at_begin
         return {
             "model": self.step.model.state_dict(),
@@ -200,7 +204,7 @@ class Loop:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of a loop with the same model, guide, data and settings."""
+        """Restore the state of a loop that had the same model, guide, data and settings."""
         self.step.model.load_state_dict(state["model"])
         self.step.guide.load_state_dict(state["guide"])
         self.step.optimizer.load_state_dict(state["optimizer"])

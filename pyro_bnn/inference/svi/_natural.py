@@ -27,11 +27,12 @@ def natural_gradient(
 ) -> Callable[[list[nn.Parameter]], "NaturalGradient"]:
     r"""Make optimizers for natural-gradient variational inference; pass the result to :func:`fit_svi`.
 
-    These optimizers maximise the same ELBO as others do, for a :class:`MeanFieldGuide` with
-    ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. The gradient
-    g of minus the log-likelihood at a draw w updates m and S. The mean takes a Newton step with S as the Hessian. S
-    moves towards the prior's precision plus the Hessian, which is estimated from :math:`g\,(w - m)`. For a data set of
-    N rows, a Gaussian prior with precision P around 0, and KL weight :math:`\lambda`,
+    Natural-gradient optimizers maximise the same ELBO as other optimizers. The guide must be a :class:`MeanFieldGuide`
+    with ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. A step
+    draws a weight w, and computes the gradient g of minus the log-likelihood at w. The mean takes a Newton step with S
+    as the Hessian. S moves towards the sum of the prior's precision and the Hessian; the Hessian is estimated from
+    :math:`g\,(w - m)`. For a data set of N rows, a Gaussian prior with mean 0 and precision P, and KL weight
+    :math:`\lambda`, a step computes
 
     .. math::
         M &\leftarrow \beta_1 M + (1 - \beta_1)\, g, \\
@@ -39,27 +40,27 @@ def natural_gradient(
             u = g\,(w - m) / \lambda + P / S - 1, \qquad \rho = 1 - \beta_2, \\
         m &\leftarrow m - \alpha \left(M / (\lambda (1 - \beta_1^t)) + P m\right) / S.
 
-    At the optimum, the gradients of the ELBO are zero. A prior p that is not Gaussian adds the gradient of
-    :math:`-\lambda \log p(w)` to g, and P is then 0. For latent variables of the likelihood, such as a noise scale, the
-    second derivative of minus the log-likelihood replaces its estimate :math:`g\,(w - m)\,S`. The optimizer stores two
-    vectors, as many as Adam does for a plain network, and needs no derivative with respect to a scale.
+    At the optimum, the gradients of the ELBO are zero. If the prior p is not Gaussian, the gradient of
+    :math:`-\lambda \log p(w)` is added to g, and P is 0. For latent variables of the likelihood, such as a noise scale,
+    the second derivative of minus the log-likelihood replaces the estimate :math:`g\,(w - m)\,S`. The optimizer stores
+    two vectors besides the means, as Adam does for a plain network. No derivatives with respect to scales are needed.
 
     Args:
         lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
         momentum: Decay :math:`\beta_1` of the averaged gradient.
-        hessian_decay: Decay :math:`\beta_2` of the averaged Hessian; a memory of about
+        hessian_decay: Decay :math:`\beta_2` of the averaged Hessian. The average covers about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at
-            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. If the guide starts with the
-            scales of the prior, as after ``posterior.as_prior()``, the first steps are too long, and a warning says so.
+            :math:`(N h / \lambda + P)^{-1/2}`. With None, scales start at those of the guide. If these equal the scales
+            of the prior, as after ``posterior.as_prior()``, the first steps are too long, and a warning says so.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
-        num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. M is corrected for
-            its start at 0, so without warm-up the first step has full length. With the default momentum, the first step
-            is then ten times that of SGD with an averaged gradient. Badly initialised networks need a warm-up of 50 to
+        num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Without a warm-up,
+            the first step has full length, since M is corrected for its start at 0. With the default momentum, the
+            correction makes the first step ten times as long. Badly initialised networks need a warm-up of 50 to
             several hundred steps.
-        others: Function that takes the parameters without a distribution, as in a partly random network, and returns an
-            optimizer for them. If a schedule changes `lr`, the learning rate of that optimizer changes in proportion.
-            None is Adam with a learning rate of 1e-3.
+        others: Function that makes an optimizer for the parameters without a distribution; partly random networks have
+            such parameters. If a schedule changes `lr`, the learning rate of that optimizer changes in proportion. None
+            is Adam with a learning rate of 1e-3.
 
     Returns:
         A function that takes parameters and returns an optimizer, for :func:`fit_svi` or :func:`scheduled`.
@@ -108,8 +109,8 @@ class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes. The optimizer works only in steps of :func:`svi_step`.
 
     A step computes gradients in long vectors, and :class:`~pyro_bnn.inference.guides.NaturalState` updates the guide.
-    This class stores the averaged gradients, and the settings that schedules and checkpoints read. `others` makes the
-    optimizer of parameters without a distribution.
+    This class stores the averaged gradients, and the settings that schedules and checkpoints read. The function
+    `others` makes a second optimizer, for parameters without a distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
@@ -126,7 +127,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """A context in which this optimizer updates a guide; for `adds_up` see :class:`NaturalState`."""
+        """Let this optimizer update a guide inside the context. :class:`NaturalState` explains `adds_up`."""
         if self._state is not None:
             raise ValueError("another step uses this optimizer already; make one for each step.")
         with guide.natural(joint, initial_hessian=self._group["initial_hessian"], adds_up=adds_up) as state:
@@ -139,7 +140,7 @@ class NaturalGradient(SkippingOptimizer):
                 self._state = None
 
     def _share_momentum(self) -> None:
-        """Copy the averaged gradients into the vector of the state, and use parts of this vector from then on."""
+        """Copy the averaged gradients into the state's vector, and make them views of this vector."""
         state = self._state
         assert state is not None
         views = state.joint.layout.views(state.momentum).values()
@@ -166,7 +167,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update the guide; the other parameters are updated by their own optimizer."""
+        """Update the guide, and let the second optimizer update the other parameters."""
         if closure is not None or self._state is None:
             raise ValueError(
                 "an optimizer of `natural_gradient` needs gradients with respect to drawn weights, which only our own "
@@ -192,7 +193,7 @@ class NaturalGradient(SkippingOptimizer):
             others.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings, the averaged gradients, and the state of the optimizer of the other parameters."""
+        """Return the settings, the averaged gradients, and the state of the second optimizer."""
         others = None if self._others is None else self._others.state_dict()
         return {**super().state_dict(), "others": others}
 

@@ -1,4 +1,4 @@
-"""Functions that make optimizers from parameters, with clipped gradients or with a schedule."""
+"""Functions that add clipped gradients or a schedule to an optimizer."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ NEEDED = f"`optimizer` must make a torch optimizer from parameters, {EXAMPLE.par
 
 
 def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
-    """Clip the gradient before each step of an optimizer; returns a function that makes such optimizers.
+    """Make an optimizer clip the gradient before each step.
 
     Args:
         optimizer: Function that takes a list of parameters and returns a torch optimizer.
@@ -83,10 +83,10 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
 
 
 class SkippingOptimizer(Optimizer, ABC):
-    """An optimizer of this package whose steps can be skipped by a flag, like those of torch's fused optimizers."""
+    """An optimizer of this package that can skip a step because of a flag, as torch's fused optimizers can."""
 
     found_inf: Tensor | None = None
-    """Flag on the device: if it is above 0, a step does nothing. None skips no step."""
+    """Number on the device that makes a step do nothing if the number is above 0. With None, no step is skipped."""
 
     @property
     @abstractmethod
@@ -95,7 +95,7 @@ class SkippingOptimizer(Optimizer, ABC):
 
 
 def skips_on_flag(optimizer: Optimizer) -> bool:
-    """Whether a flag on the device can skip a step of an optimizer, as torch's `GradScaler` requires."""
+    """Return whether a flag on the device can make an optimizer skip a step, as torch's `GradScaler` requires."""
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.can_skip
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))
@@ -103,7 +103,7 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """A context in which a flag skips the steps of a fused optimizer, as under torch's `GradScaler`."""
+    """Let a flag skip the steps of a fused optimizer inside the context, as torch's `GradScaler` does."""
     optimizer.grad_scale, optimizer.found_inf = None, flag.float()
     try:
         yield
@@ -112,7 +112,7 @@ def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
 
 
 def require_maker(optimizer: object) -> None:
-    """Raise unless a value can make optimizers from parameters; an optimizer of Pyro cannot."""
+    """Raise if a value, such as an optimizer of Pyro, cannot make torch optimizers from parameters."""
     is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
     if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
         raise ValueError(f"{NEEDED}, got {_checks.described(optimizer)}.")
@@ -142,7 +142,7 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """The optimizer of the given parameters; warns if it has only some of them."""
+    """Return the optimizer of the given parameters. Warn if the optimizer lacks some of the parameters."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")
@@ -151,7 +151,7 @@ def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -
     foreign = len(given - {id(parameter) for parameter in parameters})
     if foreign:
         raise ValueError(
-            f"`optimizer` must have parameters of the guide or the model only, got {foreign} of {len(given)} others; "
+            f"`optimizer` must have parameters of the guide or the model only, got {foreign} of {len(given)} foreign; "
             "make it from `[*guide.parameters(), *model.parameters()]`, or pass a function that makes it."
         )
     missing = [parameter.numel() for parameter in parameters if id(parameter) not in given]

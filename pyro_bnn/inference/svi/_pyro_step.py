@@ -21,8 +21,8 @@ from ._execution import Execution
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
-"""Smallest KL weight of a step, so that the weighted KL can be divided by the weight. This weight is too small to
-affect gradients."""
+"""Smallest KL weight of a step: large enough that the weighted KL can be divided by the weight, and too small to affect
+gradients."""
 
 SMALLEST_DIVISOR = 1e-3
 """Heuristic: smallest KL weight by which the loss is divided to get the KL. Division by a smaller weight would magnify
@@ -30,7 +30,7 @@ rounding errors."""
 
 
 class PyroStep(GradientStep):
-    """A step with one of Pyro's ELBOs; it ignores all options of `execution` except the processes."""
+    """A step with one of Pyro's ELBOs. Of the options in `execution`, the step uses only the processes."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class PyroStep(GradientStep):
         vars(self._elbo)["_get_trace"] = recorded
 
     def close(self) -> None:
-        """Do nothing: this step leaves the parameters in their own memory."""
+        """Do nothing, since this step leaves the parameters in their own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         try:
@@ -76,7 +76,10 @@ class PyroStep(GradientStep):
         return torch.full_like(terms[0], loss), terms
 
     def _terms(self, loss: float, weight: float) -> tuple[Tensor, Tensor]:
-        """Expected log-likelihood and KL, on the parameters' device, so that this method does not wait for a GPU."""
+        """Return the expected log-likelihood and the KL.
+
+        Both terms stay on the parameters' device, so that this method does not wait for a GPU.
+        """
         pairs, num_particles = self._traces, self._elbo.num_particles
         zero = torch.zeros((), dtype=torch.float64, device=self._is_finite.device)
         log_likelihood = sum((_log_prob(model, model.observation_nodes) for model, _ in pairs), zero) / num_particles
@@ -98,7 +101,7 @@ class PyroStep(GradientStep):
 
 
 class _ScaleLatents(Messenger):
-    """Multiplies the log-densities of all latent sites in model and guide, and thereby the KL term, by a weight."""
+    """Multiplies the KL term by a weight, by weighting the log-densities of all latent sites in model and guide."""
 
     def __init__(self, weight: float) -> None:
         super().__init__()
@@ -112,9 +115,10 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Two contexts of the estimator: for a KL computed from draws, and for the KL that `elbo` computes.
+    """Return two contexts that apply the estimator.
 
-    With the second context and a `TraceMeanField_ELBO`, weights that need not be drawn stay at their means.
+    The first context is for a KL that is computed from draws of the weights, and the second for a KL that `elbo`
+    computes. In the second context, `TraceMeanField_ELBO` leaves weights that need not be drawn at their means.
     """
     if estimator is None:
         return nullcontext(), nullcontext()

@@ -1,4 +1,4 @@
-"""Models and guides before a fit: functions become modules; checks that model and guide belong together."""
+"""Checks of a model and a guide before a fit. Models and guides that are functions become modules."""
 
 import inspect
 import weakref
@@ -26,7 +26,7 @@ SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
 
 class PyroFunction(nn.Module):
-    """A module that calls a function: a Pyro model or guide.
+    """A module that calls a function, which is a Pyro model or guide.
 
     The function's `pyro.param` statements return the module's own parameters. The first call of the function creates
     the parameters from the values in Pyro's global store or, if there are none, from the initial values in the
@@ -57,7 +57,7 @@ class PyroFunction(nn.Module):
         return constraints
 
     def value_of(self, name: str) -> Tensor:
-        """The value of the parameter with this name in its statement."""
+        """Return the value of the parameter whose `pyro.param` statement has this name."""
         assert self._constraints is not None
         names = [*self._constraints]
         if name not in names:
@@ -72,7 +72,7 @@ class PyroFunction(nn.Module):
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Write the values into Pyro's global store, where calls of the function itself look for them."""
+        """Write the values into Pyro's global store, where the plain function looks for them."""
         store = pyro.get_param_store()
         with EXCLUSIVE:
             for name, constraint in (self._constraints or {}).items():
@@ -94,7 +94,7 @@ class _OwnValues(Messenger):
 
 
 def as_module(name: str, value: object) -> nn.Module:
-    """A model or guide as a module; `name`, "model" or "guide", is for error messages."""
+    """Return a model or guide as a module. Error messages call it `name`, which is "model" or "guide"."""
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, type):
@@ -128,7 +128,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """A trace of one call of a guide; raises unless it draws all latent variables, where Pyro would only warn."""
+    """Trace one call of a guide. Raise unless the guide draws all latent variables; Pyro would only warn."""
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
     example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit
@@ -148,13 +148,13 @@ def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -
 
 
 def _drawn(model: Any, batch: Batch) -> set[str]:
-    """Names of the latent variables that a model draws in a call."""
+    """Return the names of the latent variables that a model draws in a call."""
     trace: Any = prune_subsample_sites(poutine.trace(model).get_trace(*batch))
     return {name for name, node in trace.iter_stochastic_nodes() if not is_auxiliary(node)}
 
 
 def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -> None:
-    """Raise unless a guide draws all variables that the network or the likelihood draws in its forward pass."""
+    """Raise unless the guide draws all variables that the network or the likelihood draws by its own statements."""
     with short_errors(), seeded(0), torch.no_grad(), poutine.block():
         buffers = running_statistics(model)
         before = [buffer.clone() for buffer in buffers]
@@ -172,7 +172,7 @@ def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -
 def learned_parameters(
     model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, trace: Any, *, is_direct: bool
 ) -> list[nn.Parameter]:
-    """All parameters to learn. Raises if the sites in the guide's trace do not fit the model or the ELBO."""
+    """Return all parameters to learn. Raise if the sites in the guide's trace do not fit the model or the ELBO."""
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if isinstance(model, BayesianModel) and any(node["name"] == "obs" for node in latent):
         raise ValueError(

@@ -25,7 +25,7 @@ LARGE = 1e3
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient was not finite; the parameters are those of the last finite step."""
+    """Raised if a loss or gradient is not finite. The parameters keep the values of the last finite step."""
 
     def __init__(self, problem: str, where: str, more: str = "", kl_weight: float = 1.0) -> None:
         large = f" The KL weight is {kl_weight:g}: lower it; 1 gives the ELBO." if kl_weight > LARGE else ""
@@ -36,15 +36,16 @@ class NonFiniteError(RuntimeError):
         self.problem, self.where, self.more, self.kl_weight = problem, where, more, kl_weight
 
     def at(self, where: str) -> "NonFiniteError":
-        """A copy of the error that names another step."""
+        """Return the same error with another description of the step."""
         return NonFiniteError(self.problem, where, self.more, self.kl_weight)
 
 
 @dataclass(frozen=True)
 class StepTerms:
-    """The ELBO of a step and its two terms, in nats and for the whole data set, on the model's device.
+    """The ELBO of a step and its two terms.
 
-    Reading a property does not wait for a GPU; ``float(terms.elbo)`` does.
+    The values are in nats, refer to the whole data set, and are on the model's device. Reading a property does not wait
+    for a GPU; ``float(terms.elbo)`` does.
 
     Args:
         values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if all
@@ -65,17 +66,17 @@ class StepTerms:
 
     @property
     def kl(self) -> Tensor:
-        """KL divergence, the complexity term, without its weight."""
+        """KL divergence, the complexity term, without the KL weight."""
         return self.values[1]
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients so far were finite; once this is false, steps have no effect."""
+        """Whether all losses and gradients so far were finite. Once this is false, steps have no effect."""
         return self.values[2].bool()
 
     @property
     def num_rows(self) -> Tensor:
-        """Number of rows of data in the step, in all processes together."""
+        """Number of data rows in the step, summed over all processes."""
         return self.values[3]
 
 
@@ -83,7 +84,7 @@ class GradientStep(ABC):
     """A step that computes gradients, checks that they are finite, and updates the parameters, all on one device."""
 
     waits: bool
-    """Whether a step waits for its device, to read whether all numbers are finite."""
+    """Whether each step waits for its device, to read whether all numbers are finite."""
 
     def __init__(
         self,
@@ -105,22 +106,22 @@ class GradientStep(ABC):
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        """Set the gradients; returns the loss, and expected log-likelihood and KL in nats, shape (2,)."""
+        """Set the gradients. Return the loss, and a vector of the expected log-likelihood and the KL in nats."""
 
     @abstractmethod
     def _bad_site(self) -> str | None:
-        """The first site with a value or log-density that was not finite in the last call of :meth:`_backward`."""
+        """Return the name of the first site that had a value or log-density that is not finite in the last step."""
 
     def _gradients(self) -> list[Tensor]:
-        """All gradients, in as few tensors as possible."""
+        """Return all gradients in as few tensors as possible."""
         return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters by a batch, or raise a `NonFiniteError`.
 
-        To find numbers that are not finite, the program waits for a GPU in each step. If a flag on the device can make
-        the optimizer do nothing, the program does not wait, and there is no error: once a number is not finite,
-        :attr:`StepTerms.is_finite` is false, and steps have no effect.
+        To see whether all numbers are finite, the program waits for a GPU in each step. The program does not wait if a
+        flag on the device can make the optimizer skip a step. Such a flag replaces the error: after the first number
+        that is not finite, :attr:`StepTerms.is_finite` is false, and steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))
@@ -146,7 +147,10 @@ class GradientStep(ABC):
         return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
 
     def _averaged(self, loss: Tensor, terms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Average gradients, loss and terms over all processes, weighted by rows; returns also the sum of the rows."""
+        """Average gradients, loss and terms over all processes, with the numbers of rows as weights.
+
+        Return the averaged loss and terms, and the total number of rows.
+        """
         header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
         self._processes.sum_([header])
         share = rows.to(header)[0] / header[3]
@@ -177,7 +181,7 @@ class GradientStep(ABC):
 
 
 def _num_rows(batch: Batch) -> int:
-    """Number of rows of a batch; 1 if the first argument of the user's own model has no rows."""
+    """Return the number of rows of a batch, or 1 if the first argument of the user's own model has no rows."""
     if not batch or not isinstance(batch[0], (Tensor, tuple, list, Mapping)):
         return 1
     try:
@@ -187,7 +191,7 @@ def _num_rows(batch: Batch) -> int:
 
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
-    """Buffers of a network that a step may change, such as those of batch normalisation."""
+    """Return the buffers that a step may change, such as those of batch normalisation."""
     if not isinstance(model, BayesianModel):
         return list(model.buffers())
     random = random_paths(model)

@@ -47,7 +47,7 @@ class SVIStep:
         self._step: GradientStep | GraphStep | None = None
         self._is_closed = False
         self.path = ""
-        """How gradients are computed: ``"direct"``, or ``"pyro: "`` and the reason; empty before the first batch."""
+        """How gradients are computed: ``"direct"``, or ``"pyro: "`` with the reason. Empty before the first batch."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ValueError(
@@ -67,7 +67,8 @@ class SVIStep:
 
         Raises:
             ValueError: If the batch does not fit the model.
-            NonFiniteError: If loss or gradient is not finite; the parameters are then those of the last finite step.
+            NonFiniteError: If the loss or a gradient is not finite. The parameters keep the values of the last finite
+                step.
         """
         weight = self._kl_weight if kl_weight is None else check_weight(kl_weight)
         if isinstance(self.model, BayesianModel):
@@ -91,9 +92,9 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps with an example batch; the first step does this if it was not done before.
+        """Prepare the steps with an example batch. If this method is not called, the first batch serves as example.
 
-        Model and guide run once on the batch. On the direct path, the guide's parameters move into long vectors.
+        Model and guide run on the batch. On the direct path, the guide's parameters move into long vectors.
 
         Args:
             *batch: Arguments of the model, as in a call of the step.
@@ -116,7 +117,7 @@ class SVIStep:
         return self._step
 
     def close(self) -> None:
-        """Give each parameter its own memory again; no step can be made afterwards."""
+        """Give each parameter its own memory again. Afterwards no step can be made."""
         self._is_closed = True
         if self._step is not None:
             self._step.close()
@@ -160,7 +161,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if an option does not fit `natural_gradient`, or needs the direct path despite an obstacle."""
+        """Raise if an option does not fit `natural_gradient`, or needs the direct path although `obstacle` is set."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
@@ -200,11 +201,13 @@ def svi_step(
     kl_weight: float = 1.0,
     execution: Execution | None = None,
 ) -> Iterator[SVIStep]:
-    r"""A context with an optimisation step for your own training loop; :func:`fit_svi` makes the same steps.
+    r"""Open an optimisation step for your own training loop. :func:`fit_svi` makes the same steps.
 
-    .. math:: \mathrm{ELBO} = E_q[\log p(y \mid w)] - \mathrm{KL}(q(w) \,\|\, p(w)),
+    By default, the step maximises
 
-    in nats, and for the whole data set whatever the size of the batch.
+    .. math:: \mathrm{ELBO} = E_q[\log p(y \mid w)] - \mathrm{KL}(q(w) \,\|\, p(w)).
+
+    The ELBO is in nats, and refers to the whole data set whatever the size of the batch.
 
     The ELBO and its gradients are computed directly, without Pyro, for a :class:`~pyro_bnn.BayesianModel` and a guide
     of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :class:`~pyro_bnn.DeltaGuide`)
@@ -226,8 +229,7 @@ def svi_step(
         estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; None draws each
             weight once per step.
         kl_weight: Weight of the KL term in steps that are called without one; 1 gives the ELBO.
-        execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes; see
-            :class:`Execution`.
+        execution: How steps are computed, for example in bfloat16 or by several processes; see :class:`Execution`.
 
     Yields:
         A step. Call the step with x and y; it returns the ELBO and its two terms as tensors.
@@ -268,7 +270,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """The arguments x and y as tensors. The first batch is checked, and so is any batch that is not two tensors."""
+    """Return x and y as tensors. Check the first batch, and each later batch that is not two tensors."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)

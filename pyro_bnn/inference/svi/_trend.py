@@ -1,4 +1,4 @@
-"""The trend of an objective, compared with its noise."""
+"""The trend of an objective and the standard error of the trend."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import torch
 
 NUM_BLOCKS = 10
-"""A trend is fitted to the means of this number of blocks, whose errors hardly correlate once a fit has converged."""
+"""A trend is fitted to the means of this number of blocks. Once a fit has converged, the errors of these means hardly
+correlate."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """The rise, positive for an improvement, of a straight line through an objective."""
+    """The rise of a straight line that is fitted to an objective. A positive rise is an improvement."""
 
     num_values: int  # steps or epochs
     rise: float  # in nats
@@ -19,12 +20,15 @@ class Trend:
 
 
 def trend_of(objective: Sequence[float]) -> Trend:
-    r"""The trend of an objective: least squares through block means :math:`m_b` at :math:`t_b = b - (B - 1) / 2`.
+    r"""Fit a straight line to an objective by least squares.
+
+    The objective has one value for each step or epoch, and at least ten values. The values are divided into B blocks.
+    The line is fitted to the means :math:`m_b` of the blocks at the times :math:`t_b = b - (B - 1) / 2`:
 
     .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
-              \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}},
+              \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}}.
 
-    and the rise is :math:`B \hat\beta`. The objective has one value per step or epoch, and at least ten.
+    The rise of the line is :math:`B \hat\beta`.
     """
     parts = torch.tensor(objective, dtype=torch.float64).tensor_split(NUM_BLOCKS)
     means = torch.stack([part.mean() for part in parts])

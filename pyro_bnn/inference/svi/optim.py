@@ -1,4 +1,4 @@
-"""Natural gradients, and torch's optimizers with a schedule or clipped gradients, for the argument `optimizer`."""
+"""Functions for the argument `optimizer` of a fit: natural gradients, schedules and clipped gradients."""
 
 from ._natural import natural_gradient as natural_gradient
 from ._optimizers import clipped as clipped

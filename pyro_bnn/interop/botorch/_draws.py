@@ -1,4 +1,4 @@
-"""Predictions of weight draws as a posterior of BoTorch; acquisition functions use all draws equally often."""
+"""A posterior for BoTorch that holds the predictions of weight draws. Acquisition functions use all draws equally."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,13 @@ else:
 
 
 class DrawsPosterior(EnsemblePosterior):
-    """Values of S weight draws, shape ``(*batch, S, q, m)``, all with the same probability."""
+    """Posterior of S equally probable weight draws, whose values have the shape ``(*batch, S, q, m)``."""
 
 
 class DrawsSampler(IndexSampler):
-    """Takes each draw equally often, if the number of draws divides the number of samples.
+    """Sampler that takes each draw equally often if the number of draws divides the number of samples.
 
-    BoTorch's own sampler picks draws at random, anew for each batch of points, so some draws may not be used at all.
+    BoTorch's own sampler picks draws at random for each batch of points, so some draws may not be used at all.
     """
 
     def _construct_base_samples(self, posterior: EnsemblePosterior) -> None:

@@ -1,4 +1,4 @@
-"""A network fitted to the evaluations of a function."""
+"""Fit a network to the evaluations of a function."""
 
 import math
 from typing import TYPE_CHECKING
@@ -25,30 +25,31 @@ else:
     Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
 
 DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
-"""Heuristic: numbers of draws of all chains together, of warm-up draws of each chain, and of chains; and largest depth
-of NUTS's trees."""
+"""Heuristic: total number of draws of all chains, number of warm-up draws of each chain, number of chains, and largest
+depth of NUTS's trees."""
 
 UNITS = 16
 """Heuristic: number of units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: prior mean (for a network with one input) and standard deviation of the logarithm of an input's factor."""
+"""Heuristic for the logarithm of an input's factor: the prior mean, if the network has only one input, and the prior
+standard deviation."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
-"""Prior of the default network: factors, first layer, further layers. Heuristic."""
+"""Heuristic: prior of the default network, for the factors of the inputs, the first layer, and all further layers."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
-"""Prior of the noise's scale, in standard deviations of the targets: a median of 0.7 %. With a wider prior, a network
-explains the differences between a few good points as noise, and the search does not return to these points.
-Heuristic."""
+"""Heuristic: prior of the noise scale of a standardised target. The median of the noise scale is 0.7 % of the target's
+standard deviation. With a wider prior, a network explains the differences between a few good points as noise, and the
+search does not return to these points."""
 
 
 class Relevance(nn.Module):
-    r"""Multiplies each input in the unit cube by a factor of its own, after standardisation.
+    r"""Standardises inputs from the unit cube, and multiplies each input by a random factor of its own.
 
     .. math:: x_k \mapsto \sqrt{12}\, (x_k - \tfrac12) \, \frac{\exp(a + b w_k)}{\sqrt d},
 
-    with random weights w. Inputs that have no effect get small factors.
+    where the weights w are random. A fit gives small factors to inputs that have no effect.
     """
 
     def __init__(self, num_inputs: int) -> None:
@@ -57,7 +58,7 @@ class Relevance(nn.Module):
         self.center = CENTER - 0.5 * math.log(num_inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scaled inputs, of the same shape."""
+        """Return the scaled inputs, which have the shape of x."""
         return math.sqrt(12) * (x - 0.5) * (self.center + SPREAD * self.weight).exp()
 
 
@@ -84,12 +85,12 @@ def fit_surrogate(
         X: Points evaluated so far, shape (N, d), in single or double precision.
         Y: Their values, shape (N, m), in the same precision.
         bounds: Lowest and highest value of each input, shape (2, d); None takes them from X.
-        net: Network from d inputs in the unit cube to m outputs; by default two hidden layers of 16 tanh
-            units, and a factor for each input, with which inputs can be ignored.
-        prior: Prior of the weights; the default suits the default network, and usually no other `net`.
+        net: Network from d inputs in the unit cube to m outputs. The default has two hidden layers of 16 tanh units,
+            and multiplies each input by a factor, so that it can ignore inputs.
+        prior: Prior of the weights. The default prior suits the default network, and usually no other `net`.
         likelihood: Gaussian likelihood of the scaled targets. By default each target has a latent noise scale of about
             0.7 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
-        num_draws: Number of draws of all chains together, a multiple of `num_chains`.
+        num_draws: Total number of draws of all chains, a multiple of `num_chains`.
         num_warmup: Number of warm-up draws of each chain.
         num_chains: Number of chains.
         seed: Seed of chains and draws; None draws one from torch's generator.
@@ -160,7 +161,7 @@ def fit_surrogate(
 
 
 def _checked_bounds(bounds: Tensor, X: Tensor) -> Tensor:
-    """The bounds in the dtype of X, after checks."""
+    """Check the bounds, and return them in the dtype of X."""
     expected = (2, X.shape[1])
     if _checks.tensor("bounds", bounds).shape != expected:
         raise ValueError(f"`bounds` must have shape {expected}, got {_checks.shape(bounds)}.")

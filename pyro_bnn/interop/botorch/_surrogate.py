@@ -1,4 +1,4 @@
-"""A Bayesian network as a model of BoTorch."""
+"""A Bayesian neural network as a model for BoTorch."""
 
 import copy
 from collections.abc import Callable
@@ -27,7 +27,7 @@ else:
     UnsupportedError = optional("botorch.exceptions.errors", "BoTorch", "botorch").UnsupportedError
 
 DEFAULT_DRAWS = 128
-"""Default number of draws: it divides the 512 samples of BoTorch's acquisition functions."""
+"""Default number of draws, which divides the 512 samples of BoTorch's acquisition functions."""
 
 GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
 
@@ -35,14 +35,14 @@ GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
 class Surrogate(EnsembleModel):
     r"""The posterior of a network for BoTorch's acquisition functions.
 
-    A surrogate keeps S draws of the weights, and predicts with the same draws at every call. So an acquisition function
-    is a fixed, differentiable function of the points:
+    A surrogate keeps S draws of the weights, and predicts with the same draws at every call. An acquisition function is
+    therefore a fixed, differentiable function of the points:
 
     .. math:: \alpha(X) = \frac1S \sum_s a\big(f_{w_s}(X)\big).
 
-    The values are means of the targets given the weights, without noise. ``posterior(X, observation_noise=True)`` adds
-    noise to each draw, which is also the same at every call. Inputs have the model's dtype; BoTorch advises double
-    precision.
+    The values :math:`f_w(X)` are means of the targets given the weights w, without noise.
+    ``posterior(X, observation_noise=True)`` adds noise to each draw. The noise, too, is the same at every call. Inputs
+    have the model's dtype; BoTorch advises double precision.
 
     The model and its draws are copied, so that a later fit does not change them. New observations need a new fit:
     :meth:`condition_on_observations` and `fantasize` raise an error.
@@ -137,17 +137,17 @@ class Surrogate(EnsembleModel):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Empty: one posterior for all batches of points."""
+        """The empty batch shape, since one posterior serves all batches of points."""
         return torch.Size()
 
     def forward(self, X: Tensor) -> Tensor:
-        """Means of the targets for each draw, without transforms.
+        """Return the means of the targets for each draw, without transforms.
 
         Args:
             X: Inputs of the model, shape ``(*batch, q, d)``.
 
         Returns:
-            Shape ``(*batch, S, q, m)``.
+            The means, shape ``(*batch, S, q, m)``.
         """
         return self._values(X, has_noise=False)
 
@@ -158,26 +158,26 @@ class Surrogate(EnsembleModel):
         observation_noise: bool | Tensor = False,
         posterior_transform: "PosteriorTransform | None" = None,
     ) -> Any:
-        """The draws' values at some points, as a posterior of BoTorch.
+        """Return the values of all draws at some points, as a posterior of BoTorch.
 
         Args:
             X: Points before the input transform, shape ``(*batch, q, d)``.
             output_indices: Outputs to predict; None for all.
             observation_noise: Whether to add noise. Unlike BoTorch's ensembles, a surrogate does not ignore this
                 argument.
-            posterior_transform: Transform of BoTorch applied to the result.
+            posterior_transform: Transform of BoTorch that is applied to the result.
 
         Returns:
             A `botorch.posteriors.ensemble.EnsemblePosterior` with values of shape ``(*batch, S, q, m)``.
 
         Raises:
             ValueError: If X or the network's output has a wrong shape, dtype or value.
-            botorch.exceptions.errors.UnsupportedError: If the noise is a tensor.
+            botorch.exceptions.errors.UnsupportedError: If `observation_noise` is a tensor.
         """
         if not isinstance(observation_noise, bool):
             raise UnsupportedError(
-                "`observation_noise` must be True or False, got a tensor: the noise of a network is that of its "
-                "likelihood."
+                "`observation_noise` must be True or False, got a tensor; the noise scale comes from the likelihood of "
+                "the model."
             )
         self.eval()
         values = self._values(self.transform_inputs(X), has_noise=observation_noise)
@@ -187,7 +187,7 @@ class Surrogate(EnsembleModel):
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **_: Any) -> NoReturn:
-        """Not possible: a network learns from new observations only by a new fit.
+        """Raise an error, since a network learns from new observations only by a new fit.
 
         Raises:
             botorch.exceptions.errors.UnsupportedError: Always.
@@ -199,11 +199,11 @@ class Surrogate(EnsembleModel):
         )
 
     def fantasize(self, X: Tensor, *_: Any, **__: Any) -> NoReturn:
-        """Not possible; see :meth:`condition_on_observations`."""
+        """Raise an error; see :meth:`condition_on_observations`."""
         self.condition_on_observations(X, X)
 
     def _set_transformed_inputs(self) -> None:
-        """Do nothing: BoTorch would transform stored training inputs here, and a surrogate has none."""
+        """Do nothing. BoTorch would transform the training inputs here, but a surrogate does not predict from them."""
 
     def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
         _checks.kind("X", X, Tensor, "a tensor of points")
@@ -227,11 +227,11 @@ class Surrogate(EnsembleModel):
         return values.movedim(0, -3)
 
     def _draws(self) -> dict[str, Tensor]:
-        """The draws of all latent variables, ``{site: shape (S, *event)}``."""
+        """Return the draws of all latent variables, ``{site: shape (S, *event)}``."""
         return {name: self.get_buffer(buffer) for name, buffer in self._names.items()}
 
     def _outputs(self, draws: dict[str, Tensor], rows: Tensor) -> Tensor:
-        """Outputs of the network for all draws, shape (S, N, out); raises if they are random."""
+        """Return the outputs of the network for all draws, shape (S, N, out). Raise if the outputs are random."""
         check_input(rows, self.model.like)
         weights = {path: draws[name] for name, paths in self._paths.items() for path in paths}
         if self._run is None:
@@ -246,9 +246,9 @@ class Surrogate(EnsembleModel):
         return self._run(weights, rows)
 
     def _noise(self, values: Tensor) -> Tensor:
-        """Standard normal noise of each draw, the same for all batches of points, shape (S, ..., q, m).
+        """Return standard normal noise for each draw, shape (S, ..., q, m). All batches of points get the same noise.
 
-        Over the draws the noise has mean 0 and variance 1, so that it does not shift the prediction.
+        Over the draws the noise has mean 0 and variance 1, so that the noise does not shift the prediction.
         """
         shape = values.shape[0], *[1] * (values.dim() - 3), *values.shape[-2:]
         generator = torch.Generator(values.device).manual_seed(self._seed)

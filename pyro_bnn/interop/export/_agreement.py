@@ -1,4 +1,4 @@
-"""How far exported predictions differ from those of `predict`."""
+"""Compare exported predictions with those of `predict`."""
 
 from collections.abc import Mapping
 
@@ -8,15 +8,15 @@ from torch import Tensor
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
 TOLERANCE = 1e-5
-"""Largest accepted value of :func:`largest_difference` from `predict`; for dtypes with few digits, :func:`tolerance`
-accepts more."""
+"""Largest accepted difference between exported predictions and those of `predict`. For dtypes with few digits,
+:func:`tolerance` accepts more."""
 
 ROUNDINGS = 64
-"""Heuristic: this many rounding errors of the dtype are accepted if they exceed `TOLERANCE`, as in half precision."""
+"""Heuristic: a difference of this many rounding errors is accepted if that is more than `TOLERANCE`."""
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
-    """The parts of a prediction that are exported, by their names.
+    """Return the parts of a prediction that are exported, by their names.
 
     Raises:
         ValueError: If the prediction is neither of classes nor of numbers.
@@ -34,15 +34,16 @@ def answers(prediction: Prediction) -> dict[str, Tensor]:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Largest accepted difference for a network of this dtype."""
+    """Return the largest accepted difference for a network of this dtype."""
     return max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps)
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Largest difference of two predictions.
+    """Return the largest difference between two predictions.
 
-    For classes, probabilities and nats are compared. For numbers, means and standard deviations are compared, in units
-    of the largest mean or standard deviation. NaN if a value is NaN, or if the shapes differ.
+    For classes, the probabilities and the uncertainties in nats are compared. For numbers, the means and the standard
+    deviations are compared, in units of the largest mean or standard deviation. The result is NaN if a value is NaN, or
+    if the shapes differ.
     """
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):

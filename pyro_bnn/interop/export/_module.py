@@ -1,4 +1,4 @@
-"""A posterior's predictions as one plain module with stored weight draws."""
+"""A plain module that predicts with stored weight draws of a posterior."""
 
 import copy
 import re
@@ -32,19 +32,19 @@ except ImportError:  # an older torch
 DEFAULT_NUM_DRAWS = 100
 
 TRACED_ROWS = 23
-"""Heuristic: number of rows with which a module is traced. The number should differ from all other sizes in the
-network, since torch might take equal sizes to be the same variable."""
+"""Heuristic: a module is traced with this number of rows. The number should differ from all other sizes in the network,
+since torch might treat equal sizes as one variable."""
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
-"""Function from the weights of one draw, by path, to the output of the network."""
+"""Function that maps the weights of one draw, ``{path: weight}``, to the output of the network."""
 
 
 class PredictiveModule(nn.Module):
-    r"""A plain `torch.nn.Module` from x to the mean and the uncertainty of a prediction, with K stored weight draws.
+    r"""A plain `torch.nn.Module` that maps x to the mean and the uncertainty of a prediction.
 
-    The draws are those of :func:`~pyro_bnn.predict` with the same seed, and so are the results, up to rounding:
-    ``predict(model, posterior, x, num_samples=module.num_draws, seed=module.seed)``. The constructor compares both
-    results on x.
+    The module stores K weight draws. Draws and results are those of
+    ``predict(model, posterior, x, num_samples=module.num_draws, seed=module.seed)``, up to rounding. The constructor
+    compares the module's results on x with those of `predict`.
 
     The module can be called, compiled by `torch.compile`, and exported by `torch.export.export` with any number of
     rows; see also :func:`~pyro_bnn.export_onnx`. The module has buffers and no learnable parameters, can be moved to
@@ -55,14 +55,14 @@ class PredictiveModule(nn.Module):
     Args:
         posterior: Result of a fit, or any Pyro guide.
         model: Its model.
-        x: Example inputs, shape (N, ...), as for `predict`; two or more typical rows, on which results are compared
-            with those of `predict`.
+        x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows. On these rows, the results are
+            compared with those of `predict`.
         num_draws: Number of weight draws, K, at least 2; by default 100, or all draws of a posterior that stores fewer.
             The module stores K numbers for each weight.
         seed: Seed of the draws; None draws a seed.
 
     Raises:
-        ValueError: If the model, network or likelihood cannot be exported; the message names the reason and a remedy.
+        ValueError: If the model, network or likelihood cannot be exported. The message names the reason and a remedy.
 
     Example:
         >>> import pyro_bnn as pb
@@ -98,25 +98,25 @@ class PredictiveModule(nn.Module):
         x = as_inputs("x", x, model.like)
         if has_shared(x):
             raise ValueError(
-                "`x` must hold inputs with one row for each prediction, got a Shared one; register what is shared as a "
-                "buffer of the network, and export that network."
+                "`x` must hold inputs with one row for each prediction, got a Shared input; register the shared values "
+                "as a buffer of the network, and export that network."
             )
         expected = answers(predict(model, source, x, num_samples=self.num_draws, seed=self.seed))
         draws = predicted_draws(model, source, x, num_samples=self.num_draws, seed=self.seed)
         self._store(model, draws)
         self.requires_grad_(False).eval()
         self.way = self._exportable_way(x)
-        """How the network runs for the draws: "vmap" (all at once), "scan" (one after the other, in one loop of a
-        graph), or "loop" if torch can export neither; an exported graph then has a copy of the network for each draw,
-        and cannot have recurrent layers."""
+        """How the network runs for the draws: "vmap" for all draws at once, "scan" for one draw after the other in a
+        loop of the graph, or "loop" if torch can export neither. With "loop", an exported graph has a copy of the
+        network for each draw, and cannot have recurrent layers."""
         self._require_agreement(x, expected)
 
     def train(self, mode: bool = True) -> "PredictiveModule":
-        """Stay in evaluation mode, in which `predict` runs; `mode` is ignored."""
+        """Stay in evaluation mode, as `predict` does. The argument `mode` is ignored."""
         return super().train(False)
 
     def _store(self, model: BayesianModel, draws: Draw) -> None:
-        """Keep the network, the likelihood and the draws."""
+        """Store the network, the likelihood and the draws."""
         own, values = own_paths(model), model.network_weights(draws)
         others = [name for name in draws if name not in model.latent_names]
         unknown = [name for name in others if name not in own]
@@ -127,7 +127,7 @@ class PredictiveModule(nn.Module):
             )
         values |= {own[name]: draws[name] for name in others}
         self.network = copied(model.network)
-        """The network, whose random parameters are in `draws`."""
+        """The network. The values of its random parameters are in `draws`."""
         self.draws = nn.ModuleDict()
         """The weight draws of each random parameter."""
         self._keys: dict[str, str] = {}  # of each path in `draws`
@@ -143,7 +143,7 @@ class PredictiveModule(nn.Module):
             self._keys[path] = keys[id(values[path])]
             _replace(self.network, path, value.new_zeros(0))
         self.likelihood = copy.deepcopy(model.likelihood)
-        """The likelihood; values of its latent variables are in `noise`."""
+        """The likelihood. The values of its latent variables are in `noise`."""
         self.noise = nn.ModuleDict(
             {
                 name.removeprefix("likelihood."): stored(value.detach())
@@ -153,15 +153,15 @@ class PredictiveModule(nn.Module):
         )
 
     def forward(self, x: Inputs) -> dict[str, Tensor]:
-        """The prediction for x, shape (N, ...), with names and units as in `predict`.
+        """Return the prediction for x. The names and units are those of `predict`.
 
         Args:
-            x: A tensor; for a network with several inputs, a tuple or dictionary of these.
+            x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.
 
         Returns:
-            For numbers ``mean``, and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. For
-            classes ``probs``, shape (N, C), and in nats ``aleatoric``, the expected entropy, and ``epistemic``, the
-            mutual information of label and weights, each of shape (N,).
+            For numbers: ``mean``, and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. For
+            classes: ``probs``, shape (N, C); and in nats, each of shape (N,), the expected entropy ``aleatoric``, and
+            the mutual information ``epistemic`` of label and weights.
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})
@@ -170,7 +170,7 @@ class PredictiveModule(nn.Module):
         return answers(sums.prediction(None))
 
     def _outputs(self, x: Inputs) -> Tensor:
-        """Outputs of the network for all draws, shape (K, N, ...)."""
+        """Return the outputs of the network for all draws, shape (K, N, ...)."""
         weights = {path: self.draws[key]() for path, key in self._keys.items()}
         run = partial(_output, self.network, x)
         if torch.compiler.is_compiling():
@@ -192,7 +192,7 @@ class PredictiveModule(nn.Module):
         return torch.stack([run(row) for row in rows])
 
     def _exportable_way(self, x: Inputs) -> str:
-        """The fastest way to run the network that torch can export for any number of rows."""
+        """Return the fastest way to run the network that torch can export for any number of rows."""
         for way in ("vmap",) if _scan is None else ("vmap", "scan"):
             self.way = way
             try:
@@ -209,8 +209,8 @@ class PredictiveModule(nn.Module):
             found, again = self(x), self(x)
         if any(not torch.equal(found[name], again[name]) for name in expected):
             raise ValueError(
-                "the predictions of an exported module must repeat, but the network or likelihood draws random numbers "
-                "of its own, as `nets.MCDropout` does; build the network without it."
+                "an exported module must predict the same at every call, but the network or the likelihood draws "
+                "random numbers, as `nets.MCDropout` does; remove the layer that draws."
             )
         difference = largest_difference(found, expected)
         if not difference <= tolerance(self._dtype()):
@@ -225,12 +225,12 @@ class PredictiveModule(nn.Module):
         return next(value.dtype for value in tensors if value.is_floating_point())
 
     def extra_repr(self) -> str:
-        """Number of draws, seed, and how the network runs, for `repr`."""
+        """Return a text for `repr`: the number of draws, the seed, and the way in which the network runs."""
         return f"num_draws={self.num_draws}, seed={self.seed}, way={self.way!r}"
 
 
 def exported(module: PredictiveModule, x: Inputs) -> Any:
-    """The module as a `torch.export.ExportedProgram` for inputs like x, with any number of rows."""
+    """Export the module as a `torch.export.ExportedProgram` for inputs like x, with any number of rows."""
     rows = torch.export.Dim("rows")
     index = torch.arange(TRACED_ROWS) % num_rows(x)
     example = map_inputs(lambda leaf: leaf.index_select(0, index.to(leaf.device)), x)
@@ -241,7 +241,7 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 @contextmanager
 def checks_kept() -> Iterator[None]:
-    """A context after which distributions check their arguments as before; torch's tracing of loops turns this off."""
+    """Keep the argument checks of distributions as they are, although torch's tracing of loops turns them off."""
     with EXCLUSIVE:
         before = Distribution._validate_args
         try:
@@ -258,7 +258,7 @@ def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def _replace(net: nn.Module, path: str, value: Tensor) -> None:
-    """Put a tensor in the place of a parameter or buffer."""
+    """Replace a parameter or buffer by a tensor."""
     owner, _, name = path.rpartition(".")
     layer = net.get_submodule(owner)
     if name in layer._parameters:
@@ -268,7 +268,7 @@ def _replace(net: nn.Module, path: str, value: Tensor) -> None:
 
 
 def _require_exportable(model: object, posterior: Posterior) -> None:
-    """Raise if the predictions of a model and posterior are more than an average over plain networks."""
+    """Raise unless the model and the posterior predict by an average over plain networks."""
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     assert isinstance(model, BayesianModel)
     overridden = overridden_names(type(model), BayesianModel)

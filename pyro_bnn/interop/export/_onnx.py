@@ -1,4 +1,4 @@
-"""Predictions as an ONNX file."""
+"""Export predictions as an ONNX file."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,10 +18,10 @@ from ._agreement import answers, largest_difference, tolerance
 from ._module import PredictiveModule, checks_kept, exported
 
 OLDEST_TORCH = (2, 6)
-"""First version of torch whose ONNX exporter takes an exported program and writes one file."""
+"""Oldest version of torch whose ONNX exporter takes an exported program and writes one file."""
 
 MOST_BYTES = 2**31 - 2**20
-"""Largest file: protobuf, the format of ONNX files, allows at most 2 GiB."""
+"""Largest size of a file, in bytes. The format of ONNX files, protobuf, allows at most 2 GiB."""
 
 
 def export_onnx(
@@ -37,11 +37,11 @@ def export_onnx(
 
     The file is one graph with K weight draws and any number of rows. The results of the graph are those of
     ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs it
-    on x, on the first row alone, and on each row of x twice; the results are compared with those of `predict`.
-    Probabilities and nats may differ by 1e-5; means and standard deviations of numbers by 1e-5 times the largest of
-    these.
+    on x, on the first row alone, and on each row of x twice. The results must agree with those of `predict`. For
+    classes, probabilities and uncertainties may differ by 1e-5. For numbers, means and standard deviations may differ
+    by 1e-5 times the largest mean or standard deviation.
 
-    The input is named ``x``; several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs are those of
+    The input is named ``x``. Several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs are those of
     :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, ``aleatoric`` and ``epistemic`` (variances) for numbers, and
     ``probs``, ``aleatoric`` and ``epistemic`` (nats) for classes. The number of draws and the seed are in the metadata
     of the file.
@@ -50,16 +50,16 @@ def export_onnx(
         posterior: Result of a fit, or any Pyro guide.
         model: Its model, on the CPU.
         path: Path of the file.
-        x: Example inputs, shape (N, ...), as for `predict`; two or more typical rows.
+        x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
         num_draws: Number of weight draws, K, at least 2; by default 100, or all draws of a posterior that stores fewer.
-            The file takes K numbers for each weight; removed weights (see :mod:`pyro_bnn.pruning`) take no space.
+            The file has K numbers for each weight, but none for removed weights (see :mod:`pyro_bnn.pruning`).
         seed: Seed of the draws; None draws a seed.
 
     Raises:
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.
-        ValueError: If the model, network or likelihood cannot be exported, torch is too old, the file would be larger
-            than 2 GiB, or onnxruntime cannot run the file, or gives other results.
-        OSError: If the file cannot be written; an existing file stays unchanged.
+        ValueError: If the model, network or likelihood cannot be exported, if torch is too old, if the file would be
+            larger than 2 GiB, or if onnxruntime cannot run the file or gives other results.
+        OSError: If the file cannot be written. An existing file then stays unchanged.
 
     Example:
         >>> import tempfile
@@ -102,7 +102,7 @@ def export_onnx(
 
 
 def file_content(module: PredictiveModule, x: Inputs) -> bytes:
-    """The content of the file."""
+    """Return the content of the file."""
     with torch.no_grad():
         names = [*module(take(x, slice(0, 1)))]
     try:
@@ -122,9 +122,9 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
 
 
 def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Name the inputs and outputs of a graph, and remove the metadata that tell from which code it was made.
+    """Name the inputs and outputs of a graph, and remove the metadata about its source code.
 
-    Other values in the graph that already have one of these names are renamed. The axis of the rows is named ``rows``.
+    Other values of the graph are renamed if they have one of these names. The axis of the rows is named ``rows``.
     """
     rows = graph.inputs[0].shape[0]
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):
@@ -140,7 +140,7 @@ def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
 
 
 def input_names(x: Inputs) -> list[str]:
-    """Names of the inputs in a file."""
+    """Return the names that the inputs have in the file."""
     prefix = "" if isinstance(x, Mapping) else "x"
     return [re.sub(r"\W+", "_", name).strip("_") for name, _ in named_leaves(prefix, x)]
 
@@ -152,7 +152,7 @@ def _require_agreement(
     model: BayesianModel,
     x: Inputs,
 ) -> None:
-    """Raise unless onnxruntime gives the results of `predict` for all rows, for one row, and for each row twice."""
+    """Raise unless onnxruntime agrees with `predict` for all rows of x, for one row, and for each row twice."""
     runtime = optional("onnxruntime", "onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors

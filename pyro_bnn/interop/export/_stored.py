@@ -1,10 +1,10 @@
-"""Weight draws in a module: stacked, or without the weights that are zero in all draws."""
+"""Modules that store weight draws, either all of them or without the weights that are zero in all draws."""
 
 from torch import Tensor, nn
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: zeros are left out if at least this share of the weights is zero in all draws. Each stored weight then
-needs an index."""
+"""Heuristic: zeros are not stored if at least this share of the weights is zero in all draws. Without the zeros, each
+stored weight needs an index."""
 
 
 class StackedDraws(nn.Module):
@@ -17,12 +17,12 @@ class StackedDraws(nn.Module):
         self.register_buffer("values", draws)
 
     def forward(self) -> Tensor:
-        """The draws, shape (K, ...)."""
+        """Return the draws, shape (K, ...)."""
         return self.values
 
 
 class SparseDraws(nn.Module):
-    """The draws of one parameter of which most elements are zero in all draws, as in a pruned posterior."""
+    """The draws of one parameter, without the elements that are zero in all draws, as after pruning."""
 
     values: Tensor
     places: Tensor
@@ -36,13 +36,13 @@ class SparseDraws(nn.Module):
         self.register_buffer("values", flat[:, places].contiguous())  # (K, number of places)
 
     def forward(self) -> Tensor:
-        """The draws with their zeros, shape (K, ...)."""
+        """Return the draws with their zeros, shape (K, ...)."""
         zeros = self.values.new_zeros(len(self.values), self.shape[1:].numel())
         return zeros.index_copy(1, self.places.long(), self.values).reshape(self.shape)
 
 
 def stored(draws: Tensor) -> StackedDraws | SparseDraws:
-    """The draws of one parameter, shape (K, ...), in the smaller form."""
+    """Return a module that stores the draws of one parameter, shape (K, ...), in the smaller form."""
     is_zero = (draws == 0).all(0)
     few = is_zero.numel() and float(is_zero.double().mean()) >= FEWEST_ZEROS
     return SparseDraws(draws) if few else StackedDraws(draws.contiguous())

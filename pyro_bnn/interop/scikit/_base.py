@@ -35,26 +35,28 @@ from ._methods import METHODS, PARTIAL, WITH_KL, WITHOUT_VALIDATION, Settings, T
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 """Heuristic: defaults of all methods except "auto", chosen for NUTS on validation rows of UCI tables (docs/results).
-Networks drawn from this prior have about twice the scale of the targets, and bend several times over the data."""
+Networks that are drawn from the default prior have about twice the scale of the targets, and bend several times over
+the data."""
 
 DTYPE = torch.float64
-"""NumPy's numbers have this type, and Markov chains need its precision."""
+"""Type of all tensors: the default type of NumPy, whose precision Markov chains need."""
 
 REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
-"""Remedy for a fit without a plateau, in terms of the estimators' arguments."""
+"""Advice to users of an estimator whose fit reached no plateau."""
 
 NUM_SAMPLES, MOST_STORED = 100, 800
-"""Heuristic: default numbers of weight draws in a prediction. The second is for chains, which cover several modes."""
+"""Heuristic: default number of weight draws in a prediction, and its upper limit for chains. Chains need more draws,
+since they cover several modes."""
 
 LARGEST_SEED = 2**31 - 1
-"""Drawn seeds are smaller than this, as in scikit-learn."""
+"""Drawn seeds are smaller than this number, as in scikit-learn."""
 
 Self = TypeVar("Self", bound="BNNEstimator")
 P = TypeVar("P", bound=Prediction)
 
 
 class BNNEstimator(Settings):
-    """A network with a posterior over its weights, fitted to a table."""
+    """Base class: a network that has a posterior over its weights and is fitted to a table."""
 
     model_: BayesianModel
     posterior_: Posterior
@@ -63,7 +65,7 @@ class BNNEstimator(Settings):
     _calibration: Any = None  # conformal intervals or sets, if rows were set aside
 
     def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
-        """Checked inputs, shape (N, D), and targets; `is_next` if an earlier part of the data was fitted."""
+        """Return inputs, shape (N, D), and targets after checks. Set `is_next` if an earlier part was fitted."""
         least = 1 if is_next else 2
         inputs, targets = validate_data(
             self, X, y, dtype=np.float64, accept_sparse="csr", ensure_min_samples=least, reset=not is_next, **options
@@ -71,7 +73,7 @@ class BNNEstimator(Settings):
         return _dense(inputs), targets
 
     def _is_next(self) -> bool:
-        """Whether :meth:`partial_fit` has an earlier posterior; raises if `method` has no partial fits."""
+        """Return whether an earlier part of the data was fitted. Raise if `method` has no partial fits."""
         if self.method not in PARTIAL:
             names = ", ".join(map(repr, PARTIAL))
             raise ValueError(f"`method` must be one of {names} for `partial_fit`, got {self.method!r}.")
@@ -79,7 +81,7 @@ class BNNEstimator(Settings):
 
     @staticmethod
     def _weights(sample_weight: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows with a weight above 0, and their weights or None."""
+        """Return the indices of the rows with a weight above 0, and the weights of these rows or None."""
         if sample_weight is None:
             return np.arange(num_rows), None
         weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
@@ -96,7 +98,7 @@ class BNNEstimator(Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """The designs to compare, with the parts that the user has set; a single one unless `method` is "auto"."""
+        """Return the designs to compare, with the parts that the user has set. Only "auto" has several designs."""
         if not isinstance(self.method, str) or self.method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
         hidden, activation = self.hidden_layer_sizes, self.activation
@@ -123,7 +125,7 @@ class BNNEstimator(Settings):
         is_part: bool = False,
         is_next: bool = False,
     ) -> Self:
-        """Fit to rows x with standardised targets y, shape (N, O), or classes, shape (N,)."""
+        """Fit to inputs x and to standardised targets y, shape (N, O), or classes y, shape (N,)."""
         if self.method not in WITH_KL and self.kl_weight != 1:
             raise ValueError(
                 f'`kl_weight` must be 1 for methods other than "svi" and "natural", got {self.kl_weight!r}; leave it '
@@ -163,9 +165,10 @@ class BNNEstimator(Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """The rows to fit, and the rows to calibrate on, or None; draws the seed of the fit.
+        """Draw the seed of the fit. Return the rows to fit, and the rows to calibrate on or None.
 
-        `unfit` says for each situation in which a fit cannot be calibrated whether it is the case.
+        The keys of `unfit` are situations in which a fit cannot be calibrated, and the values say whether this fit is
+        in the situation.
         """
         self._seed = self._drawn_seed()
         fraction = self.calibration_fraction
@@ -184,7 +187,7 @@ class BNNEstimator(Settings):
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
     def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """The rows to fit, and the rows for early stopping or None."""
+        """Return the rows to fit, and the rows for early stopping or None."""
         rows = np.arange(num_rows)
         if not _checks.flag("early_stopping", self.early_stopping) or self.method in WITHOUT_VALIDATION:
             return rows, None
@@ -193,7 +196,7 @@ class BNNEstimator(Settings):
         return np.sort(train), np.sort(held_out)
 
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
-        """The prediction of a table; repeated calls use the same draws."""
+        """Predict the targets of a table. Repeated calls use the same draws."""
         check_is_fitted(self)
         inputs = _dense(validate_data(self, X, dtype=np.float64, accept_sparse="csr", reset=False))
         return self._predicted(inputs, keep_draws=keep_draws).as_kind(kind)
@@ -222,18 +225,21 @@ class BNNEstimator(Settings):
 
 
 def _dense(inputs: Any) -> Tensor:
-    """Inputs as a dense tensor, since standardised inputs are not sparse."""
+    """Convert inputs to a dense tensor, since standardised inputs are not sparse."""
     return torch.tensor(inputs.toarray() if issparse(inputs) else inputs, dtype=DTYPE)
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (1 if constant) of each column, with optional row weights."""
+    """Return the mean and the standard deviation of each column, with optional row weights.
+
+    A constant column gets a standard deviation of 1.
+    """
     scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
     return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
-    """The prediction of mean + scale * y, from a prediction of y; `mean` and `scale` have the shape (O,)."""
+    """Turn a prediction of y into one of ``mean + scale * y``. `mean` and `scale` have the shape (O,)."""
     variance = scale.square()
     changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
     if prediction.variance_of_means is not None:

@@ -27,16 +27,17 @@ Floats = NDArray[np.float64]
 class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
-    Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are
-    `class_weight` and those of :class:`BNNRegressor` except `likelihood`; that class says when to use which method.
+    Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are those of
+    :class:`BNNRegressor`, which says when to use which method, but with `class_weight` in place of `likelihood`.
     `early_stopping` holds out the same share of the rows of each class.
 
     Args:
-        class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights inverse to
-            the numbers of rows; it multiplies `sample_weight`. None gives all classes the same weight.
+        class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights that are
+            inversely proportional to the numbers of rows. `sample_weight` is multiplied by the weights of the classes.
+            None gives all classes the same weight.
 
     Attributes:
-        classes_: The labels, sorted, shape (C,); with several labels per row, the numbers of the labels, shape (L,).
+        classes_: The sorted labels, shape (C,). With several labels per row, the indices of the labels, shape (L,).
         model_: The fitted :class:`~pyro_bnn.BayesianModel`.
         posterior_: The :class:`~pyro_bnn.Posterior` of the model.
         status_: How the fit ended, and what to try if it failed.
@@ -53,7 +54,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            y: Labels, shape (N,): numbers or texts. Or with several labels per row, 1 or 0 for each, shape (N, L).
+            y: Labels, numbers or texts, shape (N,). If a row may have several labels, 1 or 0 for each label, shape
+                (N, L).
             sample_weight: Weight of each row, shape (N,).
 
         Returns:
@@ -72,14 +74,15 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: All labels of all parts; the first call needs them unless its rows have all labels.
+            classes: The labels of all parts. The first call needs them, unless its rows have all labels.
             sample_weight: Weight of each row, shape (N,).
 
         Returns:
             The estimator.
 
         Raises:
-            ValueError: If the method has no partial fits, a label is not one of the classes, or as for :meth:`fit`.
+            ValueError: If the method has no partial fits, if a label is not one of the classes, or for one of the
+                reasons of :meth:`fit`.
         """
         return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
 
@@ -124,7 +127,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return self
 
     def _classes(self, labels: np.ndarray, classes: Any) -> np.ndarray:
-        """The labels; with several labels per row, the numbers of the columns."""
+        """Return the labels or, with several labels per row, the indices of the columns."""
         if self._is_multilabel:
             return np.arange(labels.shape[1])
         found = np.unique(labels if classes is None else np.asarray(classes))
@@ -135,7 +138,10 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return found
 
     def _targets(self, labels: np.ndarray) -> tuple[Tensor, np.ndarray | None]:
-        """Targets of the likelihood, and the class of each row by which held-out rows are stratified, or None."""
+        """Return the targets of the likelihood, and the class of each row. Held-out rows are stratified by class.
+
+        With several labels per row, the classes are None.
+        """
         if self._is_multilabel:
             if labels.ndim != 2 or labels.shape[1] != len(self.classes_):
                 raise ValueError(f"`y` must have the shape (N, {len(self.classes_)}), got {labels.shape}.")
@@ -147,31 +153,36 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return torch.from_numpy(indices), indices
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable label of each row, shape (N,); with several labels per row, 1 or 0 for each, (N, L)."""
+        """Predict the most probable label of each row, shape (N,).
+
+        With several labels per row, predict 1 or 0 for each label, shape (N, L).
+        """
         probs = self.predict_proba(X)
         return (probs > 0.5).astype(int) if self._is_multilabel else self.classes_[probs.argmax(1)]
 
     def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities of the classes, shape (N, C), in the order of :attr:`classes_`: means over weight draws.
+        """Return the probabilities of the classes, shape (N, C), in the order of :attr:`classes_`.
 
-        With several labels per row, the probability of each label, shape (N, L).
+        The probabilities are means over weight draws. With several labels per row, return the probability of each
+        label, shape (N, L).
         """
         probs = self._prediction(X, ClassificationPrediction, keep_draws=False).probs.numpy()
         probs = probs / probs.sum(-1, keepdims=True)
         return probs[..., 1] if self._is_multilabel else probs
 
     def predict_set(self, X: ArrayLike, level: float = 0.95) -> NDArray[np.bool_]:
-        """Sets that contain the label of a row with at least a given probability; needs `calibration_fraction`.
+        """Return sets that contain the label of a row with at least a given probability.
 
-        The sets are those of :class:`~pyro_bnn.calibration.ConformalSets` with a seed, so their coverage is close to
-        the level. No set is empty.
+        The estimator needs a `calibration_fraction`. The sets are those of
+        :class:`~pyro_bnn.calibration.ConformalSets` with a seed, so their coverage is close to the level. No set is
+        empty.
 
         Args:
             X: Inputs, shape (N, D).
             level: The probability, strictly between 0 and 1.
 
         Returns:
-            Whether each class of :attr:`classes_` is in the set, shape (N, C).
+            For each row and class of :attr:`classes_`, whether the class is in the row's set, shape (N, C).
 
         Raises:
             ValueError: If `calibration_fraction` was None in the fit, or too few rows were held out for the level.
@@ -184,7 +195,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return found
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of :meth:`predict_proba`, shape (N, C)."""
+        """Return the logarithms of :meth:`predict_proba`, shape (N, C)."""
         return np.log(self.predict_proba(X))
 
     def __sklearn_tags__(self) -> Any:
@@ -193,7 +204,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return tags
 
     def predict_distribution(self, X: ArrayLike) -> ClassificationPrediction:
-        """The whole prediction with its uncertainties; class i is the label ``classes_[i]``.
+        """Return the whole prediction with its uncertainties. Class i is the label ``classes_[i]``.
 
         Args:
             X: Inputs, shape (N, D).

@@ -1,4 +1,4 @@
-"""Inference methods, by name. To add a method, write a function of a task, and one line in `METHODS`."""
+"""The inference methods of the estimators. To add one, write a function of a `Task`, and a line in `METHODS`."""
 
 import functools
 import math
@@ -27,7 +27,7 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import PriorLike
 
 INIT = NetworkInit(0.02)
-"""Initial scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`. NUTS starts at draws from these Gaussians."""
+"""Initial scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`. NUTS starts at draws from such Gaussians."""
 
 DRAWS = 200
 """Heuristic: number of draws of each NUTS chain, after the same number of warm-up draws."""
@@ -43,21 +43,21 @@ MOST_FULL = 1000
 evidence factorises a matrix of this size about a dozen times. In larger networks only the last layer is random."""
 
 LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
-"""Heuristic: default learning rates of Adam, and of natural gradients (a fraction of a Newton step)."""
+"""Heuristic: default learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
 
 HESSIAN_DECAY, CLIP = 0.99, 0.1
-"""Heuristic, for thousands of steps of natural gradients: decay of the averaged Hessian, and limit of a step."""
+"""Heuristic: decay of the averaged Hessian, and limit of a step, for fits of thousands of natural-gradient steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data, whose curvature is not in the prior."""
+"""Settings of natural gradients for a further part of the data. The prior does not contain the part's curvature."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
-"""Heuristic: rank of SWAG; and for its path, the constant learning rate, the number of epochs, the number of batches in
-an epoch, and the largest number of rows in a batch."""
+"""Heuristic for SWAG: the rank; the constant learning rate of the path, and its number of epochs; the number of batches
+in an epoch, and the largest number of rows in a batch."""
 
 SEED_STEP = 1_000_003
-"""Difference of the seeds of an ensemble's members: large and prime, so that two estimators with similar seeds have no
-member in common."""
+"""Difference between the seeds of two members of an ensemble. The difference is large and prime, so that two estimators
+with similar seeds have no member in common."""
 
 
 @dataclass(eq=False, repr=False)
@@ -86,7 +86,7 @@ class Settings(BaseEstimator):
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a method."""
+    """What a method gets: the settings, the designs and the data."""
 
     settings: Settings
     designs: Sequence[Design]  # designs to compare; the first is the default
@@ -97,13 +97,13 @@ class Task:
     start: Posterior | None = None  # the posterior of the earlier parts of the data
 
     def make_model(self, seed: int) -> BayesianModel:
-        """The model of the default design; a seed determines its network's initial weights."""
+        """Return the model of the default design. The seed determines the initial weights of its network."""
         return self.build(self.designs[0], seed, len(self.data[0]))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The model for predictions, its posterior, and the number of epochs, or of draws of each chain."""
+    """Result of a method. The iterations are epochs or, for Markov chains, the draws of each chain."""
 
     model: BayesianModel
     posterior: Posterior
@@ -111,7 +111,10 @@ class Fitted:
 
 
 def auto(task: Task) -> Fitted:
-    """Chains from trained networks, for the design that predicts held-out rows best; `svi` if chains are impossible."""
+    """Run chains from trained networks, for the design that predicts held-out rows best.
+
+    If chains are impossible, fit by `svi`.
+    """
     settings = task.settings
     candidates = {str(design): functools.partial(task.build, design, task.seed) for design in task.designs}
     try:
@@ -131,14 +134,14 @@ def auto(task: Task) -> Fitted:
 
 
 def svi(task: Task) -> Fitted:
-    """One independent Gaussian for each weight, by variational inference."""
+    """Fit one independent Gaussian for each weight by variational inference."""
     model = task.make_model(task.seed)
     guide = _started(task, MeanFieldGuide(model, init=INIT))
     return _fitted(task, model, guide, task.seed, kl_weight=task.settings.kl_weight)
 
 
 def natural(task: Task) -> Fitted:
-    """As `svi`, by natural gradients."""
+    """Fit one independent Gaussian for each weight by natural gradients."""
     model = task.make_model(task.seed)
     guide = _started(task, MeanFieldGuide(model, init=INIT, scale_map=Precision()))
     rate = NATURAL_RATE if task.settings.learning_rate is None else task.settings.learning_rate
@@ -148,7 +151,7 @@ def natural(task: Task) -> Fitted:
 
 
 def ensemble(task: Task) -> Fitted:
-    """A mixture of point estimates from several starts: a deep ensemble."""
+    """Fit a deep ensemble, a mixture of point estimates from several starts."""
     members = []
     for member in range(_checks.at_least("num_members", task.settings.num_members, 1)):
         seed = task.seed + SEED_STEP * member
@@ -159,9 +162,10 @@ def ensemble(task: Task) -> Fitted:
 
 
 def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fitted:
-    """A Gaussian around a point estimate; its predictions use the network linearised in its weights.
+    """Fit a Gaussian around a point estimate, for predictions by a network that is linearised in its weights.
 
-    With "kronecker" it is over all weights, and the covariance of each layer is a Kronecker product.
+    With the structure "kronecker", the Gaussian covers all weights, and the covariance of each layer is a Kronecker
+    product.
     """
     model = task.make_model(task.seed)
     if isinstance(model.likelihood, MixtureDensityLikelihood):
@@ -185,7 +189,7 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
 
 
 def swag(task: Task) -> Fitted:
-    """A Gaussian of low rank, from the path of a point estimate under noisy gradients of small batches."""
+    """Fit a Gaussian of low rank to the path of a point estimate that follows noisy gradients of small batches."""
     model = task.make_model(task.seed)
     guide = DeltaGuide(model)
     found = _fitted(task, model, guide, task.seed)
@@ -206,7 +210,7 @@ def swag(task: Task) -> Fitted:
 
 
 def nuts(task: Task) -> Fitted:
-    """Markov chains of exact draws, by the No-U-Turn sampler."""
+    """Draw from the exact posterior by Markov chains of the No-U-Turn sampler."""
     model = task.make_model(task.seed)
     draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
     with silent_fits():  # the estimator warns according to the status, as for all methods
@@ -226,7 +230,7 @@ def nuts(task: Task) -> Fitted:
 
 
 def mclmc(task: Task) -> Fitted:
-    """An ensemble whose members are modes, each explored by a chain of microcanonical Langevin dynamics."""
+    """Train several networks, and explore the mode of each by a chain of microcanonical Langevin dynamics."""
     model = task.make_model(task.seed)
     draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
     with silent_fits():
@@ -246,7 +250,7 @@ def mclmc(task: Task) -> Fitted:
 
 
 def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:
-    """The guide, with the parameters of the earlier parts' guide if there is one."""
+    """Give the guide the parameters of an earlier guide if earlier parts of the data were fitted. Return the guide."""
     if task.start is not None:
         guide.load_state_dict(task.start.guides[0].state_dict())
     return guide
@@ -285,7 +289,7 @@ WITH_KL = frozenset({"svi", "natural"})
 """Methods that have a KL weight."""
 
 WITHOUT_VALIDATION = frozenset({"auto", "nuts", "mclmc"})
-"""Methods without early stopping, which are fitted to all rows."""
+"""Methods without early stopping, which are always fitted to all rows."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,
@@ -300,4 +304,4 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 }
 
 PARTIAL = {"auto": svi, "svi": svi, "natural": natural}
-"""The methods of `partial_fit`, by name: they have a Gaussian for each weight, which is the prior of the next part."""
+"""The methods of `partial_fit`. Each fits a Gaussian to each weight, which is the weight's prior for the next part."""

@@ -25,68 +25,68 @@ Floats = NDArray[np.float64]
 class BNNRegressor(RegressorMixin, BNNEstimator):
     r"""A Bayesian neural network for regression on tables, as a scikit-learn estimator.
 
-    Inputs and targets are standardised internally. The network is an MLP; its weights and the noise scale have priors.
-    Several targets share the network; each has its own noise.
+    Inputs and targets are standardised internally. The network is an MLP. The weights and the noise scale have priors.
+    Several targets share the network, but each target has its own noise.
 
-    The default method, ``"auto"``, chooses the network and the length of the fit. This method compares five networks,
-    with their priors and noise, on held-out rows, and fits the best one to all rows as ``"mclmc"`` does, for as long as
-    `time_limit` allows. Parameters that you set are not changed. If there are too many rows, or no C compiler,
-    ``"auto"`` means ``"svi"``, and `status_` says why. The other methods fit one network, by default with 20 tanh
-    units:
+    The default method, ``"auto"``, chooses the network and the length of the fit. ``"auto"`` compares five networks,
+    with their priors and noise, on held-out rows. The best network is then fitted to all rows as by ``"mclmc"``, for as
+    long as `time_limit` allows. Parameters that you set are not changed. If there are too many rows, or no C compiler,
+    ``"auto"`` means ``"svi"``, and `status_` says why. The other methods do not compare networks, and by default use a
+    network with 20 tanh units:
 
-    - ``"svi"`` fits one Gaussian for each weight, fast for any number of rows.
+    - ``"svi"`` fits one Gaussian for each weight, and is fast for any number of rows.
     - ``"natural"`` fits one Gaussian for each weight by natural gradients.
     - ``"nuts"`` draws from the exact posterior. Time grows with the number of rows: use NUTS for up to a thousand rows.
-    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. Such chains predict best
-      if the modes of the posterior differ, above all with two or more hidden layers, but cost several times as much as
-      one network.
-    - ``"ensemble"`` fits several point estimates; good for targets with little noise.
-    - ``"laplace"`` fits a Gaussian around one point estimate, over all weights of a network of up to 1000, and over the
-      last layer of a larger one. Predictions use the network linearised in its weights. The evidence chooses the noise,
-      and also the prior unless you set it. Laplace's method needs a Gaussian prior and a likelihood that is not a
-      mixture.
-    - ``"kronecker"`` is Laplace's method over all weights of a network of any size, with Kronecker factors, for
-      constant noise and for classes; it needs laplace-torch.
+    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. The chains cost several
+      times as much as one network. The chains predict best if the modes of the posterior differ, above all with two or
+      more hidden layers.
+    - ``"ensemble"`` fits several point estimates, and suits targets with little noise.
+    - ``"laplace"`` fits a Gaussian around one point estimate. In a network of at most 1000 weights, the Gaussian covers
+      all weights, and in a larger one those of the last layer. Predictions use the network linearised in its weights.
+      The evidence chooses the noise, and also the prior unless you set the prior. Laplace's method needs a Gaussian
+      prior and a likelihood that is not a mixture.
+    - ``"kronecker"`` is Laplace's method with Kronecker factors, for constant noise and for classes. The Gaussian
+      covers all weights of a network of any size. This method needs laplace-torch.
     - ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.
 
     Args:
-        hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. With None, ``"auto"``
+        hidden_layer_sizes: Number of units of each hidden layer. A single number means one layer. With None, ``"auto"``
             chooses, and the other methods have 20 units. ``"auto"`` also chooses `likelihood`, `activation` and
             `prior` if they are None.
         method: The inference method: ``"auto"``, ``"svi"``, ``"natural"``, ``"nuts"``, ``"mclmc"``, ``"laplace"``,
             ``"kronecker"``, ``"swag"`` or ``"ensemble"``.
-        likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
-            rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
-            depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
+        likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
+            all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
+            that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes one.
-        prior: Prior of the weights, or a distribution of one real number; None means a Gaussian whose variance is
-            inverse to the number of a unit's inputs.
-        time_limit: Seconds that ``"auto"`` may take on torch's threads, not counting compilation; the result then
-            depends on the speed of the machine. None means about a minute of processor time for each thousand rows, at
-            least 20 seconds and at most 5 minutes. With None the number of steps is the same on every machine.
-        max_iter: Limit of epochs; None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, and of its warm-up draws; None means 200 draws
-            after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. With ``"auto"``, each chain has at most `max_iter`
-            draws, and as many warm-up draws.
+        prior: Prior of the weights, or a distribution of one real number. None means a Gaussian whose variance is
+            inversely proportional to the number of inputs of the unit.
+        time_limit: Seconds that ``"auto"`` may take on torch's threads, not counting compilation. With a limit, the
+            result depends on the speed of the machine. None means about a minute of processor time for each thousand
+            rows, at least 20 seconds and at most 5 minutes; the number of steps is then the same on every machine.
+        max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
+            ``"nuts"`` and ``"mclmc"``, each chain has `max_iter` draws after as many warm-up draws; None means 200
+            draws after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. With ``"auto"``, each chain has at most
+            `max_iter` draws, and as many warm-up draws.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
-        learning_rate: Initial learning rate; None means 0.02 for Adam, and 0.1 for natural gradients (a fraction of a
-            Newton step).
+        learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
+            a fraction of a Newton step.
         early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains ignore this
             argument.
         validation_fraction: Share of the rows that `early_stopping` holds out.
-        calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
-            :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
-            :meth:`BNNClassifier.predict_set`; None for no correction. A number cannot be combined with `sample_weight`,
-            :meth:`partial_fit` or several labels for each row.
-        kl_weight: Weight of the KL divergence of ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; with a
-            smaller weight it follows the data more closely, and the posterior is narrower.
-        num_samples: Number of weight draws of a prediction; None means 100, or at most 800 for chains, which store
-            their draws.
+        calibration_fraction: Share of the rows for calibration, which take no part in the fit. Calibration corrects the
+            intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or makes the sets
+            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Calibration cannot be combined with
+            `sample_weight`, :meth:`partial_fit` or several labels for each row.
+        kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO. With a
+            smaller weight the posterior follows the data more closely, and is narrower.
+        num_samples: Number of weight draws in a prediction. None means 100, or for chains all stored draws, at most
+            800.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
-        random_state: Seed, or numpy generator, of everything random, including predictions; None draws a seed at each
-            fit, without numpy's global generator.
+        random_state: Seed or numpy generator for everything random, including predictions. None draws a new seed for
+            each fit, and does not use numpy's global generator.
         verbose: Whether to show a progress bar.
 
     Attributes:
@@ -116,7 +116,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             X: Inputs, shape (N, D): an array, a list of rows, a data frame of numbers, or a sparse matrix, which is
                 converted to a dense one.
             y: Targets, shape (N,) or (N, O).
-            sample_weight: Weight of each row, shape (N,): a row of weight 2 counts like two equal rows, and a row of
+            sample_weight: Weight of each row, shape (N,). A row of weight 2 counts like two equal rows, and a row of
                 weight 0 is left out. None gives all rows the same weight.
 
         Returns:
@@ -126,15 +126,16 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             ValueError: If a parameter or the data are of the wrong kind.
 
         Warns:
-            ConvergenceWarning: scikit-learn's class, if the status of the fit is not ok; the message says what to try.
+            ConvergenceWarning: If the status of the fit is not ok. The message of this scikit-learn warning says what
+                to try.
         """
         return self._learn(X, y, sample_weight)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
-        """Fit to a further part of the data: the posterior of the earlier rows becomes the prior.
+        """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
-        The first part determines the standardisation. The method must be ``"svi"``, ``"auto"`` (which then means
-        ``"svi"``) or ``"natural"``. Each part estimates the noise anew.
+        The first part determines the standardisation. Each call estimates the noise only from its own part. The method
+        must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
 
         Args:
             X: Inputs, shape (N, D).
@@ -145,7 +146,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             The estimator.
 
         Raises:
-            ValueError: If the method has no partial fits, or as for :meth:`fit`.
+            ValueError: If the method has no partial fits, or for one of the reasons of :meth:`fit`.
 
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
@@ -199,22 +200,23 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[True]) -> tuple[Floats, Floats]: ...
     def predict(self, X: ArrayLike, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
-        """Predictive means, and standard deviations of an observation.
+        """Predict the mean of an observation, and on request its standard deviation.
 
         Args:
             X: Inputs, shape (N, D).
-            return_std: Whether to return the standard deviations, too; they include noise and uncertainty about the
-                weights.
+            return_std: Whether to return the standard deviations, too. The standard deviations include noise and
+                uncertainty about the weights.
 
         Returns:
-            The means, in the shape of the targets given to :meth:`fit`; with `return_std` a pair.
+            The means, in the shape of the targets given to :meth:`fit`. With `return_std`, the pair (means, standard
+            deviations).
         """
         prediction = self._in_units(X, keep_draws=False)
         mean = self._shaped(prediction.mean)
         return (mean, self._shaped(prediction.total.sqrt())) if return_std else mean
 
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
-        """Intervals that contain an observation with a given probability; both tails have the same probability.
+        """Return intervals that contain an observation with a given probability. Both tails have the same probability.
 
         Args:
             X: Inputs, shape (N, D).
@@ -231,19 +233,19 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return np.moveaxis(self._shaped(self._mean + self._scale * ends), 0, -1)
 
     def predict_quantile(self, X: ArrayLike, q: float | Sequence[float]) -> Floats:
-        """Quantiles of an observation.
+        """Return quantiles of an observation.
 
         Args:
             X: Inputs, shape (N, D).
             q: A probability, strictly between 0 and 1, or a list of Q probabilities.
 
         Returns:
-            Quantiles, shape (N,), or (Q, N) for a list; several targets have a last axis (O,).
+            Quantiles, shape (N,), or (Q, N) for a list. With several targets, a last axis (O,) follows.
         """
         return self._shaped(self._in_units(X, keep_draws=True).quantile(q))
 
     def predict_distribution(self, X: ArrayLike) -> RegressionPrediction:
-        """The whole prediction, with aleatoric and epistemic variance, densities, quantiles, draws and scores.
+        """Return the whole prediction, with aleatoric and epistemic variance, densities, quantiles, draws and scores.
 
         Args:
             X: Inputs, shape (N, D).
@@ -263,5 +265,5 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return in_units(prediction, self._mean, self._scale)
 
     def _shaped(self, values: torch.Tensor) -> Floats:
-        """Values of shape (..., O) as an array, without the axis O if the targets had none."""
+        """Convert values of shape (..., O) to an array. Drop the axis O if the targets had none."""
         return (values if self._has_target_axis else values[..., 0]).numpy()

@@ -1,6 +1,6 @@
-"""Likelihoods: each maps a network's output to the distribution of an observation.
+"""Likelihoods, which map a network's output to the distribution of an observation.
 
-:class:`DistributionLikelihood` takes any distribution; the others are for numbers with outliers, counts, proportions,
+:class:`DistributionLikelihood` takes any distribution. The others are for numbers with outliers, counts, proportions,
 ordered classes and censored values. Likelihoods for classes, Gaussian noise and simple counts are in `pyro_bnn` itself.
 """
 

@@ -22,7 +22,7 @@ L = TypeVar("L", bound="Likelihood[Any]")
 
 
 class Weighted(TorchDistribution):
-    """A distribution with log-densities multiplied by weights, and unchanged draws."""
+    """A distribution whose log-densities are multiplied by weights. The draws are those of the base distribution."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -46,7 +46,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """Function for a `PyroSample`: a fixed prior, on the device and in the dtype of the likelihood's buffer `like`."""
+    """Function for a `PyroSample` that returns a fixed prior, on the device and in the dtype of the likelihood."""
 
     prior: Distribution
 
@@ -59,28 +59,27 @@ class MovedPrior:
 class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Maps the output of a network to the distribution of an observation.
 
-    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. The class may
-    own a learnable parameter or a latent variable (a `PyroSample`). The type parameter of the class is the type of the
-    predictions, as in ``class Mine(Likelihood[RegressionPrediction])``, so that type checkers know the type of the
-    result of `predict`.
+    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. A subclass may
+    own learnable parameters or latent variables (`PyroSample`). The type parameter of the class, as in
+    ``class Mine(Likelihood[RegressionPrediction])``, tells type checkers what `predict` returns.
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
     With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts twice, and the
-    data count as :math:`\sum_n w_n` rows. Weights are not normalised: if their mean over the data is not 1, the
-    posterior is narrower or wider than that of N rows, unless you divide the weights by their mean. ELBO and
-    log-likelihood of a fit are weighted; predictions, scores, and draws of observations are not.
+    data count as :math:`\sum_n w_n` rows. Weights are not normalised. If the mean of the weights over the data is not
+    1, the posterior is narrower or wider than that of N rows. To avoid this effect, divide the weights by their mean.
+    ELBO and log-likelihood of a fit are weighted. Predictions, scores, and draws of observations are not weighted.
     """
 
     has_row_weights: bool = False
-    """Whether the targets have a last axis of two: value and weight; see :meth:`with_row_weights`."""
+    """Whether the last axis of the targets holds a value and its weight; see :meth:`with_row_weights`."""
 
     def __init__(self) -> None:
         super().__init__()  # without the argument `name` of `PyroModule`
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a number in double precision as a buffer, which is exact again after each change of dtype.
+        """Register a buffer whose exact value, in double precision, is restored after each change of dtype.
 
-        An ordinary buffer that moved to single precision and back would stay rounded.
+        An ordinary buffer would stay rounded after a move to single precision and back.
         """
         self.register_buffer(name, value)
         if value is not None:
@@ -104,7 +103,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @abstractmethod
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """The elementwise distribution of the observations.
+        """Return the elementwise distribution of the observations.
 
         Args:
             output: Network output, shape ``(*draws, N, *rest)``.
@@ -114,7 +113,10 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if outputs, of at least one row, are of a wrong kind, such as probabilities in place of logits."""
+        """Warn if outputs are of a wrong kind, such as probabilities in place of logits.
+
+        The outputs have at least one row.
+        """
         return
 
     @abstractmethod
@@ -122,19 +124,19 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """Raise a `ValueError` if a target has a wrong dtype or an impossible value.
 
         Args:
-            output: Network output, of at least one row.
-            y: Targets without weights, shape (N, ...); the model has checked this shape.
+            output: Network output for at least one row.
+            y: Targets without weights, shape (N, ...). The model has already checked this shape.
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """The targets without weights, as an argument of `log_prob`; `dtype` is that of the output."""
+        """Return the targets without weights, as `log_prob` takes them. `dtype` is the dtype of the output."""
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
-        """A copy for targets with weights: wherever y is an argument, pass a result of :meth:`join_weights`.
+        """Return a copy that takes weights together with the targets.
 
-        The weights are a part of the targets, so data loaders need no change. Predictions take such targets, too, and
-        ignore their weights.
+        Wherever y is an argument, pass a result of :meth:`join_weights`. Data loaders need no change, since the weights
+        are a part of the targets. Predictions also take such targets, and ignore their weights.
 
         Example:
             >>> from pyro_bnn import GaussianLikelihood
@@ -148,15 +150,15 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @staticmethod
     def join_weights(y: Tensor, weights: object = 1.0) -> Tensor:
-        """The targets for a likelihood with row weights.
+        """Join targets and weights for a likelihood with row weights.
 
         Args:
             y: Targets, shape ``(N, *O)``.
-            weights: Weights of at least 0, as a number, or a tensor, array or list of shape (N,) or ``(N, *O)``. A
-                target of weight 0 has no effect on a fit; it may stand for a missing value.
+            weights: Weights of at least 0: a number, or a tensor, array or list of shape (N,) or ``(N, *O)``. A target
+                of weight 0 has no effect on a fit, so it may stand for a missing value.
 
         Returns:
-            Floating-point numbers, shape ``(N, *O, 2)``: value and weight of each target.
+            The value and the weight of each target, as floating-point numbers of shape ``(N, *O, 2)``.
 
         Raises:
             ValueError: If a shape is wrong, a target or weight is not finite, or a weight is negative.
@@ -179,15 +181,15 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return joined
 
     def num_outputs(self, num_targets: int) -> int:
-        """Number of outputs that the last layer of a network needs.
+        """Return the number of outputs that the last layer of a network needs.
 
         Args:
-            num_targets: Number of targets per row; for :class:`CategoricalLikelihood`, the number of classes.
+            num_targets: Number of targets per row. For :class:`CategoricalLikelihood`, the number of classes.
         """
         return num_targets
 
     def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the targets, given the shape of their values."""
+        """Return the shape of the targets, including row weights, for values of the shape `observed`."""
         return (*observed, 2) if self.has_row_weights else tuple(observed)
 
     def check_targets(self, output: Tensor, y: Tensor) -> None:
@@ -198,31 +200,34 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         self.check_values(output, y)
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Weights of the targets' log-densities in a fit, in the shape of the values; None if all are 1."""
+        """Return the weights of the log-densities in a fit, in the shape of the values, or None if all are 1."""
         return y[..., 1].to(dtype) if self.has_row_weights else None
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
-        """The distribution of the observations, with log-densities weighted as in a fit."""
+        """Return the distribution of the observations with log-densities that are weighted as in a fit."""
         weights = self.fit_weights(y, dtype)
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """A twin that shares the parameters, has fixed values of its latent variables, and runs without Pyro.
+        """Return a likelihood that shares the parameters, has fixed latent variables, and runs without Pyro.
 
         Args:
-            values: A value, shape ``(*draws, *event)``, for every latent variable, by the name of the attribute.
+            values: Values of all latent variables by the names of the attributes, ``{name: shape (*draws, *event)}``.
         """
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """The prior of a latent variable, given `values` of others, without Pyro; a tensor if these determine it."""
+        """Return the prior of a latent variable, given the `values` of others, without Pyro statements.
+
+        If the values of others determine the variable, return the variable's value instead.
+        """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
         assert isinstance(prior, (TorchDistributionMixin, Tensor))
         return prior
 
     def drawn(self) -> "Likelihood":
-        """The likelihood given a draw of its latent variables from their prior."""
+        """Draw the latent variables from their prior, and return the likelihood with these values."""
         values: dict[str, Tensor] = {}
         for name in self._pyro_samples:
             prior = self.prior_given(name, values)
@@ -230,21 +235,24 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return self.given(values)
 
     def draw_shape(self) -> torch.Size:
-        """Shape of the draw axes of the likelihood's own latent variables in this call; empty by default."""
+        """Return the shape of the draw axes that the likelihood's own latent variables have in this call.
+
+        The default is an empty shape.
+        """
         return torch.Size()
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether the priors of the likelihood's own latent variables depend on no other variable."""
+        """Whether the priors of the likelihood's own latent variables do not depend on other variables."""
         return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
 
     @abstractmethod
     def accumulator(self) -> Accumulator[P_co]:
-        """A new accumulator, which makes a prediction from weight draws that are added one after the other."""
+        """Return a new accumulator, which takes weight draws one after the other and makes a prediction."""
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):
-    """A likelihood of floating-point numbers, or of other numbers in a subclass."""
+    """A likelihood of numbers, which are floating-point numbers unless a subclass allows others."""
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         require_real(type(self).__name__, y)
@@ -270,7 +278,7 @@ def require_real(name: str, y: Tensor) -> None:
 
 
 def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
-    """Raise unless the output is a dense floating-point tensor with `minimum` axes or more; `axes` is for messages."""
+    """Raise unless the output is a dense floating-point tensor with at least `minimum` axes. `axes` is for messages."""
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.layout != torch.strided:
         _checks.kind("output", output, Tensor, f"a tensor for {name}")
         raise ValueError(
@@ -292,7 +300,7 @@ def require_one_output(name: str, output: Tensor) -> None:
 
 
 def require_multiple(name: str, output: Tensor, parts: int) -> None:
-    """Raise unless the output has a last axis that can be split into `parts` equal parts."""
+    """Raise unless the last axis of the output can be split into `parts` equal parts."""
     require_output_dims(name, output, 0, "")
     size = output.shape[-1] if output.dim() else 0
     if output.dim() < 2 or size % parts:

@@ -1,4 +1,4 @@
-"""Likelihoods of numbers that are observed only in part: beyond a limit, or until the end of follow-up."""
+"""Likelihoods of censored numbers: values beyond a limit, and times beyond the end of follow-up."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from ._made import MadeDistribution
 
 
 class LimitedNormal(TorchDistribution):
-    """A Gaussian that is observed only between two limits; a value beyond a limit is observed as the limit."""
+    """A Gaussian that is observed only between two limits. A value beyond a limit is observed as the limit."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.real
@@ -46,7 +46,10 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs of a time and an event: 1 if it happened at this time, 0 if it happens later. Draws are complete times."""
+    """Pairs of a time and a number, which is 1 if the event happened at this time, and 0 if it happens later.
+
+    Draws are complete times, with the number 1.
+    """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)
@@ -74,7 +77,7 @@ class RightCensored(TorchDistribution):
 
 
 class CensoredAccumulator(Accumulator[CensoredPrediction]):
-    """Mean and variances of the uncensored values."""
+    """Computes the mean and the variances of the uncensored values."""
 
     def __init__(self) -> None:
         self._moments = MomentAccumulator()
@@ -93,29 +96,29 @@ def _uncensored(distribution: Any) -> Distribution:
 
 
 class _CensoredLikelihood(MadeLikelihood):
-    """A likelihood of censored targets, which predicts their uncensored distribution, the attribute `base`."""
+    """A likelihood of censored targets. Predictions use the attribute `base`, the distribution of uncensored values."""
 
     def accumulator(self) -> Accumulator[CensoredPrediction]:
         return CensoredAccumulator()
 
 
 class Censored(_CensoredLikelihood):
-    r"""Gaussian noise, with numbers that are observed only between two limits: a Tobit model.
+    r"""Gaussian noise for numbers that are observed only between two limits (a Tobit model).
 
     .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
 
-    Output and targets have the same shape, (N, O) or (N,). A target that equals a limit means a value at this limit or
-    beyond. Predictions are of the uncensored value :math:`y^*`. Clamp quantiles of a prediction to the limits to get
-    the quantiles of y.
+    Output and targets have the same shape, (N, O) or (N,). A target that equals a limit stands for a value at this
+    limit or beyond it. Predictions are for the uncensored value :math:`y^*`. To get the quantiles of y, clamp the
+    quantiles of a prediction to the limits.
 
     Args:
-        low: Lower limit l, such as the smallest amount that an instrument can measure; None means none.
-        high: Upper limit h; None means none.
-        scale: Standard deviation :math:`\sigma`. A number fixes the scale, None learns it, starting at 1, and a
-            distribution over positive numbers makes it the latent variable ``likelihood.scale`` with this prior.
+        low: Lower limit l, such as the smallest amount that an instrument can measure; None means no lower limit.
+        high: Upper limit h; None means no upper limit.
+        scale: Standard deviation :math:`\sigma`. A number fixes the scale. None learns the scale, starting at 1. A
+            distribution over positive numbers is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
-        ValueError: If there is no limit, the limits are not in order, or the scale is not above 0.
+        ValueError: If there is no limit, if the lower limit is not below the upper one, or if the scale is not above 0.
 
     References:
         Tobin (1958), Estimation of Relationships for Limited Dependent Variables, https://doi.org/10.2307/1907382.
@@ -158,25 +161,25 @@ class Censored(_CensoredLikelihood):
 
 
 class Survival(_CensoredLikelihood):
-    r"""Times until an event, some of which are only known to be longer than the follow-up (right censoring).
+    r"""Times until an event. Some times are only known to be longer than the follow-up (right censoring).
 
     .. math:: \log T = f(x) + \epsilon / k.
 
     The output is the logarithm of a typical time: doubling :math:`e^{f(x)}` doubles all times (an accelerated failure
-    time model). With ``"weibull"`` T has the scale :math:`e^{f(x)}` and the concentration k; for k = 1 it is
-    exponential. With ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
+    time model). With ``"weibull"``, T has a Weibull distribution with the scale :math:`e^{f(x)}` and the concentration
+    k. For k = 1 this is an exponential distribution. With ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
 
-    Output of shape (N, 1) goes with targets of shape (N, 2): the time, above 0, and the event, 1 if it happened at this
-    time and 0 if the time is censored. Predictions are of complete times, shape (N,); the probability to survive
-    a time t is ``1 - prediction.cdf(t)``.
+    Output of shape (N, 1) goes with targets of shape (N, 2). The first column is the time, above 0. The second column
+    is 1 if the event happened at this time, and 0 if the time is censored. Predictions are for complete times, shape
+    (N,). The probability of surviving a time t is ``1 - prediction.cdf(t)``.
 
     Args:
         family: Distribution of the times, ``"weibull"`` or ``"lognormal"``.
-        shape: The number k. A number fixes the shape, None learns it, starting at 1, and a distribution over positive
-            numbers makes it the latent variable ``likelihood.shape`` with this prior.
+        shape: The shape k. A number fixes the shape. None learns the shape, starting at 1. A distribution over positive
+            numbers is the prior of the latent variable ``likelihood.shape``.
 
     Raises:
-        ValueError: If the family is unknown, or the shape is not above 0.
+        ValueError: If the family is unknown, or if the shape is not above 0.
 
     References:
         Kalbfleisch and Prentice (2002), The Statistical Analysis of Failure Time Data, chapter 3.

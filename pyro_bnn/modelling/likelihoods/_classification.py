@@ -1,4 +1,4 @@
-"""Likelihoods of class labels, without and with an order."""
+"""Likelihoods of class labels and of ordered class labels."""
 
 import math
 import warnings
@@ -19,12 +19,12 @@ from ._base import Likelihood, require_one_output, require_output_dims
 from ._numbers import NumbersLikelihood, lifted
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: outputs that add up to 1 within 16 rounding errors, or within 1e-2 if this is less, are probabilities.
-Logits rarely add up to 1, even in a single row."""
+"""Heuristic: outputs count as probabilities if their sum differs from 1 by less than 16 rounding errors and by less
+than 1e-2. Logits rarely add up to 1, even in a single row."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
-    """A likelihood of class labels, each of which a fit may weight."""
+    """A likelihood of class labels. A fit may weight the classes."""
 
     class_weights: Tensor | None
 
@@ -44,17 +44,17 @@ class _ClassLikelihood(Likelihood[ClassificationPrediction]):
 
 
 class CategoricalLikelihood(_ClassLikelihood):
-    """One of C classes. The network's output has shape (N, C): unnormalised log-probabilities (logits).
+    """One of C classes. The network's outputs are unnormalised log-probabilities (logits), shape (N, C).
 
     Targets are integers from 0 to C - 1, shape (N,).
 
     With class weights, a fit multiplies the log-probability of each row by the weight of its class, for example to give
     rare classes the same influence as common ones; see :class:`Likelihood`. The weights are not normalised. The weights
-    ``len(y) / (C * torch.bincount(y, minlength=C))`` are inverse to the frequencies of the classes and have mean 1 over
-    the data; ``weights / weights[y].mean()`` gives any weights this mean.
+    ``len(y) / (C * torch.bincount(y, minlength=C))`` are inversely proportional to the frequencies of the classes, and
+    have mean 1 over the data. To give this mean to other weights, use ``weights / weights[y].mean()``.
 
     Args:
-        class_weights: Weight above 0 of each class, C numbers; by default 1 for all classes.
+        class_weights: Weights of the classes, C numbers above 0. None gives all classes the weight 1.
 
     Raises:
         ValueError: If the weights are not C finite numbers above 0.
@@ -108,11 +108,12 @@ class CategoricalLikelihood(_ClassLikelihood):
 class BernoulliLikelihood(_ClassLikelihood):
     """Yes or no. The network's output is the log-odds of yes, and has the shape of the targets.
 
-    Targets are 0 or 1 (integer, boolean or floating point). Predictions get a last axis of two classes, no and yes.
+    Targets are 0 or 1 (integer, boolean or floating point). Predictions have a last axis with the classes no and yes.
 
     Args:
-        class_weights: Weights above 0 of the classes no and yes in a fit, as for :class:`CategoricalLikelihood`; by
-            default 1 for both. (1, w) has the effect of ``pos_weight=w`` in torch's ``BCEWithLogitsLoss``.
+        class_weights: Weights of the classes no and yes, as for :class:`CategoricalLikelihood`: two numbers above 0.
+            None gives both classes the weight 1. The weights (1, w) have the effect of ``pos_weight=w`` in torch's
+            ``BCEWithLogitsLoss``.
 
     Raises:
         ValueError: If the weights are not two finite numbers above 0.
@@ -141,7 +142,7 @@ class BernoulliLikelihood(_ClassLikelihood):
 
 
 def _checked_weights(weights: object) -> Tensor:
-    """The weights as a vector in double precision; raises unless they are two or more numbers above 0."""
+    """Return the weights as a vector in double precision. Raise unless there are two or more, all of them above 0."""
     try:
         vector = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -159,14 +160,14 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
     .. math:: P(y \le k \mid x) = \frac{1}{1 + e^{f(x) - c_k}}, \qquad c_0 < c_1 < \dots < c_{C-2}.
 
     Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
-    classes more probable. Predictions are class probabilities. A shift of the network's last bias and of all
-    cutpoints by the same number does not change the probabilities, so only the priors determine this number.
+    classes more probable. Predictions are class probabilities. The probabilities do not change if the network's last
+    bias and all cutpoints are shifted by the same number, so only the priors determine this number.
 
     Args:
         num_classes: Number of classes C, at least 2.
-        cutpoints: The cutpoints, C - 1 numbers. Increasing numbers fix the cutpoints. None learns the cutpoints, which
-            start where all classes are equally probable at an output of 0. A distribution of an ordered vector, such as
-            that of :meth:`prior`, makes the cutpoints the latent variable ``likelihood.cutpoints`` with this prior.
+        cutpoints: The cutpoints, C - 1 numbers. Increasing numbers fix the cutpoints. None learns the cutpoints,
+            starting where all classes are equally probable for an output of 0. A distribution of an ordered vector,
+            such as that of :meth:`prior`, is the prior of the latent variable ``likelihood.cutpoints``.
 
     Raises:
         ValueError: If the cutpoints are not C - 1 increasing numbers, or their prior is not over ordered vectors.
@@ -194,7 +195,7 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     @staticmethod
     def prior(num_classes: int, scale: float = 3.0) -> TorchDistributionMixin:
-        """A prior of latent cutpoints: the first one and the logarithms of the distances are N(0, scale^2).
+        """Return a prior for cutpoints. The first cutpoint and the logarithms of the distances are N(0, scale^2).
 
         Args:
             num_classes: Number of classes C, at least 2.
@@ -238,12 +239,12 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
 
 def _free(cutpoints: Tensor) -> Tensor:
-    """The first cutpoint and the logarithms of the distances between cutpoints."""
+    """Return the first cutpoint, and the logarithms of the distances between cutpoints."""
     return torch.cat([cutpoints[:1], cutpoints.diff().log()])
 
 
 def _ordered(free: Tensor) -> Tensor:
-    """The cutpoints of :func:`_free`."""
+    """Return the cutpoints from a result of :func:`_free`."""
     return torch.cat([free[:1], free[:1] + free[1:].exp().cumsum(0)])
 
 

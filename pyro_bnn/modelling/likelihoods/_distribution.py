@@ -1,4 +1,4 @@
-"""Any distribution as a likelihood: a function makes it from the network's output."""
+"""Likelihoods with any distribution, which a function makes from the network's output."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ WORDS: dict[Any, tuple[str, str]] = {
     constraints.unit_interval: ("between 0 and 1", "rescale them"),
     constraints.nonnegative_integer: ("whole numbers of at least 0", "use a distribution of real numbers"),
 }
-"""Supports in words, and what to do with targets outside."""
+"""Supports in words, and what to do with targets outside the support."""
 
 
 class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
-    """A likelihood whose distribution is made from parts of the network's output and from numbers of its own.
+    """A likelihood whose distribution is made from parts of the network's output and from the likelihood's own numbers.
 
     A subclass implements :meth:`distribution`, and adds its numbers in `__init__`.
     """
@@ -38,10 +38,10 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
 
     @abstractmethod
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
-        """The distribution of the targets, batch shape ``(*draws, N, ...)``.
+        """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
-        Parts of the output have the shape ``(*draws, N, O)``; a single part is the whole output. The likelihood's own
-        numbers broadcast with a part.
+        Each part of the output has the shape ``(*draws, N, O)``. If there is only one part, it is the whole output. The
+        likelihood's own numbers broadcast with a part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -78,7 +78,7 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         return [output] if self.num_parts == 1 else output.unflatten(-1, (self.num_parts, -1)).unbind(-2)
 
     def num_outputs(self, num_targets: int) -> int:
-        """Number of outputs of the network: one for each part of each target."""
+        """Return the number of outputs of the network: one for each part of each target."""
         return self.num_parts * num_targets
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
@@ -98,7 +98,7 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         return super().as_targets(y, dtype).to(dtype)
 
     def for_checks(self, output: Tensor) -> "MadeLikelihood":
-        """The likelihood with a draw of its latent variables, always the same one."""
+        """Return the likelihood with a draw of its latent variables, which is the same draw at each call."""
         if not self._pyro_samples:
             return self
         with seeded(0, output.device):
@@ -108,30 +108,31 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
 
 
 class DistributionLikelihood(MadeLikelihood):
-    r"""Any distribution, made by a function of the network's output.
+    r"""Any distribution that a function makes from the network's output.
 
     The model can then be fitted, sampled and predicted like any other. Predictions have the mean and variance of the
-    distribution, and its log-density at the targets. With `keep_draws` predictions have quantiles, intervals and
-    distribution functions. These are exact where torch or SciPy has the distribution function, and otherwise computed
+    distribution, and its log-density at the targets. With `keep_draws`, they also have quantiles, intervals and
+    distribution functions, which are exact where torch or SciPy has the distribution function, and otherwise computed
     from 4000 draws. A mean or variance without closed form is estimated from 1000 draws for each weight draw.
 
     A distribution of vectors, such as `MultivariateNormal`, is allowed: its event is the last axis of the targets.
     `to_event` is not needed.
 
-    A file that `save_posterior` writes contains no code, so it cannot tell two functions apart: load it into a model
-    with the same `make`.
+    A file that `save_posterior` writes contains no code, so the file cannot tell two functions apart. Load the file
+    into a model with the same `make`.
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
             or ``(*draws, N, O)``. ``make`` runs for one draw and for many, so count axes from the end, as in
             ``out[..., 0]``. ``make`` must not draw random numbers.
-        num_parts: Number of equal parts of the output's last axis. If `num_parts` is above 1, ``make`` gets this number
-            of tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
-        latent: Priors of latent variables, by name, without batch shape. The variables are inferred together with the
-            weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keywords; a value broadcasts with a
-            part of the output.
-        learned: Starting values of learned numbers, by name; ``make`` gets the numbers as keywords. A learned number
-            may become any real number.
+        num_parts: Number of equal parts into which the last axis of the output is split. If `num_parts` is above 1,
+            ``make`` gets this number of tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts`
+            outputs for each target.
+        latent: Priors of latent variables, ``{name: prior}``. A prior has no batch shape. The variables are inferred
+            together with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword
+            arguments, which broadcast with a part of the output.
+        learned: Starting values of learned numbers, ``{name: value}``. ``make`` gets the numbers as keyword arguments.
+            A fit may give any real value to a learned number.
 
     Raises:
         ValueError: If `make` is no function, a name is not allowed, or a prior is not a continuous distribution without
@@ -181,7 +182,7 @@ class DistributionLikelihood(MadeLikelihood):
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
-        """Raise unless `make` gives its distribution allowed arguments, and works with an axis of draws before rows."""
+        """Raise unless `make` makes an allowed distribution, and also works with an axis of draws before the rows."""
         likelihood = self.for_checks(output)
         one = likelihood(output)
         values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}
@@ -202,7 +203,7 @@ class DistributionLikelihood(MadeLikelihood):
             )
 
     def _check_arguments(self, output: Tensor, likelihood: "MadeLikelihood") -> None:
-        """Raise if torch does not allow the arguments that `make` gives to its distribution."""
+        """Raise if `make` gives its distribution arguments that torch does not allow."""
         try:
             with EXCLUSIVE, pyro.validation_enabled(True):
                 self.make(*self._parts(output), **likelihood.present_numbers())

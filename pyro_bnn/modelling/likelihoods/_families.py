@@ -1,4 +1,4 @@
-"""Likelihoods of overdispersed counts, of numbers with outliers, and of proportions."""
+"""Likelihoods of overdispersed counts, numbers with outliers, and proportions."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from ._distribution import MadeLikelihood
 
 
 def negative_binomial(log_mean: Tensor, dispersion: Tensor) -> TorchDistributionMixin:
-    r"""The negative binomial distribution with mean :math:`\mu` and variance :math:`\mu + \alpha \mu^2`."""
+    r"""Return the negative binomial distribution with mean :math:`\mu` and variance :math:`\mu + \alpha \mu^2`."""
     logits = log_mean + dispersion.log()
     return dist.NegativeBinomial(dispersion.reciprocal(), logits=logits)
 
@@ -24,11 +24,11 @@ class NegativeBinomial(MadeLikelihood):
     .. math:: \mathrm{Var}[y \mid f] = \mu + \alpha \mu^2.
 
     Output and targets have the same shape, (N, O) or (N,). A dispersion :math:`\alpha` near 0 gives a Poisson
-    distribution; if :math:`\alpha` is below 0.001 in single precision, use :class:`~pyro_bnn.PoissonLikelihood`.
+    distribution. In single precision, use :class:`~pyro_bnn.PoissonLikelihood` if :math:`\alpha` is below 0.001.
 
     Args:
-        dispersion: The number :math:`\alpha`. A number fixes the dispersion, None learns it, starting at 1, and a
-            distribution over positive numbers makes it the latent variable ``likelihood.dispersion`` with this prior.
+        dispersion: The dispersion :math:`\alpha`. A number fixes the dispersion. None learns the dispersion, starting
+            at 1. A distribution over positive numbers is the prior of the latent variable ``likelihood.dispersion``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.
@@ -51,8 +51,8 @@ class ZeroInflatedPoisson(MadeLikelihood):
 
     .. math:: y = 0 \text{ with probability } g(x), \text{ else } y \sim \mathrm{Poisson}(e^{f(x)}).
 
-    Output of shape (N, 2 * O) goes with targets of shape (N, O): the first half of its last axis is f, the second the
-    log-odds of g.
+    Output of shape (N, 2 * O) goes with targets of shape (N, O). The first half of the output's last axis is f, and the
+    second half is the log-odds of g.
 
     References:
         Lambert (1992), Zero-Inflated Poisson Regression, https://doi.org/10.2307/1269547.
@@ -70,11 +70,11 @@ class ZeroInflatedNegativeBinomial(MadeLikelihood):
 
     .. math:: y = 0 \text{ with probability } g(x), \text{ else } y \sim \mathrm{NB}(\mu = e^{f(x)}, \alpha).
 
-    Output of shape (N, 2 * O) goes with targets of shape (N, O): the first half of its last axis is f, the second the
-    log-odds of g.
+    Output of shape (N, 2 * O) goes with targets of shape (N, O). The first half of the output's last axis is f, and the
+    second half is the log-odds of g.
 
     Args:
-        dispersion: The number :math:`\alpha`, as for :class:`NegativeBinomial`.
+        dispersion: The dispersion :math:`\alpha`, as for :class:`NegativeBinomial`.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.
@@ -101,15 +101,15 @@ class StudentT(MadeLikelihood):
 
     .. math:: y = f(x) + \sigma t, \qquad t \sim t_\nu, \qquad \mathrm{Var}[y \mid f] = \sigma^2 \frac{\nu}{\nu - 2}.
 
-    Output and targets have the same shape, (N, O) or (N,). With few degrees of freedom an outlier has little influence;
-    with many this is a Gaussian.
+    Output and targets have the same shape, (N, O) or (N,). With few degrees of freedom, an outlier has little
+    influence. With many degrees of freedom, the distribution is almost Gaussian.
 
     Args:
         df: Degrees of freedom :math:`\nu`. A number fixes :math:`\nu`; it must be above 2 for a finite variance. None
             learns :math:`\nu`, starting at 4. A distribution over positive numbers is the prior of :math:`\nu - 2`, the
             latent variable ``likelihood.df_above_2``.
-        scale: Scale :math:`\sigma`. A number fixes the scale, None learns it, starting at 1, and a distribution over
-            positive numbers makes it the latent variable ``likelihood.scale`` with this prior.
+        scale: Scale :math:`\sigma`. A number fixes the scale. None learns the scale, starting at 1. A distribution over
+            positive numbers is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If a number is out of range, or a distribution is not over positive numbers.
@@ -144,17 +144,17 @@ class StudentT(MadeLikelihood):
 
 
 class Beta(MadeLikelihood):
-    r"""Beta distribution of a proportion; the output is the log-odds of its mean.
+    r"""Beta distribution of a proportion. The output is the log-odds of the distribution's mean.
 
     .. math:: y \sim \mathrm{Beta}(\mu\phi, (1 - \mu)\phi), \qquad \mu = \frac{1}{1 + e^{-f(x)}}, \qquad
               \mathrm{Var}[y \mid f] = \frac{\mu(1 - \mu)}{1 + \phi}.
 
     Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some targets are 0
-    or 1, move them inside, as by ``(y * (N - 1) + 0.5) / N``.
+    or 1, move all targets away from 0 and 1, for example by ``(y * (N - 1) + 0.5) / N``.
 
     Args:
-        precision: The number :math:`\phi`. A number fixes the precision, None learns it, starting at 10, and a
-            distribution over positive numbers makes it the latent variable ``likelihood.precision`` with this prior.
+        precision: The precision :math:`\phi`. A number fixes the precision. None learns the precision, starting at 10.
+            A distribution over positive numbers is the prior of the latent variable ``likelihood.precision``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.
@@ -183,6 +183,6 @@ class Beta(MadeLikelihood):
         at_ends = (y <= 0) | (y >= 1)
         if bool(at_ends.any()):
             raise ValueError(
-                f"targets of Beta must lie strictly between 0 and 1, got {int(at_ends.sum())} at an end; move them "
-                "inside, as by `(y * (N - 1) + 0.5) / N`."
+                f"targets of Beta must lie strictly between 0 and 1, got {int(at_ends.sum())} equal to 0 or 1; change "
+                "all targets, as by `(y * (N - 1) + 0.5) / N`."
             )

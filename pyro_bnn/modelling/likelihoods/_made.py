@@ -19,16 +19,19 @@ from ...scores.uncertainty import RunningMoments, Sliced
 from ._numbers import lifted
 
 MOMENT_DRAWS = 1000
-"""Heuristic: number of draws for a mean and variance without closed form. The error of the mean adds a thousandth of
+"""Heuristic: number of draws for a mean or a variance without closed form. The error of the mean adds a thousandth of
 the noise variance to the epistemic variance."""
 
 MOST_NUMBERS = 2**22
-"""Heuristic: largest number of draws that are in memory together; they take 34 MB in double precision."""
+"""Heuristic: largest number of drawn values in memory at one time (34 MB in double precision)."""
 
 
 @dataclass(frozen=True)
 class Maker:
-    """A function from an output and the likelihood's numbers to a distribution, with the axes of each number."""
+    """A function that makes a distribution from an output and the likelihood's numbers.
+
+    `event_dims` says how many event axes each number has.
+    """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
     event_dims: Mapping[str, int]
@@ -40,9 +43,9 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a maker returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    To select or join draws and rows, whatever the distribution is, the class does so with the network's output, and
-    makes the distribution again. Mean and variance without closed form are computed from draws, always with the same
-    seed.
+    This class can select or join draws and rows of any distribution: it selects or joins them in the network's output,
+    and makes the distribution again. A mean or a variance without closed form is computed from draws, always with the
+    same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -113,7 +116,7 @@ class MadeDistribution(TorchDistribution, Sliced):
         return value
 
     def replaced(self, make: Callable[[Distribution], Distribution]) -> "MadeDistribution":
-        """A copy that applies a function to each distribution that the maker returns."""
+        """Return a copy that applies a function to each distribution that the maker returns."""
         inner_make = self._maker.make
         maker = Maker(lambda output, values: make(inner_make(output, values)), self._maker.event_dims)
         return MadeDistribution(maker, self.output, self.numbers)
@@ -125,7 +128,7 @@ class MadeDistribution(TorchDistribution, Sliced):
         return MadeDistribution(self._maker, self.output.index_select(dim, index), values)
 
     def _is_drawn(self, name: str, value: Tensor) -> bool:
-        """Whether a number has one value for each draw."""
+        """Return whether a number has one value for each draw."""
         return value.dim() > self._maker.event_dims[name] and len(value) > 1
 
     def joined(self, others: Sequence["MadeDistribution"], dim: int) -> "MadeDistribution":
@@ -142,7 +145,7 @@ class MadeDistribution(TorchDistribution, Sliced):
 
 
 def _moments_of_draws(distribution: Distribution) -> tuple[Tensor, Tensor]:
-    """Mean and variance of draws, in double precision."""
+    """Compute the mean and the variance of draws in double precision."""
     at_once = max(MOST_NUMBERS // max(math.prod(distribution.batch_shape), 1), 1)
     moments = RunningMoments()
     with torch.no_grad(), seeded(0):
@@ -189,7 +192,7 @@ def _of_counts(function: Arrays, value: Tensor, *arguments: Tensor) -> Tensor:
 
 
 def _by(function: Arrays, *arguments: Tensor) -> Tensor:
-    """A function of arrays, computed in double precision."""
+    """Apply a function of arrays to tensors, in double precision."""
     arrays = (argument.detach().double().cpu().numpy() for argument in arguments)
     return torch.as_tensor(function(*arrays)).to(
         arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32)
@@ -204,11 +207,11 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
     NegativeBinomial: _negative_binomial,
     dist.ZeroInflatedDistribution: _zero_inflated,
 }
-"""Distribution functions by class; they also hold for subclasses."""
+"""Distribution functions by class. A function also serves the subclasses of its class."""
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:
-    """Probability that a draw is no larger than a value; distributions in :data:`KNOWN` have no gradient."""
+    """Return the probability that a draw is no larger than a value. Functions in :data:`KNOWN` have no gradient."""
     for kind, function in KNOWN.items():
         if isinstance(distribution, kind):
             return function(distribution, value)

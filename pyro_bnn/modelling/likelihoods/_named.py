@@ -20,12 +20,15 @@ scale lies between 0.012 and 4.2 with probability 95 %."""
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
-    """A Gaussian with a known noise scale; None makes it a latent variable, for targets of standard deviation 1."""
+    """Return a Gaussian with a known noise scale. None makes the scale a latent variable.
+
+    The prior of a latent scale suits targets of standard deviation 1.
+    """
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
 class _Choice(NamedTuple):
-    """One of the likelihoods that have a name."""
+    """A likelihood that has a name."""
 
     make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
     number: str  # name of this number; empty if the likelihood takes none
@@ -40,25 +43,25 @@ LIKELIHOODS: dict[str, _Choice] = {
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
-"""Each likelihood by its name. Bernoulli has one output for two classes, categorical one output for each class."""
+"""The likelihoods by name. Bernoulli has one output for two classes, and categorical one output for each class."""
 
 
 def likelihoods_in_words(names: Iterable[str]) -> str:
-    """Names of likelihoods for a sentence, such as "categorical or gaussian[:SCALE]"."""
+    """Return names of likelihoods as a part of a sentence, such as "categorical or gaussian[:SCALE]"."""
     numbers = {name: LIKELIHOODS[name].number for name in names}
     written = [name + (f"[:{number}]" if number else "") for name, number in numbers.items()]
     return " or ".join(", ".join(written).rsplit(", ", 1))
 
 
 LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
-"""All names, joined for a message."""
+"""The names of all likelihoods, as a part of a message."""
 
 
 def make_likelihood(spec: str) -> Likelihood:
-    """The likelihood that a text names: one of :data:`LIKELIHOODS`, or a name and a number.
+    """Return the likelihood that a text names. The text is one of :data:`LIKELIHOODS`, or a name and a number.
 
-    The number is the noise scale in ``gaussian:0.5``, and the number of components in ``mixture:5``. ``gaussian`` alone
-    infers the noise scale, for targets of standard deviation 1.
+    The number is the noise scale in ``gaussian:0.5``, and the number of components in ``mixture:5``. With ``gaussian``
+    alone, the noise scale is inferred; its prior suits targets of standard deviation 1.
     """
     name, colon, number = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if name not in LIKELIHOODS:

@@ -1,4 +1,4 @@
-"""Likelihoods with numbers of their own, such as a noise scale: fixed, learned, or latent variables with a prior."""
+"""Likelihoods with numbers of their own, such as a noise scale, which may be fixed, learned or latent."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -18,13 +18,13 @@ from ._base import Likelihood, MovedPrior
 
 
 class NumbersLikelihood(Likelihood[P_co]):
-    """A likelihood with numbers of its own, by name; each is fixed, learned or latent.
+    """A likelihood with numbers of its own. Each number has a name, and is fixed, learned or latent.
 
     A subclass adds its numbers in `__init__`, and reads them by :meth:`number`.
     """
 
     free_names: ClassVar[Mapping[str, str]] = {}
-    """Names of the parameters of learned numbers, by the names of the numbers; by default ``free_NAME``."""
+    """Names of the parameters for learned numbers, ``{number: parameter}``. The default name is ``free_NAME``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,11 @@ class NumbersLikelihood(Likelihood[P_co]):
         self._maps: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
-        """Add a number above 0: a fixed `value`, one that is learned from `start` (None), or a latent variable."""
+        """Add a number above 0.
+
+        A number as `value` is fixed. A distribution as `value` makes a latent variable. With None, the number is
+        learned, and begins at `start`.
+        """
         if value is None:
             free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
             self.add_learned(name, free, softplus)
@@ -46,19 +50,19 @@ class NumbersLikelihood(Likelihood[P_co]):
         self.keep_exact(f"fixed_{name}", value)
 
     def add_learned(self, name: str, free: Tensor, transform: Callable[[Tensor], Tensor]) -> None:
-        """Add a learned number: the transform of a free parameter."""
+        """Add a learned number, which is the transform of a free parameter."""
         self._event_dims[name], self._maps[name] = free.dim(), transform
         self.register_parameter(self._free_name(name), nn.Parameter(free))
 
     def add_latent(self, name: str, prior: TorchDistributionMixin) -> None:
-        """Add a latent variable with a prior that has no batch shape."""
+        """Add a latent variable. The prior must have no batch shape."""
         self._event_dims[name] = prior.event_dim
         if "like" not in self._buffers:
             self.register_buffer("like", torch.zeros(()))  # holds the device and dtype
         setattr(self, name, PyroSample(MovedPrior(prior)))
 
     def number(self, name: str) -> Tensor:
-        """The present value of a number, shape ``(*draws, *event)``."""
+        """Return the present value of a number, shape ``(*draws, *event)``."""
         if name in self._pyro_samples:
             return getattr(self, name)
         if f"fixed_{name}" in self._buffers:
@@ -74,11 +78,14 @@ class NumbersLikelihood(Likelihood[P_co]):
         return self.free_names.get(name, f"free_{name}")
 
     def present_numbers(self) -> dict[str, Tensor]:
-        """The present values of all numbers, by name; see :meth:`number`."""
+        """Return the present values of all numbers by their names; see :meth:`number`."""
         return {name: self.number(name) for name in self._event_dims}
 
     def draw_shape(self) -> torch.Size:
-        """Draw axes of the latent variables, without the data axis of size 1 of vectorised particles."""
+        """Return the shape of the draw axes of the latent variables.
+
+        Vectorised particles also have a data axis of size 1, which is left out.
+        """
         for name, event_dim in self._event_dims.items():
             if name in self._pyro_samples:
                 value = self.number(name)
@@ -100,9 +107,9 @@ class NumbersLikelihood(Likelihood[P_co]):
 
 
 def lifted(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
-    """A number of shape ``(*draws, *event)`` with new axes, so that it broadcasts with outputs ``(*draws, N, *rest)``.
+    """Add axes to a number of shape ``(*draws, *event)`` so that it broadcasts with outputs ``(*draws, N, *rest)``.
 
-    The axes of one value take the place of the last axes of an output, as a noise scale of shape (O,) does.
+    The event axes of the number belong to the last axes of the output, as for a noise scale of shape (O,).
     """
     lead = value.shape[: value.dim() - event_dim]
     if not lead:

@@ -1,4 +1,4 @@
-"""Likelihoods of numbers and counts, also with several plausible values at one input."""
+"""Likelihoods of numbers and counts: Gaussians, Poisson distributions and mixtures of Gaussians."""
 
 import math
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
         self.add_positive("scale", scale)
 
     def noise_scale(self) -> Tensor:
-        """The fixed or learned standard deviation of the noise, a tensor of shape ().
+        """Return the fixed or learned standard deviation of the noise, a tensor of shape ().
 
         Raises:
             ValueError: If the scale is a latent variable, which has no single value.
@@ -55,10 +55,10 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
 
 class _Standardising(dist.Normal):
-    """A Gaussian whose log-density divides by the scale before it squares.
+    """A Gaussian whose log-density divides by the scale before squaring.
 
-    torch divides by the variance, and in the gradient by its square. In single precision, the gradient in the log
-    variance is then infinite for a scale of 1e-7 and an error of 3e5, although its true value is 5e24.
+    In torch, the log-density divides by the variance, and its gradient by the squared variance. For a scale of 1e-7 and
+    an error of 3e5, the gradient in the log variance is then infinite in single precision; the true value is 5e24.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class _Standardising(dist.Normal):
 
 
 class HeteroscedasticGaussianLikelihood(NumberLikelihood):
-    """N(mean, exp(log variance)); the two halves of the network's last axis are the mean and the log variance.
+    """N(mean, exp(log variance)). The network outputs the mean and the log variance, as the halves of the last axis.
 
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
     """
@@ -82,7 +82,7 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
 
 
 class PoissonLikelihood(NumberLikelihood):
-    """Counts with rate exp(output); output and targets have the same shape, (N, O) or (N,)."""
+    """Counts with rate exp(output). Output and targets have the same shape, (N, O) or (N,)."""
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         require_output_dims("PoissonLikelihood", output, 1, "(N,) or (N, O)")
@@ -102,7 +102,7 @@ class PoissonLikelihood(NumberLikelihood):
 
 
 class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
-    r"""A mixture of M Gaussians for each target; all its parameters are network outputs (mixture density network).
+    r"""A mixture of M Gaussians for each target. All its parameters are network outputs (mixture density network).
 
     .. math:: p(y \mid x) = \sum_{m=1}^M \pi_m(x)\, N(y; \mu_m(x), \sigma_m(x)^2), \qquad
               \pi = \mathrm{softmax}(a), \quad \sigma_m = \epsilon + \log(1 + e^{\rho_m}).
@@ -111,23 +111,24 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     order: logits a, means :math:`\mu`, and :math:`\rho`. Each part holds the M components of the first target, then
     those of the second, and so on. Given x, targets are independent of each other.
 
-    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones. A
-    large :math:`\rho` therefore does not overflow, and the mean of the variances stays moderate if :math:`\rho` is
-    uncertain. The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one point. In single
-    precision and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and
-    :math:`\rho` if targets lie within :math:`10^{10}` of the means.
+    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones.
+    Because of the softplus, a large :math:`\rho` does not overflow, and the mean of the variances stays moderate if
+    :math:`\rho` is uncertain. The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one
+    point. In single precision and with the default :math:`\epsilon`, density and gradients are finite for all finite
+    logits and :math:`\rho` if targets lie within :math:`10^{10}` of the means.
 
-    Equal components would get equal gradients; :meth:`initial_bias` gives them different means.
+    Components that start equal would get equal gradients and stay equal. :meth:`initial_bias` gives them different
+    means.
 
     Args:
-        num_components: Number of Gaussians M; 1 is a :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` with another
-            map from outputs to scales.
-        min_scale: Lower bound :math:`\epsilon` of the standard deviations, in units of the targets, above 0. The
-            default suits targets of size 1: it is far below their usual noise, and above the rounding error of single
-            precision.
+        num_components: Number M of Gaussians. With one Gaussian, this is a
+            :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` with another map from outputs to scales.
+        min_scale: Lower bound :math:`\epsilon` of the standard deviations, above 0, in units of the targets. The
+            default suits targets of size 1: the bound is far below their usual noise, and above the rounding error of
+            single precision.
 
     Raises:
-        ValueError: If `num_components` is below 1 or `min_scale` not above 0.
+        ValueError: If `num_components` is below 1, or `min_scale` is not above 0.
 
     References:
         Bishop (1994), Mixture Density Networks,
@@ -157,10 +158,11 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         return f"{self.num_components}"
 
     def initial_bias(self, y: Tensor) -> Tensor:
-        r"""Bias of the last layer that gives the components different means; set ``net[-1].bias.data`` to it.
+        r"""Return a bias of the last layer with which the components have different means.
 
-        The weights of the components start equal, their means at the targets' quantiles :math:`(m - \tfrac12) / M`, and
-        their scales at the targets' standard deviation divided by M.
+        Set ``net[-1].bias.data`` to this bias. The components then start with equal weights, with means at the
+        quantiles :math:`(m - \tfrac12) / M` of the targets, and with scales of :math:`1 / M` of the targets' standard
+        deviation.
 
         Args:
             y: Training targets, shape (N, O).

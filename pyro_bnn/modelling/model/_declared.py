@@ -1,4 +1,4 @@
-"""Random weights that a network of Pyro modules declares by `PyroSample`; they have their own priors."""
+"""Random weights that a network of Pyro modules declares itself, by `PyroSample`, together with their priors."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -55,7 +55,7 @@ class DeclaredPrior(WeightPrior):
 
 
 class _Stacked(TorchDistribution):
-    """A batch of distributions, with batch shape `lead`: one for each draw of the values on which they depend."""
+    """A batch of distributions, one for each draw of the values on which they depend. The batch shape is `lead`."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -90,17 +90,17 @@ class _Stacked(TorchDistribution):
 
 
 def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
-    """The distribution as a single variable, on the device and in the dtype of its parameter."""
+    """Turn a prior into the distribution of one variable, on the device and in the dtype of the parameter."""
     moved: Any = move_distribution(prior, parameter)
     return moved.to_event(len(moved.batch_shape))
 
 
 def take_declared(net: nn.Module) -> dict[str, Statement]:
-    """Replace every `PyroSample` of a network by a buffer with an initial value, so that no module uses Pyro any more.
+    """Replace every `PyroSample` of a network by a buffer with an initial value. Afterwards, no module uses Pyro.
 
-    The initial values are medians of draws from the priors; torch's generators do not change. A `PyroSample` whose
-    function computes a tensor from others is not replaced. Returns the declaration of each new buffer by path, in an
-    order in which each depends only on earlier ones.
+    The initial values are medians of draws from the priors. Torch's generators do not change. A `PyroSample` whose
+    function computes a tensor from others is not replaced. Return the declarations of the new buffers by their paths.
+    Each declaration depends only on earlier ones.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -131,7 +131,7 @@ def _require_attributes(path: str, module: PyroModule) -> None:
 
 
 def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[str, Tensor]:
-    """Initial values of all declared variables, by path, in the order in which Pyro would draw them."""
+    """Return initial values of all declared variables by their paths, in the order in which Pyro would draw them."""
     context = PyroModule()._pyro_context
     modules = list(modules)
     for path, module in modules:
@@ -168,7 +168,7 @@ def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[s
 def declared_priors(
     net: nn.Module, statements: Mapping[str, Statement], paths: Mapping[str, list[str]]
 ) -> dict[str, DeclaredPrior]:
-    """The priors of declared variables by site, with their dependencies; random parameters are buffers."""
+    """Return the priors of declared variables by site, with their dependencies. Random parameters must be buffers."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     return {sites[path]: _declared_prior(net, path, statement, sites) for path, statement in statements.items()}
 
@@ -186,7 +186,7 @@ def _declared_prior(net: nn.Module, path: str, statement: Statement, sites: Mapp
 
 
 class _Used(TorchFunctionMode):
-    """A context that remembers, by `id`, the tensors passed to torch functions."""
+    """Collects, inside the context, the `id` of each tensor that a torch function takes."""
 
     def __init__(self) -> None:
         super().__init__()

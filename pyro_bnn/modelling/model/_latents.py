@@ -1,4 +1,4 @@
-"""The latent variables of a model: random parameters of the network, parents of their priors, and noise."""
+"""The latent variables of a model: random parameters, variables of their priors, and variables of the likelihood."""
 
 from collections.abc import Mapping
 from typing import Generic
@@ -25,7 +25,7 @@ from ._selection import Rules, make_random
 
 
 class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
-    """The part of a :class:`~pyro_bnn.BayesianModel` that draws: its sites, their priors and their initial values."""
+    """The latent variables of a :class:`~pyro_bnn.BayesianModel`: their sites, priors and initial values."""
 
     def __init__(
         self, net: nn.Module, prior: WeightPrior, likelihood: Likelihood[P_co], where: Rules, exclude: Rules
@@ -57,9 +57,9 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def network(self) -> nn.Module:
-        """The model's own copy of the network, in which random parameters are buffers with their initial values.
+        """The model's own copy of the network, in which random parameters are buffers with initial values.
 
-        In a call of the model, the attribute ``model.net`` would put parameters into Pyro's global store.
+        In a call of the model, reading ``model.net`` would put parameters into Pyro's global store.
         """
         net = self._modules["net"]
         assert net is not None
@@ -92,12 +92,12 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def parameter_paths(self) -> dict[str, tuple[str, ...]]:
-        """Paths in the network of each site's parameter, ``{site: paths}``; tied weights have several."""
+        """Paths of each site's parameter in the network, ``{site: paths}``. Tied weights have several paths."""
         return {name: tuple(paths) for name, paths in self._paths.items()}
 
     @property
     def latent_names(self) -> tuple[str, ...]:
-        """Names of all latent variables: parents of priors, sites of the network, variables of the likelihood."""
+        """Names of all latent variables: parents of priors, sites of the network, and variables of the likelihood."""
         return (*self._priors.children, *self._paths, *self._likelihood_names())
 
     def _likelihood_names(self) -> list[str]:
@@ -108,7 +108,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             raise ValueError(f"`name` must be a site of the network, one of {list(self._paths)}, got {name!r}.")
 
     def initial_value(self, name: str) -> Tensor:
-        """Value of a site's parameter in the caller's network."""
+        """Return the value that a site's parameter has in the caller's network."""
         self._require_site(name)
         return self._first_value(name)
 
@@ -119,10 +119,10 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             return first_value(self.network, name, self._paths[name])  # raises, since the layer was replaced
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
-        """The prior of a site of the network, or of a parent of such a site, on the model's present device.
+        """Return the prior of a site on the model's present device.
 
         Args:
-            name: The site.
+            name: A site of the network, or a latent variable on which the prior of such a site depends.
 
         Raises:
             ValueError: If the prior depends on other latent variables.
@@ -134,16 +134,16 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return self.prior_given(name, {})
 
     def parents_of(self, name: str) -> tuple[str, ...]:
-        """Names of the latent variables on which the prior of a site of the network depends."""
+        """Return the names of the latent variables on which the prior of a site of the network depends."""
         self._require_site(name)
         return self._priors.dependencies[name][0]
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The prior of a site of the network, given its parents.
+        """Return the prior of a site of the network, given values of its parents.
 
         Args:
             name: The site.
-            values: A value, shape ``(*draws, *event)``, for every parent; other entries are ignored.
+            values: Values of all parents, ``{parent: shape (*draws, *event)}``. Other entries are ignored.
 
         Returns:
             A distribution of batch shape ``draws``.
@@ -168,7 +168,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
 
     def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
-        """The prior of a latent variable, without Pyro statements; None if the user's statement is no distribution.
+        """Return the prior of a latent variable, without Pyro statements, or None if it is not a distribution.
 
         Args:
             name: The variable, one of :attr:`latent_names`.
@@ -190,14 +190,14 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior depends on other variables or is learned, including priors that the user replaced."""
+        """Whether no prior, original or replaced by the user, depends on other variables or is learned."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
 
     @pyro_method
     def sample_latents(self, *args: object, **kwargs: object) -> None:
-        """A Pyro model with all sample sites except `obs`, for guides. The arguments are ignored."""
+        """Draw all latent variables by Pyro statements, for guides. The arguments are ignored."""
         self._draw_weights()
         for name in self._likelihood._pyro_samples:
             getattr(self._likelihood, name)
@@ -208,7 +208,10 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return {name: getattr(self, name) for name in self._paths}
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
-        """Raise a `ValueError` unless every latent variable has a value, finite and of the right shape."""
+        """Raise a `ValueError` unless `values` has all latent variables.
+
+        Also raise unless the values for the network and its priors are finite and have the right shape.
+        """
         _checks.kind("values", values, Mapping, "a dict of values by site")
         missing = [name for name in self.latent_names if name not in values]
         if missing:
@@ -227,18 +230,19 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
                 )
 
     def _shapes(self) -> dict[str, torch.Size]:
-        """Shapes of all latent variables except those of the likelihood."""
+        """Return the shapes of all latent variables except those of the likelihood."""
         shapes = {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
         return shapes | {name: self.initial_value(name).shape for name in self._paths}
 
     def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights that the layers use, given a value of every site of the network.
+        """Return the weights that the layers use, given values of all sites of the network.
 
         Args:
             values: ``{site: shape (*event)}``.
 
         Returns:
-            ``{path: shape (*event)}``, tied weights under each path; an embedding's padding row is the network's own.
+            ``{path: shape (*event)}``. Tied weights are under each of their paths. The padding row of an embedding is
+            that of the network.
         """
         try:
             pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]

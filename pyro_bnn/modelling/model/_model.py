@@ -24,36 +24,37 @@ from ._summary import summary_of
 
 
 class BayesianModel(Shown, LatentVariables[P_co]):
-    r"""Any `torch.nn.Module` as a Pyro model whose weights have priors.
+    r"""A Pyro model that gives priors to the weights of any `torch.nn.Module`.
 
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
 
     The model makes a copy of `net`, and never changes the original. Each parameter that `where` selects becomes a
-    `PyroSample` of the model; its site is named after its path in the network, such as ``net.0.weight``. All other
-    parameters stay learnable. A parameter with several names (tied weights) is one site.
+    `PyroSample` of the model. The site is named after the parameter's path in the network, such as ``net.0.weight``.
+    All other parameters stay learnable. A parameter with several names (tied weights) is one site.
 
     The weights are drawn outside the data plate. The log-likelihood of a batch of B rows is multiplied by
     ``num_data / B``, so for every batch size the expected ELBO is that of the whole data set. The weights may have
     leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
 
-    A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). Such
-    variables are sites like ``prior.0.scale``, drawn before the weights. The learnable numbers of a prior are
-    parameters.
+    A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). The
+    variables of a prior are sites like ``prior.0.scale``, and are drawn before the weights. Learnable numbers of a
+    prior are parameters of the model.
 
     A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as ``net(**x)``. Inputs
-    may be nested; all have N rows, except those in a :class:`~pyro_bnn.Shared`, which all rows share.
+    may be nested. All inputs have N rows, except those in a :class:`~pyro_bnn.Shared`, which all rows share.
 
-    The padding row of a random embedding is constant: the layer uses the row of `net`. The padding row that is drawn
-    has no effect on the likelihood, so its posterior is its prior.
+    The padding row of a random embedding is constant: the layer uses the row of `net`. The value that is drawn for a
+    padding row has no effect on the likelihood, so the posterior of this value is the prior.
 
-    The network may have Pyro modules. Each `PyroSample` attribute of a Pyro module is a site under its path, with the
-    declared distribution as its prior. Such a site is drawn once per call, regardless of `where` and `prior`.
+    The network may have Pyro modules. Each `PyroSample` attribute of a Pyro module is a site that is named after the
+    attribute's path. The declared distribution is the prior of the site. A declared site is drawn once per call,
+    regardless of `where` and `prior`.
 
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
         prior: Prior of each selected parameter. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``,
             is the prior of each element of a parameter.
-        likelihood: Distribution of y given the network's output; the model makes a copy.
+        likelihood: Distribution of y given the network's output. The model makes a copy.
         num_data: Number N of data points in the whole data set.
         where: Which parameters are random: a glob on site names, in which ``*`` is one component and ``**`` any number
             of components; :func:`layers`; a function of name, parameter and layer; or a list of these.
@@ -89,7 +90,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
         self.num_data, self.prior = num_data, prior
         self.interception = Interception()
-        """Contexts in which estimators, or kept results of modules, act on the calls of the network."""
+        """Changes how calls of the network are computed, for estimators and for kept results of modules."""
         self.likelihood.to(self.like)
 
     def _summary(self) -> Summary:
@@ -97,15 +98,15 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return summary_of(parts, self.num_data, self.like, self._shapes(), list(self._priors.declared))
 
     def observation(self, x: Inputs) -> TorchDistributionMixin:
-        """The distribution of the targets under newly drawn weights; see :meth:`observation_given`."""
+        """Return the distribution of the targets under newly drawn weights; see :meth:`observation_given`."""
         return self._observe(x).distribution
 
     def forward(self, x: Inputs, y: Tensor | None = None) -> Tensor:
-        """The Pyro model: it draws the weights, runs the network, and observes y, or draws it, at the site ``obs``.
+        """Run the Pyro model: draw the weights, run the network, and observe y at the site ``obs``.
 
         Args:
             x: Inputs, shape (B, ...).
-            y: Targets, shape (B, ...).
+            y: Targets, shape (B, ...). With None, ``obs`` is drawn.
 
         Returns:
             The network's output, shape ``(*draws, B, ...)``.
@@ -121,15 +122,15 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return response.output
 
     def log_likelihood(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-        """Estimate of the log-likelihood of the whole data set from a batch, in nats, without Pyro statements.
+        """Estimate the log-likelihood of the whole data set from a batch, in nats, without Pyro statements.
 
         Args:
-            values: A value for every latent variable, ``{site: shape (*event)}``.
+            values: Values of all latent variables, ``{site: shape (*event)}``.
             x: Inputs, shape (B, ...).
             y: Targets, shape (B, ...).
 
         Returns:
-            The sum over the batch times ``num_data / B``, differentiable in the values.
+            The log-likelihood of the batch times ``num_data / B``, differentiable in the values.
         """
         try:
             likelihood, weights = self._likelihood_given(values), {name: values[name] for name in self._paths}
@@ -141,10 +142,10 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
-        """The elementwise distribution of the targets given all latent variables, without Pyro statements.
+        """Return the elementwise distribution of the targets given all latent variables, without Pyro statements.
 
         Args:
-            values: A value, shape ``(*draws, *event)``, for every latent variable; other entries are ignored.
+            values: Values of all latent variables, ``{site: shape (*draws, *event)}``. Other entries are ignored.
             x: Inputs, shape (N, ...).
 
         Returns:
@@ -156,15 +157,15 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return self._respond(self._likelihood_given(values), values, x).distribution
 
     def output_given(self, values: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        """The output of the network, shape ``(*draws, N, ...)``; see :meth:`observation_given`."""
+        """Return the output of the network, shape ``(*draws, N, ...)``; see :meth:`observation_given`."""
         return self._respond(self._likelihood, values, x).output
 
     def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The elementwise distribution of the targets, given network outputs and the likelihood's latent variables.
+        """Return the elementwise distribution of the targets, given outputs and the likelihood's latent variables.
 
         Args:
             output: Network outputs, shape ``(*draws, N, ...)``.
-            values: A value, shape ``(*draws, *event)``, for every latent variable of the likelihood.
+            values: Values of all latent variables of the likelihood, ``{site: shape (*draws, *event)}``.
         """
         return self._likelihood_given(values)(output)
 
@@ -182,7 +183,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
     @pyro_method
     def _observe(self, x: Inputs) -> Response:
-        """The response to x under weights drawn by Pyro statements."""
+        """Return the response to x under weights that Pyro statements draw."""
         check_input(x, self.like)
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
@@ -192,36 +193,39 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return response
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
-        """The response to x under given weights, without Pyro statements; `likelihood` is a twin of the model's."""
+        """Return the response to x under given weights, without Pyro statements. `likelihood` must not use Pyro."""
         check_input(x, self.like)
         return respond(self.network, likelihood, self._paths, values, x, self.interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
-        """The value without the data axis of vectorised particles: the 1 in the shape (S, 1, *parameter)."""
+        """Remove the data axis of vectorised particles from a value: the 1 in the shape ``(S, 1, *parameter)``."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 
 
 def random_paths(model: BayesianModel) -> set[str]:
-    """Paths in the network of all random parameters; tied weights have several."""
+    """Return the paths of all random parameters in the network. Tied weights have several paths."""
     return {path for paths in model.parameter_paths.values() for path in paths}
 
 
 def network_values(model: BayesianModel) -> dict[str, Tensor]:
-    """Present learned parameters and buffers of the network, ``{"net.PATH": value}``."""
+    """Return the present learned parameters and buffers of the network, ``{"net.PATH": value}``."""
     random = random_paths(model)
     tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
     return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
 
 
 def own_paths(model: BayesianModel) -> dict[str, str]:
-    """Paths of the network's parameters and buffers, by the names that they have in draws."""
+    """Return the paths of the network's parameters and buffers, ``{name in a draw: path}``."""
     tensors = itertools.chain(model.network.named_parameters(), model.network.named_buffers())
     return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Paths of the values in a draw that are not latent variables, by name. An unknown name raises."""
+    """Return the paths of those values in a draw that are not latent variables, ``{name: path}``.
+
+    Raise if a name is neither a latent variable nor in the network.
+    """
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]
