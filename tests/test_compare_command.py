@@ -4,6 +4,12 @@
 
 import json
 
+import pytest
+
+from pyro_bnn.app.beside import in_words
+from pyro_bnn.inference.posterior import Status
+from pyro_bnn.results.comparison import Estimate, Scores
+
 from .own_data import houses, write_table
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
@@ -32,6 +38,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert (code, err) == (0, "")
     assert printed.startswith("Drawing four chains by NUTS, for 48 rows")
     assert "test rows, compared with nuts:" in printed
+    assert "not converged" in printed or "times that of NUTS" in printed
     content = json.loads((out / "comparison.json").read_text())
     assert [row["method"] for row in content["methods"]] == ["nuts", "mean-field"]
     assert {"rms mean difference", "epistemic sd ratio"} <= content["pairs"][0]["scores"].keys()
@@ -43,3 +50,21 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     ]:
         code, _, err = pyro_bnn("compare", *arguments)
         assert (code, message in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("converged", "scores", "words"),
+    [
+        (True, {"total sd ratio": 0.5, "epistemic sd ratio": 0.25, "rms mean difference": 0.1}, "0.50 times that of"),
+        (True, {"agreement": 0.975, "total variation": 0.012}, "most probable class of 97.5% of the rows"),
+        (False, {"agreement": 0.975, "total variation": 0.012}, "The chains of NUTS have not converged"),
+    ],
+)
+def test_the_result_is_said_in_words(converged, scores, words):
+    pair = Scores("run", "rows", {name: Estimate(value, 0.01) for name, value in scores.items()}, "nuts")
+    assert words in in_words(pair, Status(converged, "made up"))
+
+
+def test_huge_numbers_are_short():
+    assert str(Estimate(1212995829402882539520.0, 1.2e21)) == "1.21e+21 ± 1.2e+21"
+    assert str(Estimate(1234.5, 6.7)) == "1234.5 ± 6.7"

@@ -1,7 +1,7 @@
 """`pyro-bnn compare`.
 
 The JSON of `compare` has `folder`, `pictures` (file names), `statuses` (the status of each fit, by the name of the
-method), and `rows`. Each row is a number, with `reference` ("" if the number describes a single method), `method`,
+method), `verdict` (the result of a comparison with a run, in words) and `rows`. Each row is a number, with `reference` ("" if the number describes a single method), `method`,
 `region`, `score`, `value` and `standard_error`.
 """
 
@@ -78,7 +78,7 @@ def compare(
         statuses[method] = status
         output.say(line)
 
-    config = None if run is None else runs.load_config(run)
+    verdict, config = "", None if run is None else runs.load_config(run)
     if run is not None:
         runs.check_apart(out, run)
     opened = creating(out, command="compare", force=force, picture_format=picture_format)
@@ -95,11 +95,17 @@ def compare(
                     f"The run has a cold posterior (--kl-weight {config.kl_weight}), but the chains have KL weight 1."
                 )
             count = num_samples or NUM_SAMPLES_OF_RUN
-            result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
+            result, verdict = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
             shown = rows.x_train, rows.y_train
         pictures = save_comparison(result, folder, shown)
     output.table(f"\n{result}")
+    output.say(
+        "\n± is a standard error: of the draws for differences between methods, and of the mean over rows or points "
+        "for scores of one method."
+    )
+    if verdict:
+        output.say(verdict)
     if config is not None and rows.facts.target.scale not in ([], [1.0]):
         output.say("\nAll numbers are in units of the standard deviation of the training targets.")
     output.say(f"\n{', '.join(['comparison.csv', 'comparison.json', *pictures])} in {out}.")
-    output.document(folder=out, pictures=pictures, statuses=statuses, rows=result.rows())
+    output.document(folder=out, pictures=pictures, statuses=statuses, verdict=verdict, rows=result.rows())

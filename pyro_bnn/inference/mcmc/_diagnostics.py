@@ -297,10 +297,14 @@ def diagnose(
     energy = statistics.energy
     if model is not None and x is not None:
         predictions = convergence(_predicted(model, samples, x, max_quantities))
+    bfmi = None
+    if energy is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):  # NaN for a chain that never moved
+            bfmi = torch.as_tensor(arviz.bfmi(energy.double().cpu().numpy()))
     return Diagnostics(
         num_chains=lead[0],
         num_divergences=_count(statistics.diverging),
-        bfmi=None if energy is None else torch.as_tensor(arviz.bfmi(energy.double().cpu().numpy())),
+        bfmi=bfmi,
         latents=convergence(_spaced(torch.cat([v.reshape(*lead, -1) for v in samples.values()], 2), max_quantities)),
         predictions=predictions,
     )
