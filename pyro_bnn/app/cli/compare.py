@@ -1,8 +1,8 @@
 """`pyro-bnn compare`.
 
 The JSON of `compare` has `folder`, `pictures` (file names), `statuses` (the status of each fit, by the name of the
-method), `verdict` (the result of a comparison with a run, in words) and `rows`. Each row is a number, with `reference` ("" if the number describes a single method), `method`,
-`region`, `score`, `value` and `standard_error`.
+method), `verdict` (the result of a comparison with a run, in words) and `rows`. Each row is a number, with `reference`
+("" if the number describes a single method), `method`, `region`, `score`, `value` and `standard_error`.
 """
 
 from pathlib import Path
