@@ -48,7 +48,9 @@ class Table:
         """Raise ValueError unless the table has columns of these names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
-            near = [other for name in missing for other in get_close_matches(name, self.names, n=1, cutoff=0.7)]
+            lower = {name.lower(): name for name in self.names}
+            found = [get_close_matches(name.lower(), lower, n=1, cutoff=0.7) for name in missing]
+            near = [lower[name] for names in found for name in names]
             hint = f" (nearest: {listed(near)})" if near else ""
             raise ValueError(
                 f"{self.shown} has no column {listed(missing)}{hint}; its columns are {listed(self.names)}."
