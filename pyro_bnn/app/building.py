@@ -51,7 +51,10 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """Return a clause for a message about globs in a run's prior that match no parameter, or "" if there are none."""
+    """Return a clause that names those globs of a run's prior that choose the prior of no parameter.
+
+    If there are no such globs, return "".
+    """
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
@@ -94,7 +97,7 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
     """Return the modules that process the inputs in front of a network.
 
-    Only networks for images have them, since the rows of tables and arrays are standardised already.
+    Only networks for images have such modules, since the rows of tables and arrays are standardised already.
     """
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 

@@ -44,9 +44,9 @@ class Memory:
     """Keeps the results that do not depend on a network's random parameters, and reuses these results in later calls.
 
     The first call runs all modules and records their results. In later calls, a module whose result cannot have changed
-    returns the kept result without running. If the other modules run the same operations as usual, the outputs and the
-    random numbers are the same bit for bit. If the other modules run for several draws at once, the outputs agree up to
-    rounding.
+    returns the kept result without running. If the remaining modules run the same operations as before, skipping
+    leaves every bit of the outputs and of the random numbers unchanged. If the remaining modules run for several draws
+    at once, the outputs agree up to rounding.
 
     All calls must have the same input, unless :meth:`refill` sets the results for another input.
     """
