@@ -51,9 +51,9 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """Return a clause that names those globs of a run's prior that choose the prior of no parameter.
+    """Return part of a message that names the unused globs in a run's prior, or "" if there are none.
 
-    If there are no such globs, return "".
+    A glob is unused if it does not choose the prior of any parameter.
     """
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
