@@ -61,7 +61,7 @@ REFUSED = {
     "tuple": (lambda: listed(tuple), r"`net.all` is a tuple with the parameter `layer.weight`"),
     "dictionary": (by_name, r"`net.all` is a dict with the parameter `layer.weight`"),
     "outputs": (with_two_outputs, r"must return one tensor, got dict; wrap it in a module that returns one"),
-    "held": (keeping_in_an_object, r"Using must be a module that can be copied.*make it keep `tensor.detach\(\)`"),
+    "held": (keeping_in_an_object, r"Using must be a module that can be.*make that object keep `tensor.detach\(\)`"),
     "lazy": (lambda: nn.LazyLinear(CLASSES), r"`weight` has no shape yet; run `net` once on an example batch"),
     "data-parallel": (lambda: nn.DataParallel(head(4)), r"pass the module inside, `net.module`"),
 }

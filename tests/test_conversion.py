@@ -230,7 +230,7 @@ REFUSED = {
 """name -> (value, or a function without arguments that makes it; sentence)"""
 
 STRUCTURES = {
-    "tuple-of-numbers": ((1.0, 2.0), r"`x` must be a list if it is one array of numbers, since a tuple is several"),
+    "tuple-of-numbers": ((1.0, 2.0), r"`x` must not be a tuple of numbers, as a tuple means several inputs; pass"),
     "tuple-with-number": ((np.ones(2), 3), r"`x\[1\]` must be a tensor, .* got the number 3"),
     "tuple-with-none": ((np.ones(2), None), r"`x\[1\]` must be a tensor, .* got NoneType"),
     "empty-tuple": ((), r"`x` must hold at least one tensor, got an empty tuple"),

@@ -68,7 +68,7 @@ def test_missing_values_become_the_mean_and_one_more_input_says_so(tmp_path):
     assert float(numbers[lacks_b == 0].mean()) == pytest.approx(0, abs=1e-6)
     assert float(numbers[lacks_b == 0].std(correction=0)) == pytest.approx(1)
     assert (first + second).tolist() == (1 - lacks_c).tolist()
-    said = "Missing values in 'b', 'c' are replaced by the mean or by no category, and one more input marks them."
+    said = "Missing values in 'b', 'c' become the mean (numbers and dates) or zeros (texts). One more input marks them."
     assert said in data.notes
 
 
@@ -281,7 +281,7 @@ def test_line_breaks_within_cells_are_said(pyro_bnn, tmp_path):  # noqa: F811
     rows[4][2] = "Rome\n1,2,3"
     path, run = write_table(tmp_path / "t.csv", rows), tmp_path / "run"
     code, out, _ = pyro_bnn("train", path, "--target", "price", "--out", run, *QUICK)
-    said = f"Cells of column 'city' of {path} hold line breaks, the first in row 5; if they should hold none"
+    said = f"Cells of column 'city' of {path} hold line breaks, the first in row 5; if this is a mistake"
     assert (code, said in out) == (0, True)
     code, _, err = pyro_bnn("predict", run, path, "--out", tmp_path / "out.csv")
     assert (code, said in err) == (0, True)

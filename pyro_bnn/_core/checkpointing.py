@@ -22,7 +22,7 @@ SHARE = 0.02
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """The signals that stop a computation.
 
-Ctrl-C sends the first, and `kill`, `docker stop` and most job schedulers send the second.
+Ctrl-C sends SIGINT. `kill`, `docker stop` and most job schedulers send SIGTERM.
 """
 
 
@@ -145,7 +145,7 @@ def keeping(
 
 
 def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise if a checkpoint cannot be written to a path, or would replace another file than `resume`."""
+    """Raise if a checkpoint cannot be written to `path`, or if it would replace a file other than `resume`."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()

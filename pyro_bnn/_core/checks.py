@@ -17,7 +17,10 @@ def is_number(value: object) -> bool:
 
 
 def as_float(value: object) -> float:
-    """Convert a value to a float: a number that is too large becomes infinity, anything but a real number NaN."""
+    """Convert a value to a float.
+
+    A real number that is too large for a float becomes infinite. A value that is not a real number becomes NaN.
+    """
     if not is_number(value):
         return math.nan
     try:

@@ -29,8 +29,8 @@ def copied(module: M) -> M:
         if not str(error).startswith("Only Tensors created explicitly by the user"):
             raise
         raise ValueError(
-            f"{type(module).__name__} must be a module that can be copied, but it keeps tensors of its last call in an "
-            "object of its own; make it keep `tensor.detach()`."
+            f"{type(module).__name__} must be a module that can be copied, but an object inside it keeps tensors that "
+            "its last call computed; make that object keep `tensor.detach()`."
         ) from error
 
 

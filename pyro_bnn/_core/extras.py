@@ -13,7 +13,8 @@ class MissingExtraError(ModuleNotFoundError):
 def optional(module: str, package: str, extra: str, *, root: str | None = None) -> Any:
     """Import an optional package, and ignore its warnings.
 
-    If the package is not installed, the error says how to install it. If its import fails, its own error is raised.
+    If the package is not installed, the error says how to install it. If an installed package cannot be imported, the
+    error of the import is raised unchanged.
     """
     root = module.partition(".")[0] if root is None else root
     try:

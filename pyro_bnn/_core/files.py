@@ -197,7 +197,7 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
-    """Turn a value into data for JSON. Put its tensors into `tensors`, and their names in their place."""
+    """Turn a value into data for JSON. Replace each tensor by a name, which is the key of the tensor in `tensors`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):

@@ -206,7 +206,10 @@ def _loop(net: nn.Module, tensors: Mapping[str, Tensor], batched: set[str], x: I
 
 
 BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
-"""A function from K draws of the weights, ``{path: shape (K, ...)}``, and inputs x to outputs of shape (K, N, ...)."""
+"""A function of K draws of the weights, ``{path: shape (K, ...)}``, and of inputs x.
+
+The function returns outputs of shape (K, N, ...).
+"""
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 """Elementwise layers without parameters; they accept inputs with additional leading axes."""

@@ -31,7 +31,9 @@ MOST_NAMES = 8
 
 
 def advice(glob: str, names: Sequence[str]) -> str:
-    """Return advice about a glob that matches none of the names. It has a better glob, or names to choose from.
+    """Return advice about a glob that matches none of the names.
+
+    The advice suggests a glob that matches at least one name, or lists names to choose from.
 
     >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
     "write 'net.*.weight'"
@@ -51,7 +53,7 @@ def advice(glob: str, names: Sequence[str]) -> str:
 
 
 def _corrected(glob: str, names: Sequence[str]) -> str:
-    """Replace each component of the glob that occurs in no name by the most similar component of the names."""
+    """Replace misspelt components of a glob by the most similar components of the names."""
     known = sorted({part for name in names for part in name.split(".")})
     parts = []
     for part in glob.split("."):

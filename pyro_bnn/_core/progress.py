@@ -5,7 +5,7 @@ import sys
 from tqdm import tqdm
 
 EVERY = 10.0
-"""Seconds between two lines of progress in a pipe or a file."""
+"""Minimum number of seconds between two lines of progress that are written to a pipe or a file."""
 
 
 class Lines(tqdm):

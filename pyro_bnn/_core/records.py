@@ -31,9 +31,9 @@ def plain(value: Any) -> Any:
 def record(kind: type[T], values: object, where: str) -> T:
     """Make a dataclass of type `kind` from the result of :func:`plain`.
 
-    Its fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors and dataclasses, and
-    optional values, lists, tuples and dictionaries of these. A message about a wrong field has `where` and the field's
-    name.
+    The fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors and dataclasses. They
+    may also be optional values, lists, tuples or dictionaries of these types. If a field is wrong, the error message
+    begins with the text `where` and the name of the field.
     """
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass

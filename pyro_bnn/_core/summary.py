@@ -56,7 +56,7 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """For each column, whether it is aligned at the right, which it is if it has numbers."""
+        """For each column, whether it contains a number and is therefore aligned at the right."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]
@@ -64,7 +64,7 @@ class Summary:
     def _table(self, most: int) -> list[list[str]]:
         """Return the header and the rows as texts, at most `most` rows in all.
 
-        If rows in the middle are left out, a row of one cell says how many.
+        Rows in the middle may be left out. A row with a single cell then gives the number of the omitted rows.
         """
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
@@ -100,7 +100,10 @@ class Shown:
 
 
 def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
-    """Return an object's summary as `form` shows it. If this fails, as on the meta device, show only the class name."""
+    """Convert an object's summary to text or HTML by the function `form`.
+
+    If this fails, as on the meta device, show only the class name.
+    """
     try:
         return form(shown._summary())  # noqa: SLF001  # this class calls its own subclasses
     except Exception as error:

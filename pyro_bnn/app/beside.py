@@ -13,7 +13,10 @@ from .datasets import Dataset
 from .runs import is_chains, load_run
 
 MAX_TREE_DEPTH = 8
-"""Heuristic: with this depth, a draw takes at most 255 steps. On networks, few trajectories make a U-turn earlier."""
+"""Heuristic: with this depth, a draw takes at most 255 steps.
+
+For posteriors of networks, few trajectories of NUTS make a U-turn within 255 steps.
+"""
 
 MOST_POINTS = 1000
 """Heuristic: at most this many rows are predicted, since the predictions of all draws are kept in memory."""

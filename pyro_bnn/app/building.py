@@ -51,7 +51,10 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """Return a clause for a message about globs in a run's prior that match no parameter, or "" if there are none."""
+    """Return part of a message that names the unused globs in a run's prior, or "" if there are none.
+
+    A glob is unused if it does not choose the prior of any parameter.
+    """
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
@@ -94,7 +97,7 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
     """Return the modules that process the inputs in front of a network.
 
-    Only networks for images have them, since the rows of tables and arrays are standardised already.
+    Only networks for images have such modules, since the rows of tables and arrays are standardised already.
     """
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 

@@ -35,8 +35,8 @@ def fit_chains(
 ) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
     """Choose the settings of `PARTS` that are not named in `given`, and explore the network's modes by chains.
 
-    Returns the chosen settings, the model, and the chains. A run with these settings repeats the fit without a choice.
-    The status of the chains says which settings were compared and chosen.
+    Returns the chosen settings, the model, and the chains. A run with the returned settings repeats the fit without
+    comparing settings again. The status of the chains says which settings were compared and chosen.
 
     Raises:
         UnsuitableError: If chains cannot run here, C code supports none of the networks, or the time is too short.

@@ -1,8 +1,8 @@
 """The settings of a training run.
 
-Each setting is declared once, in `RunConfig`. From the declarations follow the command-line options, their help, the
-checks, `config.json` and the table in the report. The help imports this module, so this module loads torch only when
-settings are checked.
+Each setting is declared once, in `RunConfig`. The declarations define the command-line options, their help, the checks,
+`config.json` and the table in the report. The help imports this module, so this module loads torch only when settings
+are checked.
 """
 
 from collections.abc import Callable
@@ -346,7 +346,7 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "RunConfig":
-        """Read settings from the JSON of :meth:`to_dict`. Raise ValueError if they are wrong."""
+        """Read settings from the JSON of :meth:`to_dict`. Raise ValueError if a setting is wrong."""
         values = parsed(text)
         if not isinstance(values, dict):
             raise ValueError(f"a configuration must be an object with settings by name, got {type(values).__name__}.")

@@ -70,7 +70,7 @@ class Dataset:
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
     """Raise unless the data have the checksum in `facts`.
 
-    `shown` is for the message: the path of the file, or for images the path of the run.
+    The error message shows the path `shown`. For images it is the path of the run, otherwise the path of the file.
     """
     if facts is None or facts.sha256 == sha256:
         return
@@ -173,11 +173,17 @@ def load_with_unknown(
 
 
 MOST_KNOWN = 0.01
-"""Heuristic: at most this share of the images may also be training images. The published data sets share none."""
+"""Heuristic: at most this share of the images may also be training images.
+
+In the published data sets, no test image is also a training image.
+"""
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Raise if too many of the images `x` are training images. The message calls `x` by `name`: test or unknown."""
+    """Raise if too many of the images `x` are training images.
+
+    The error message describes these images by `name`, which is "test" or "unknown".
+    """
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())
     if seen > MOST_KNOWN * len(x):

@@ -1,9 +1,9 @@
 """Folders that the program writes. A folder appears whole or not at all, and no file of another program is ever lost.
 
 The folder ``NAME`` is first written as ``.NAME.part`` in the same parent, while the lock ``.NAME.lock`` is held. At the
-end, if there is an earlier ``NAME``, the files of other programs move from it to the new folder, and the program's own
-files in it are removed. Then ``.NAME.part`` is renamed to ``NAME``. If the process is killed during this replacement,
-the next command finishes it.
+end, an earlier folder ``NAME`` is replaced: files of other programs move from the earlier folder to the new one, and
+files that this program wrote to the earlier folder are removed. Then ``.NAME.part`` is renamed to ``NAME``. If the
+process is killed during this replacement, the next command finishes the replacement.
 """
 
 import errno
@@ -20,7 +20,10 @@ from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, checksum, 
 from .places import Place, locked, told
 
 PNG = ".png"
-"""The ending of pictures in lists of file names. In a folder they get the ending of the folder's picture format."""
+"""In the program's lists of files, all names of pictures have this ending.
+
+When a picture is written, the ending of the folder's picture format replaces `PNG`.
+"""
 
 
 @dataclass
@@ -33,12 +36,15 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return the name of a file here. A picture, such as ``loss.png``, gets the ending of the folder's format."""
+        """Return the name that a file gets in this folder.
+
+        A picture, such as ``loss.png``, gets the ending of the folder's format.
+        """
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """Yield a path to write to. The file there gets its name when the `with` block ends without an error."""
+        """Yield a temporary path to write to. Rename the file to `name` if the `with` block ends without an error."""
         self.check_free(name)
         part = self.path / f"{PART}{name}"
         try:
@@ -83,7 +89,7 @@ class Folder:
                     )
 
     def note(self, progress: str) -> None:
-        """Write down the progress, such as ``12 of 40 epochs``, which messages of other commands show."""
+        """Store the progress, such as ``12 of 40 epochs``, so that messages of other commands can show it."""
         (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
@@ -155,7 +161,10 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """Yield a finished folder, in order to write the files named in `writes`. New files replace earlier ones."""
+    """Yield a finished folder to which the caller can write. New files replace earlier files of the same name.
+
+    Raise FileExistsError if another program wrote a file that is named in `writes`.
+    """
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)

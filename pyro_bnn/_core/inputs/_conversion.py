@@ -53,7 +53,7 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
         if not value:
             raise ValueError(f"`{name}` must hold at least one tensor, got an empty tuple.")
         if all(_is_number(part) for part in value):
-            raise ValueError(f"`{name}` must be a list if it is one array of numbers, since a tuple is several inputs.")
+            raise ValueError(f"`{name}` must not be a tuple of numbers, as a tuple means several inputs; pass a list.")
         return tuple(as_inputs(f"{name}[{index}]", part, like) for index, part in enumerate(value))
     return _tensor(name, value, like)
 

@@ -1,7 +1,7 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows, except the tensors in a :class:`Shared`, which belong to all rows. A function
-that returns inputs turns lists into tuples, and mappings into dictionaries.
+All tensors have the same number of rows, except the tensors in a :class:`Shared`, which belong to all rows.
+Functions that transform inputs turn lists into tuples, and mappings into dictionaries.
 """
 
 import inspect
@@ -155,13 +155,16 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """Return how often each tensor was changed in place. Tensors of inference mode do not count it and are left out."""
+    """Return how often each tensor was changed in place. Inference-mode tensors have no such count and are left out."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Return some of the rows, and the shared inputs as a whole. A slice gives views, a tensor of indices copies."""
+    """Return some of the rows, and the shared inputs as a whole.
+
+    If `rows` is a slice, the results are views. If `rows` is a tensor of indices, the results are copies.
+    """
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x, with_rows=True)
     # three times as fast as `leaf[rows]`

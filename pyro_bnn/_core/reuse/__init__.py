@@ -1,4 +1,4 @@
-"""Memory for the results that a network computes without its random parameters, which later calls reuse."""
+"""Memory for the results that a network computes without its random parameters. Later calls reuse these results."""
 
 from ._memory import Memory as Memory
 from ._memory import Plan as Plan

@@ -1,4 +1,4 @@
-"""Memory for results that are the same in all calls of a network with one input."""
+"""Memory for those results inside a network that stay the same while the network's input stays the same."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,12 +41,12 @@ class Plan:
 
 
 class Memory:
-    """Keeps the results that do not depend on a network's random parameters, for calls with other draws of these.
+    """Keeps the results that do not depend on a network's random parameters, and reuses these results in later calls.
 
     The first call runs all modules and records their results. In later calls, a module whose result cannot have changed
-    returns the kept result without running. The outputs and the random numbers are bit for bit the same as without a
-    memory if the other modules run the same operations. If the other modules run for several draws at once, the outputs
-    agree up to rounding.
+    returns the kept result without running. If the remaining modules run the same operations as before, skipping
+    leaves every bit of the outputs and of the random numbers unchanged. If the remaining modules run for several draws
+    at once, the outputs agree up to rounding.
 
     All calls must have the same input, unless :meth:`refill` sets the results for another input.
     """
@@ -57,7 +57,7 @@ class Memory:
         self._state: State | None = None
         self._is_block = False
         self.is_off = not plan.is_worthwhile
-        """Whether no result can be kept, so that calls run all modules."""
+        """Whether every call runs all modules, because no result can be kept."""
 
     @property
     def is_used(self) -> bool:
@@ -130,8 +130,8 @@ class Memory:
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
         """Record the network's call in a `with` block, or let this call reuse the kept results.
 
-        `drawn` has the weights of the call by their paths. If the call raises :class:`Diverged`, call :meth:`forget`
-        and run the network again.
+        `drawn` maps the path of each drawn weight to its value in this call. If the call raises :class:`Diverged`, call
+        :meth:`forget` and run the network again.
         """
         self._drop_if_changed()
         if self.is_off:

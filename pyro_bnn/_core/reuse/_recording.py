@@ -27,7 +27,10 @@ class _OpaqueError(Exception):
 
 
 class Absent(Tensor):
-    """A placeholder for a tensor that is not kept, since only skipped modules use it. Every operation on it raises."""
+    """A placeholder for a tensor that is not kept, since only skipped modules use it.
+
+    Every operation on the placeholder raises :class:`Diverged`.
+    """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -98,8 +101,8 @@ class Recorder(TorchDispatchMode):
 
     Such a call uses no tensor that was computed from drawn weights, draws no random numbers, and changes no tensor or
     attribute that existed before it. If a module makes a call that breaks one of these rules, the module is refused: in
-    later runs, its results are treated as if they were computed from drawn weights. Calls whose arguments were computed
-    from drawn weights are only left out.
+    later runs, its results are treated as if they were computed from drawn weights. A call whose arguments were
+    computed from drawn weights is not recorded, but the module is not refused.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -272,7 +275,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def _rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:
-    """Apply `replace` to each value of a type in `kinds`, in new tuples, lists and dictionaries at any depth."""
+    """Copy nested tuples, lists and dictionaries, and apply `replace` to values in them whose type is in `kinds`."""
     if isinstance(value, kinds):
         return replace(value)
     if type(value) in (tuple, list):

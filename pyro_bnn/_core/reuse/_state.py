@@ -1,6 +1,7 @@
 """Snapshots of modules, and of the random generators of Python and NumPy, to find later changes.
 
-The snapshot of a module has a reference to each attribute. It has no copies of tensors, but their version counters.
+The snapshot of a module has a reference to each attribute. Tensors are not copied: the snapshot stores their version
+counters, which show later changes.
 """
 
 import operator
@@ -61,7 +62,7 @@ def generators_of_others() -> tuple[object, ...]:
 def _content(value: Any) -> list[Any] | None:
     """Return the items of a container, or the state of a random generator. Return None for any other value.
 
-    A method of a generator counts as the generator.
+    For a method of a random generator, return the state of the generator.
     """
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]

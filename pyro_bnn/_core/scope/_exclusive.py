@@ -14,7 +14,7 @@ from .. import checks as _checks
 class ProcessLock:
     """A reentrant lock for the whole process.
 
-    A forked process gets a new lock. With the old one it would wait forever if another thread held the lock during the
+    A forked process gets a new lock. The inherited lock would never be released if another thread held it during the
     fork.
     """
 
@@ -40,10 +40,10 @@ EXCLUSIVE = ProcessLock()
 class Stream:
     """A stream of random numbers for one computation, which other computations do not disturb.
 
-    All threads share torch's generators. A ``with`` block of the stream makes other threads wait. At its start, the
-    block gives the generators the state that they had at the end of the stream's last block; at its end, it restores
-    their state from before the block. So the numbers of the stream do not depend on what other threads draw between
-    its blocks. If `seed` is None, torch's generator draws a seed.
+    All threads share torch's generators. A ``with`` block of the stream makes other threads wait. Each block continues
+    with the random numbers where the stream's previous block stopped. After a block, the generators get back the state
+    that they had before it. So the numbers of the stream do not depend on what other threads draw between its blocks.
+    If `seed` is None, torch's generator draws a seed.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:

@@ -111,7 +111,7 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """Raise the errors of a traced model in a `with` block without the list of shapes that Pyro adds to them."""
+    """In a `with` block, remove the list of shapes that Pyro adds to the errors of a traced model."""
     try:
         yield
     except (ValueError, RuntimeError) as error:

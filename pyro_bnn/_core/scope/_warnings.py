@@ -14,8 +14,9 @@ from ._exclusive import EXCLUSIVE
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """Ignore the warnings of a category whose text begins with a pattern, or raise them, in a `with` block.
+    """In a `with` block, ignore the warnings of a category, or raise them as errors.
 
+    Only warnings whose text begins with the regular expression `message` are affected.
     Other threads wait, since two blocks that overlap would leave one filter in place forever. Use this function for
     short computations only, and :func:`silent_fits` for a whole fit.
     """
@@ -29,7 +30,10 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """Turn off this thread's warnings about how a fit ended in a `with` block. The caller reports how it ended."""
+    """In a `with` block, turn off this thread's warnings about how a fit ended.
+
+    The caller must report the result of the fit.
+    """
     token = _is_silent.set(True)
     try:
         yield

@@ -31,7 +31,7 @@ def compare(
     num_samples: Annotated[
         int | None,
         typer.Option(
-            help="Draws of each of the four chains of NUTS. The warm-up takes as many steps.",
+            help="Number of draws in each of the four NUTS chains. Each warm-up has the same number of draws.",
             min=40,
             show_default=f"{NUM_SAMPLES}, for a run {NUM_SAMPLES_OF_RUN}",
         ),

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, and functions that read their texts."""
+"""Options and arguments that several commands share, and functions that parse and check their values."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -78,7 +78,7 @@ EvaluateDraws = Annotated[
 
 
 ALL = "pyro_bnn.help_all"
-"""The key that Typer's context has if the help shall show all options."""
+"""Key in the `meta` dictionary of Typer's context, present if `--help-all` was given."""
 
 
 class BriefHelp(TyperCommand):

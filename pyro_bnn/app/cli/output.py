@@ -17,7 +17,7 @@ class Output:
     """Writes the output of a command.
 
     Without `--json`, text goes to standard output. With `--json`, text goes to standard error, and the JSON document
-    goes to standard output. On a terminal, the package rich colours the text.
+    goes to standard output. On a terminal, the Python package `rich` adds colours to the text.
     """
 
     def __init__(self, command: str, *, as_json: bool) -> None:
@@ -47,7 +47,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write tables and notes, which empty lines separate. Headings are bold, and notes are dim.
+        """Write a text of tables and notes with empty lines between them. Headings are bold, and notes are dim.
 
         On a terminal that is narrower than a table, the gaps between its columns shrink to two spaces.
         """
@@ -77,7 +77,7 @@ def _width(text: str) -> int:
 
 
 def _squeezed(table: str) -> str:
-    """Return the table without the spaces that all its lines have, except two between columns."""
+    """Shrink the gaps between the columns of a table to at most two spaces."""
     width = _width(table)
     lines = [line.ljust(width) for line in table.splitlines()]
     blank = [all(line[i] == " " for line in lines) for i in range(width)]

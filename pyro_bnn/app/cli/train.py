@@ -4,8 +4,8 @@ The JSON of `train` has these items:
 
 - `folder`, `config` (as in config.json), `status` (with `ok` and `message`), `seconds`, `classes`,
 - the numbers of rows `num_train`, `num_test` and `num_calibration`, and sentences for the user in `notes`,
-- `last_epoch`, which is null for chains, and otherwise has `epoch`, `kl_weight`, `learning_rate`, `seconds`, and in
-  nats for the whole data set `elbo`, `expected_log_likelihood` and `kl`,
+- `last_epoch`, an object with `epoch`, `kl_weight`, `learning_rate`, `seconds`, `elbo`, `expected_log_likelihood` and
+  `kl` (the last three in nats for the whole data set), or null for chains,
 - `accuracy`, which is null, or has lists `train` and `test` with a number for each epoch,
 - `pictures` (file names).
 """
@@ -51,10 +51,10 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="A recipe has values for all options that you do not give. The recipe article follows Blundell et al. "
-            "(2015): mixture prior, KL weight 1, 20 epochs. The recipes tutorial and tutorial-mixture follow an MXNet "
-            "tutorial: SGD, 10 epochs. The help shows the values of the recipe default. config.json in the run's "
-            "folder has the values of the run.",
+            help="A recipe has values for all options that you do not give. The recipe 'article' follows Blundell et "
+            "al. (2015): mixture prior, KL weight 1, 20 epochs. The recipes 'tutorial' and 'tutorial-mixture' follow "
+            "an MXNet tutorial: SGD, 10 epochs. This help shows the values of the recipe 'default'. The file "
+            "config.json in the run's folder contains the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),
@@ -68,8 +68,8 @@ def train(
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Continue the unfinished run in this folder. Besides, give only --data, --download, --device, "
-            "--format and --json.",
+            help="Continue the unfinished run in this folder. The only other options allowed are --data, --download, "
+            "--device, --format and --json.",
             show_default=False,
         ),
     ] = None,

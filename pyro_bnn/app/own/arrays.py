@@ -87,7 +87,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def pairs_of(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair | None]:
-    """Return the training rows, and the test rows, or None if the file has no test rows."""
+    """Return the training rows and the test rows. If the file has no test rows, return None in their place."""
     held = listed([*arrays])
     if arrays.keys() & {"x", "y"} and arrays.keys() & {"x_train", "y_train"}:
         raise ValueError(

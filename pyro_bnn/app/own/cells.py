@@ -19,14 +19,18 @@ NUMBERS = {
     "1 234,5": (BLANKS, ","),
     "1 234.5": (BLANKS, "."),
 }
-"""Formats of numbers. The key is an example; the texts are the characters that group digits, and the decimal mark."""
+"""Formats of numbers.
+
+Each key is an example of a format. Each value has the characters that may separate groups of digits, and the decimal
+mark.
+"""
 
 DATES = {
     "year first": (r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?=$|[ T])", r"\1-\2-\3"),
     "day first": (r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})(?=$|[ T])", r"\3-\2-\1"),
     "month first": (r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})(?=$|[ T])", r"\3-\1-\2"),
 }
-"""Formats of dates. Each has a pattern, and a replacement for it that puts the year first."""
+"""Formats of dates. Each format has a pattern that matches a date, and a replacement text that puts the year first."""
 
 DATE_LIKE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2}))(?:[ T].*)?"
 
@@ -58,12 +62,18 @@ class Cells:
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as names of classes. Truth values have one spelling, and a missing cell is empty."""
+        """The cells as names of classes.
+
+        Truth values such as TRUE are spelled True or False. A missing cell becomes an empty text.
+        """
         truth = {"true": "True", "false": "False"}
         return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)
 
     def row(self, which: np.ndarray) -> int:
-        """Return the row number in the file of the first cell for which the mask `which`, shape (N,), is True."""
+        """Return the number of the first row for which the mask `which` is True.
+
+        The mask has shape (N,). Rows are numbered as in the file.
+        """
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
@@ -98,8 +108,8 @@ class Cells:
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
         """Choose a format that fits all cells, and if possible the format `preferred`.
 
-        Return the values in this format, its name, and the names of the other formats that fit all cells, but give
-        other values. Return None if no format fits all cells.
+        Return the values, the name of the chosen format, and a list. The list names the other formats that fit all
+        cells but yield different values. Return None if no format fits all cells.
         """
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
@@ -160,6 +170,6 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 
 
 def training_without(names: Sequence[str]) -> str:
-    """Return the advice for columns that cannot be used, which is an option of `train` that ignores them."""
+    """Return the advice to train without the columns `names`, with the command-line option that does so."""
     columns = "the columns" if len(names) > 1 else "the column"
     return f"train without {columns} (pyro-bnn train --ignore {shlex.quote(','.join(names))})"

@@ -18,7 +18,10 @@ MOST_CATEGORIES = 100
 """Heuristic: a column of texts with more different values than this is encoded by the letters of the texts."""
 
 FEW = 10
-"""Heuristic: up to this many rows, texts that all differ may be categories, and rising numbers do not count rows."""
+"""Heuristic: a column with at most this many rows is never treated as row labels or row numbers.
+
+If its texts all differ, they are categories. If its numbers rise, they are ordinary numbers.
+"""
 
 NUM_HASHED = 32
 """Number of inputs for a column of texts with many different values, about as many as skrub takes."""
@@ -104,7 +107,10 @@ class TableEncoding:
         return [feature.name for feature in self.features if feature.kind == kind]
 
     def inputs(self, table: Table) -> Tensor:
-        """Encode the rows of a table as inputs of shape (N, D). All inputs of an unknown category are 0."""
+        """Encode the rows of a table as inputs of shape (N, D).
+
+        If a cell contains an unknown category, the inputs for this cell are 0.
+        """
         table.require(self.names)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
             inputs = np.hstack([feature.inputs(table.column(feature.name)) for feature in self.features]).astype(float)
@@ -126,7 +132,10 @@ class TableEncoding:
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
-        """Return the formats of those columns of numbers in a table that are written otherwise than in training."""
+        """Find the columns of numbers whose format differs from the format in training.
+
+        Return the new formats by column name.
+        """
         read = {name: table.column(name).numbers(written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
 
@@ -134,10 +143,10 @@ class TableEncoding:
 def learned_encoding(
     table: Table, names: Sequence[str], training: Sequence[int], *, wanted: Sequence[str]
 ) -> tuple[TableEncoding, list[str]]:
-    """Learn the encoding of a table. Return it with sentences that explain it to the user.
+    """Learn the encoding of a table. Return the encoding, and sentences that explain the encoding to the user.
 
-    The means and scales are computed from the rows in `training`, and the categories are those of all rows. The columns
-    in `wanted` are used even if they only name or count the rows.
+    The means and scales are computed from the rows in `training`, and the categories are those of all rows. A column
+    in `wanted` is used even if it contains only row labels or row numbers.
     """
     found = {name: _learned(table.column(name), training, is_wanted=name in wanted) for name in names}
     left_out = {name: reason for name, reason in found.items() if isinstance(reason, str)}
@@ -148,10 +157,12 @@ def learned_encoding(
     if not encoding.features:
         raise ValueError(f"{table.shown} has no column to predict from. {' '.join(notes)}")
     said: Mapping[str, list[str]] = {
-        "Missing values in {} are replaced by the mean or by no category, and one more input marks them.": [
+        "Missing values in {} become the mean (numbers and dates) or zeros (texts). One more input marks them.": [
             feature.name for feature in encoding.features if feature.has_missing
         ],
-        "Dates in {} become numbers of days, and the times of year, week and day.": encoding.columns("date"),
+        "Dates in {} become the number of days since 1970, the time of year, the time of week and the time of day.": (
+            encoding.columns("date")
+        ),
         f"Texts in {{}} have many values: their letters become {NUM_HASHED} numbers.": encoding.columns("text"),
     }
     return encoding, notes + [sentence.format(listed(columns)) for sentence, columns in said.items() if columns]
@@ -194,7 +205,7 @@ def _parts(values: np.ndarray) -> np.ndarray:
 
 
 def _counts_rows(numbers: np.ndarray) -> bool:
-    """Return whether the numbers in a column count the rows, of which up to half may have been dropped."""
+    """Return whether the numbers in a column are row numbers. Up to half of the original rows may be missing."""
     rises = len(numbers) > FEW and bool((np.diff(numbers) > 0).all())
     return rises and bool((numbers == np.floor(numbers)).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers)
 

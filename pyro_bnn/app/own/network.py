@@ -95,7 +95,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
 
 def _text(error: BaseException) -> str:
-    """Return the text of an error. If the error's class is the user's, the code that makes the text may fail."""
+    """Return the text of an error. `str(error)` may fail if the user's code defines the class of the error."""
     try:
         return str(error)
     except Exception as other:
@@ -121,7 +121,7 @@ def _own_line(error: BaseException) -> str | None:
 
 @contextmanager
 def _found_in(folder: Path) -> Iterator[None]:
-    """Let Python find the modules of a folder in a `with` block."""
+    """In a `with` block, let Python import modules from a folder."""
     sys.path.insert(0, str(folder))
     try:
         yield

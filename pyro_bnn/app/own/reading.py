@@ -90,8 +90,8 @@ def read_table(path: str | Path) -> Table:
     frame.columns, frame.index = pd.Index(names, dtype=object), pd.RangeIndex(1, len(frame) + 1)
     is_broken = frame.apply(lambda column: column.str.contains("\n").eq(True))
     notes += [
-        f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken[name].idxmax()}; if they "
-        "should hold none, look for a superfluous quotation mark."
+        f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken[name].idxmax()}; if "
+        "this is a mistake, look for a superfluous quotation mark."
         for name in is_broken.columns[is_broken.any()]
     ]
     return Table(str(path), frame, separator, tuple(notes))

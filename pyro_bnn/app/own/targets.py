@@ -74,7 +74,7 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
 
 
 def target_labels(cells: Cells) -> list[str]:
-    """Return the names of classes in the cells; raise if a name is missing or an infinite number."""
+    """Return the names of classes in the cells. Raise if a cell is missing or contains an infinite number."""
     are_infinite = np.array([label.lower().strip("+-") in ("inf", "infinity") for label in cells.labels], dtype=bool)
     for what, rows in (("lacks a label", cells.is_missing), ("holds an infinite number", are_infinite)):
         if rows.any():
@@ -86,7 +86,7 @@ def target_labels(cells: Cells) -> list[str]:
 
 
 def guessed(cells: Cells) -> tuple[str, str]:
-    """Guess the likelihood from the cells of the target. Return it with a sentence that gives the reason.
+    """Guess the likelihood from the cells of the target. Return the likelihood, and a sentence with the reason.
 
     The likelihood is categorical for texts, truth values and a few different whole numbers, and otherwise gaussian.
     """
