@@ -50,7 +50,8 @@ def test_the_status_says_what_was_chosen():
     model, x, y, _, _ = line()
     said = str(pb.fit(model, (x, y), seed=0, max_epochs=3).status)
     assert "not converged: stopped after 3 epochs, too few to see a plateau; " in said
-    assert said.endswith("Raise `max_epochs`. If the ELBO rises steadily, raise the learning rate by `optimizer`.")
+    remedy = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
+    assert said.endswith(remedy)
     assert "3 epochs, all rows at once, Adam lr 0.02, LocalReparameterization" in said
     model, x, y, _, _ = line(2400)
     sgd = functools.partial(torch.optim.SGD, lr=1e-6)

@@ -86,7 +86,11 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """Return the constant for a strength. Raise unless `x` has the shape and the values of images."""
+    """Return the number in `values` for a strength. The first number is for strength 1, and so on.
+
+    Raises:
+        ValueError: If `x` does not have the shape and the values of images, or if there is no such strength.
+    """
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")

@@ -36,8 +36,9 @@ def refresh_batch_norm(
 ) -> None:
     r"""Recompute the running statistics of batch normalisation for a posterior, and store them in the model.
 
-    A fit leaves averages over its last steps, during which the weights still changed. This function computes the mean
-    and the variance of each of B batches for each of S draws. It replaces the statistics of the model by the averages
+    After a fit, the running statistics are averages over the last steps, and the weights still changed during these
+    steps. This function computes the mean and the variance of each of B batches for each of S draws. The function then
+    replaces the statistics of the model by the averages
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b}.
 
@@ -49,9 +50,9 @@ def refresh_batch_norm(
         posterior: A posterior from any method, or one value of each latent variable, such as ``posterior.median()``.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit.
         num_samples: Number of draws S.
-        batch_size: Number of rows in a batch. Choose about the batch size of the fit, since the batch size affects the
-            statistics of later layers.
-        seed: Seed of the draws; torch's generators do not change.
+        batch_size: Number of rows in a batch. This number should be close to the batch size of the fit, since the batch
+            size affects the statistics of later layers.
+        seed: Seed of the draws. The state of torch's generators does not change.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, or if x does not fit the network.
@@ -119,19 +120,19 @@ class CarryingPosterior(Posterior):
 
     @torch.no_grad()
     def median(self) -> Draw:
-        """Return the median of the inner posterior together with the added values."""
+        """Return the inner posterior's median. The dictionary also contains parameters or buffers of the network."""
         median = self.inner.median()
         return median | self._rest(median)
 
     @torch.no_grad()
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Return the centers of the inner posterior, each together with the added values."""
+        """Return the inner posterior's centers. Each dictionary also contains parameters or buffers of the network."""
         inner = self.inner.centers(everywhere=everywhere)
         return [None if center is None else center | self._rest(center) for center in inner]
 
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Yield the draws of the inner posterior, each together with the added values."""
+        """Yield the inner posterior's draws. Each dictionary also contains parameters or buffers of the network."""
         for draw in self.inner.draws(num_samples, *args):
             yield draw | self._rest(draw)
 
@@ -158,7 +159,7 @@ class RefreshedPosterior(CarryingPosterior):
         posterior: A posterior from any method.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit. A file of a
             :class:`RefreshedPosterior` contains x; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
-        batch_size: Number of rows in a batch. Choose about the batch size of the fit.
+        batch_size: Number of rows in a batch. This number should be close to the batch size of the fit.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, if x does not fit the network, or
@@ -236,7 +237,8 @@ class PinnedPosterior(CarryingPosterior):
     Args:
         model: The model of the posterior.
         posterior: A posterior from any method.
-        values: Learned parameters and buffers, as in :attr:`values`. None copies those of the network.
+        values: Learned parameters and buffers, as in :attr:`values`. By default the present values of the network are
+            copied.
 
     Raises:
         ValueError: If the names of the values differ from those of the network.

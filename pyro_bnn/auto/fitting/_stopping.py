@@ -49,8 +49,8 @@ class Plateau:
     """A callback that ends a fit when its objective no longer rises.
 
     The objective is the expected log-likelihood minus the weighted KL. At each plateau except the last, :attr:`factor`
-    changes to the next number in `decays`, and the fit continues. The schedule of the learning rate must multiply by
-    :attr:`factor`.
+    changes to the next number in `decays`, and the fit continues. The schedule of the learning rate must multiply the
+    initial learning rate by :attr:`factor`.
     """
 
     def __init__(self) -> None:
@@ -98,8 +98,9 @@ def window_of(num_batches: float) -> int:
 class EarlyStopping:
     """A callback that ends a fit when the predictions of validation rows no longer improve.
 
-    A check computes the mean log-density of the validation targets in nats. There is one check in `every` epochs.
-    :meth:`restore_best` resets the model and the guide to the check with the largest value.
+    A check computes the mean log-density of the validation targets in nats. The number of epochs from one check to the
+    next is `every`. :meth:`restore_best` resets the model and the guide to their states at the check with the largest
+    value.
     """
 
     def __init__(

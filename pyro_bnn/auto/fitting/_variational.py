@@ -79,7 +79,7 @@ def fit_variational(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> GuidePosterior:
-    """Make the variational fit of :func:`~pyro_bnn.fit`, which describes the arguments."""
+    """Fit a guide by variational inference. For the arguments see :func:`~pyro_bnn.fit`."""
     if guide is None:
         with seeded(seed, model.device):
             guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
@@ -176,12 +176,15 @@ def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int
     return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
 
 
-REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, raise the learning rate by `optimizer`."
+REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
 """Remedy for a fit that ended before a plateau, in terms of the arguments of :func:`fit`."""
 
 
 def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None) -> Status:
-    """Return the status of a fit, which includes the settings `said` and any problem that :func:`fit_svi` found."""
+    """Return the status of a fit.
+
+    The message of the status contains the settings in the text `said`, and any problem that :func:`fit_svi` found.
+    """
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     if not before and before.remedy != LONGER:
         return replace(before, message=f"{before.message} ({said})")

@@ -139,7 +139,7 @@ def load_posterior(
             `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass guides of other
             classes, and all guides of a Pyro model of your own.
         data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data
-            may be others than at saving.
+            may differ from those that were passed to :func:`save_posterior`.
 
     Returns:
         The posterior, on the device of the model, with its status and its history or statistics. If the file has a
@@ -163,7 +163,10 @@ def load_posterior(
 
 @contextmanager
 def _loading(path: str | Path, what: str) -> Iterator[None]:
-    """Begin each error raised in this context with `what`, the name of what cannot be loaded."""
+    """Put the words "`what` cannot be loaded" before the message of each `ValueError` raised in this context.
+
+    A :class:`DamagedFileError` keeps its message.
+    """
     try:
         with understood(path, KIND):
             yield

@@ -45,7 +45,7 @@ class ModelRecord:
     """Class of the likelihood with its settings, except those that are tensors."""
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
-    """Class of each layer of the network, by path. Layers of classes outside of torch are missing."""
+    """Name of the class of each layer from `torch.nn`, by the layer's path. Other layers have no entry."""
     state: dict[str, Tensor]
     """Parameters and buffers."""
     left_out: list[str]
@@ -105,7 +105,11 @@ def _checksum(value: Tensor) -> str:
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Return whether the network (as a padding row) or the prior (as its mean) uses the initial value of a site."""
+    """Return whether the prior or the network uses the initial value of a site.
+
+    The prior may have this value as its mean. The network may use a row of this value as the padding row of an
+    embedding.
+    """
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -216,7 +220,10 @@ class OwnSite:
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """Latent variables of a Pyro model. If the model is a module, also its parameters and buffers."""
+    """Latent variables of a Pyro model.
+
+    If the model is a module, the record also contains the module's parameters and buffers.
+    """
 
     sites: dict[str, OwnSite]
     state: dict[str, Tensor]
@@ -312,7 +319,8 @@ class PresentModel:
     def require_sites(self, posterior: Posterior) -> None:
         """Raise if the variables of a posterior are not those of the Pyro model.
 
-        A posterior that does not know its variables passes; :func:`~pyro_bnn.predict` checks its draws.
+        If a posterior does not know its variables, no error is raised here. In this case :func:`~pyro_bnn.predict`
+        checks the draws.
         """
         if posterior.shapes is None or self.own is None:
             return
@@ -333,7 +341,7 @@ class PresentModel:
         if (network is None) != (self.network is None) or (own is None) != (self.own is None):
             kind = "a BayesianModel" if network else "a Pyro model of your own" if own else ""
             raise ValueError(
-                f"it was saved with {kind}; pass one that was built like it as `model`." if kind
+                f"it was saved with {kind}; pass a `model` built like the saved one." if kind
                 else "it was saved without a model; pass None as `model`."
             )  # fmt: skip
         if own is not None and self.own is not None:

@@ -94,14 +94,14 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        `random` maps the `id` of a tensor that the network gets as a parameter to the random parameter. The batch has
-        `num_rows` rows.
+        The network runs with one tensor in place of each random parameter. `random` maps the `id` of this tensor to the
+        random parameter. The batch has `num_rows` rows.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
 
 class _Gaussian(dist.Normal):
-    """The guide's Gaussian for one parameter, which remembers its last value: a draw, or the mean."""
+    """The guide's Gaussian for one parameter. The attribute `value` keeps the last sample: a draw, or the mean."""
 
     def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
         super().__init__(base.loc, base.scale, validate_args=False)

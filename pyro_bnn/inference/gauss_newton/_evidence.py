@@ -41,7 +41,10 @@ class Evidence:
     curvature: Curvature
 
     def penalty(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """Return half of the bracket in the class's formula; for the arguments see :meth:`FullCurvature.log_det`."""
+        """Return the log-likelihood minus the log evidence, by the formula of :class:`Evidence`.
+
+        For the arguments see :meth:`FullCurvature.log_det`.
+        """
         all_priors = prior.expand(len(self.squares))
         return 0.5 * (all_priors @ self.squares + self.curvature.log_det(noise, prior) - all_priors.log().sum())
 

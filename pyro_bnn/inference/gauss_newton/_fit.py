@@ -40,9 +40,10 @@ MAX_FULL = 6000
 """Largest number of random weights for which a full matrix is used. The matrix takes 288 MB in double precision."""
 
 FAR = 10.0
-"""Heuristic: largest distance from the mode for which the status is ok, as root mean square in standard deviations.
+"""Heuristic: the status of a fit is ok if the point lies at most this far from the mode.
 
-Networks whose training stopped early lie at distances of 1 to 10 from the mode, and predict well.
+The distance is a root mean square over the weights, in posterior standard deviations. Networks whose training stopped
+early lie at distances of 1 to 10 from the mode, and predict well.
 """
 
 EVIDENCE = "evidence"
@@ -213,7 +214,7 @@ def _curvature(
 
 
 def _group(site: str, per: Per) -> str:
-    """Return the name of the group of weights that share the prior precision of a site."""
+    """Return the name of the group of a site. All weights of a group share one prior precision."""
     return {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per]
 
 

@@ -34,8 +34,8 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """Copy the covariance to the device and dtype of a tensor, with contiguous memory.
 
-        The last bits of products depend on the layout in memory. A covariance from a file is contiguous, so every
-        covariance must be.
+        The last bits of a product depend on the memory layout of its factors. A covariance from a file has contiguous
+        tensors. Contiguous copies therefore give the same draws before saving and after loading.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
@@ -64,7 +64,11 @@ class AlongAxes(Covariance):
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield for each parameter the matrices of u and v, and the parameter's part of each vector, shape (m, n)."""
+        """Yield a tuple for each parameter of shape (m, n).
+
+        The tuple contains the matrix with the vectors u as columns, the matrix with the vectors v as columns, and the
+        part of each of `vectors` that belongs to the parameter. Each part has shape (m, n).
+        """
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
         shapes = [(len(left), len(right)) for left, right in axes]
@@ -147,9 +151,9 @@ class FullCurvature:
 
 @dataclass(frozen=True)
 class CurvatureAlongAxes:
-    """A sum like :class:`FullCurvature`, of matrices G_k that are diagonal along the axes of :class:`AlongAxes`.
+    """Curvature as in :class:`FullCurvature`, stored as the diagonals of the matrices G_k.
 
-    The diagonals of all G_k are `values`, shape (K, P).
+    Each G_k is diagonal along the axes of :class:`AlongAxes`. The diagonals of all G_k are `values`, shape (K, P).
 
     With Kronecker factors, all weights of a parameter need the same prior precision.
     """

@@ -68,7 +68,11 @@ def summed_matrices(
 
 
 def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
-    """Return the fastest function of (net, x, root) that computes the matrix of some rows, or its diagonal."""
+    """Return the fastest function that computes the Gauss-Newton matrix of a batch.
+
+    If `is_full` is false, the function computes only the diagonal of this matrix. The arguments of the function are
+    (net, x, root), where `root` comes from :func:`root_of`.
+    """
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full
@@ -100,9 +104,9 @@ SERVED = (CategoricalLikelihood, *DIAGONALS)
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row in the outputs.
 
-    The curvature is the expected Hessian of the negative log-likelihood. Rows and classes have the weights of a fit,
-    and Gaussian noise has scale 1. The targets y matter only through their weights. Except for heteroscedastic noise,
-    the curvature equals the Hessian.
+    The curvature is the expected Hessian of the negative log-likelihood. As in a fit, the curvature of a row is
+    multiplied by the weight of the row and by the weight of the row's class. Gaussian noise has scale 1. The targets y
+    matter only through their weights. Except for heteroscedastic noise, the curvature equals the Hessian.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -300,7 +304,9 @@ def library() -> Any:
 def kronecker_curvature(
     net: nn.Module, batches: Iterable[Pair], num_data: int, likelihood: Likelihood
 ) -> CurvatureAlongAxes:
-    """Return the Kronecker factors of the layers whose parameters need gradients; Gaussian noise has scale 1.
+    """Return the Kronecker factors of the layers whose parameters need gradients.
+
+    The scale of Gaussian noise is taken to be 1.
 
     Raises:
         ValueError: If there are no Kronecker factors for a layer.

@@ -178,7 +178,10 @@ def sites_of(net: nn.Module, model: BayesianModel) -> list[str]:
 
 
 def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
-    """Return the last layer if it is linear, all its parameters need gradients, and no others do; else None."""
+    """Return the last layer if it is linear and the only layer whose parameters need gradients; else return None.
+
+    All parameters of the layer must need gradients.
+    """
     found = owners(net)
     if len(found) != 1 or type(found[0]) is not nn.Linear:
         return None

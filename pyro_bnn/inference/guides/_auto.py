@@ -1,8 +1,9 @@
 """Pyro's autoguides, with parameters that exist from the start.
 
-A plain autoguide makes its parameters at its first call. Before this call, no state dict can be loaded. If this call
-has no targets, the guide takes the observed site for a latent one. The guides of this module see only the latent
-variables. Their parameters start at the values of `init`, and never at values from Pyro's global store.
+A plain autoguide makes its parameters at its first call. Before this call, no state dict can be loaded. If the
+arguments of this call lack the targets, the guide treats the observed site as a latent variable. The guides of this
+module see only the latent variables. Their parameters start at the values of `init`, and never at values from Pyro's
+global store.
 """
 
 from typing import TypeVar

@@ -61,7 +61,7 @@ class DeltaGuide(FlatGuide):
         return self.sample_at(free, jacobian=self.jacobian)
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """Yield the point `num_samples` times."""
+        """Yield `num_samples` copies of the point."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
             yield self.median()

@@ -33,7 +33,7 @@ A weight reaches this limit if its mean moves by 0.63 standard deviations of the
 LEAST_INFORMED = 0.001
 """Heuristic: a layer carries no information if at most this share of its weights left the prior.
 
-In a layer of fewer than a thousand units, the incoming weights of a single unit are more than this share.
+In a layer of fewer than a thousand units, the weights into a single unit exceed this share of the layer's weights.
 """
 
 MOST_COLLAPSED = 0.5
@@ -103,13 +103,13 @@ class Diagnosis(Shown):
 
     For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean that has the smallest
     divergence from the prior. For a mixture this divergence can have several local minima in :math:`s`, and each
-    minimum gives a Gaussian. A weight is at a mixture prior if its divergence from any of these Gaussians is below 0.2
-    nats.
+    minimum gives a Gaussian. If the prior is a mixture, a weight counts as at the prior if its divergence from any of
+    these Gaussians is below 0.2 nats.
 
     A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
-    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. N rows
-    reach the limit :math:`0.003\, s / \sqrt N` if each row alone would narrow the weight to 0.003 times the prior's
-    scale.
+    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype.
+    Suppose that each row alone would narrow the weight to the standard deviation :math:`0.003\, s`. Then all N rows
+    together narrow the weight to the limit :math:`0.003\, s / \sqrt N`.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
@@ -177,10 +177,11 @@ class Marginals:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many weights of a site are at the prior, silent or collapsed.
+    """How many weights of a site are still at the prior, how many are silent, and how many have collapsed.
 
-    A weight is silent if it is at a prior whose mean lies within one standard deviation of 0. At any other prior, a
-    weight can carry information, for example if the prior was learned from other data.
+    :class:`Diagnosis` defines which weights are at the prior, and which weights have collapsed. A weight is silent if
+    it is at the prior and the mean of this prior lies within one standard deviation of 0. If the prior's mean is
+    farther from 0, the prior itself can carry information, for example a prior that was learned from other data.
     """
 
     marginals: Marginals
@@ -245,11 +246,12 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 
 
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
-    r"""Return the centre and scale of each Gaussian around the prior's mean that is locally nearest to the prior.
+    r"""Return a pair (centre, scale) for each Gaussian that is locally nearest to the prior.
 
-    A Gaussian is locally nearest if its scale s is a local minimum of the divergence :math:`-\log s - E_{w \sim N(m,
-    s^2)}[\log p(w)]`. The divergence is computed on a grid of log scales with steps of 0.1. A minimum lies at most half
-    a step from a point of the grid, where the divergence is larger by about 0.0025 nats.
+    The centre m of each Gaussian is the mean of the prior, or the mode if the mean is not finite. A Gaussian is locally
+    nearest if its scale s is a local minimum of the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]`. The
+    divergence is computed on a grid of log scales with steps of 0.1. Each minimum is replaced by a point of the grid at
+    most half a step away. The divergence at this point exceeds the minimum by about 0.0025 nats at most.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]
@@ -384,7 +386,10 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of each kept weight, shape (P,), if it is Gaussian; else the one prior of all, shape ()."""
+    """Return the prior of the kept weights. A Gaussian prior has shape (P,), with one Gaussian for each weight.
+
+    A prior that is not Gaussian is the same for all weights, and is returned once, with shape ().
+    """
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

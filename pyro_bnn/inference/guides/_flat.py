@@ -47,8 +47,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the same sites.
-            noise: What an estimator needs besides the means. None, without an estimator, gives the network drawn
-                weights. A guide that does not support estimators raises an error.
+            noise: The quantity that an estimator needs in addition to the means. If `noise` is None, there is no
+                estimator, and the network runs with drawn weights. A guide that does not support estimators raises an
+                error if `noise` is given.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -115,7 +116,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """Why a call may differ from `forward` of the class that defines :meth:`flat`; None if it cannot."""
+        """The reason why a call of this guide may differ from :meth:`flat`, such as a hook; None if there is none."""
         if has_hooks(self):
             return "the model or the guide has hooks"
         family = next(base for base in type(self).__mro__ if "flat" in vars(base))
@@ -143,12 +144,18 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
-        """Return the shape of the site that gives a parameter its name; None for other parameters."""
+        """Return the shape of the site to which a parameter belongs; None if the parameter belongs to no site.
+
+        For example, the parameter `loc.net.weight` belongs to the site `net.weight`.
+        """
         return joint.layout.shapes.get(parameter.partition(".")[2])
 
 
 class GaussianGuide(FlatGuide):
-    """A flat guide whose variables are Gaussian in unconstrained space. A scale map gives its scales."""
+    """A flat guide whose variables are Gaussian in unconstrained space.
+
+    A scale map computes the scales of the Gaussians from unconstrained parameters.
+    """
 
     scale_map: ScaleMap
 

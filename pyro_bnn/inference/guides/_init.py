@@ -25,9 +25,10 @@ class Init(ABC):
 
     @abstractmethod
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Return the initial location and rho of a site, both of its unconstrained shape. The scale is softplus(rho).
+        """Return the initial location and rho of a site. The initial scale is softplus(rho).
 
-        A guide copies the two tensors, so they may share memory with other tensors.
+        Both tensors have the shape of the site's value in unconstrained space. A guide copies the two tensors, so they
+        may share memory with other tensors.
         """
 
 

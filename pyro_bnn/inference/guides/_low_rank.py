@@ -108,7 +108,7 @@ class LowRankGuide(GaussianGuide):
 
 
 def checked_rank(rank: int, num_latents: int) -> int:
-    """Return the rank as an integer. Raise unless it lies between 1 and the number of latent numbers."""
+    """Return the rank as an integer. Raise an error if the rank is less than 1 or greater than `num_latents`."""
     rank = _checks.at_least("rank", rank, 1)
     if rank > num_latents:
         raise ValueError(
@@ -219,7 +219,11 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute a piece's gradients in the locations, the scales, v and the stretch r, and return its divergence."""
+        """Compute the gradients in the locations, the scales and v for one piece, and return the piece's divergence.
+
+        With closed forms, also compute the factors with which r enters the gradient in F. A piece is a part of the
+        vector of all latent variables.
+        """
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]

@@ -47,8 +47,9 @@ class NaturalState(FlatState):
     on these variables.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
-    The first step computes S from `initial_hessian`, the Hessian of the loss of one row. None keeps the guide's S. Set
-    `adds_up` if a step sums over several draws or processes. In this case :math:`g\,(w - m)` has a vector of its own.
+    The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
+    the first step starts from the precisions S that the guide has. Set `adds_up` if a step sums over several draws or
+    processes. In this case :math:`g\,(w - m)` has a vector of its own.
 
     References:
         See :func:`natural_gradient`; for the factor of S: Lin et al. (2020), https://arxiv.org/abs/2002.10060.
@@ -84,7 +85,10 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient in the draw. With several draws or processes, also the product of gradient and deviation."""
+        """The gradient with respect to the drawn values.
+
+        With several draws or processes, the list also contains the product of this gradient and the deviation.
+        """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -136,7 +140,10 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's part of each precision by `ratio`. A negative part does not grow."""
+        """Multiply the data's part of each precision by `ratio`.
+
+        If this part is negative and `ratio` is above 1, the part does not change.
+        """
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -223,7 +230,10 @@ class NaturalState(FlatState):
         precision.mul_(factor)
 
     def _multiply(self, part: slice, out: Tensor) -> None:
-        """Write the products of gradients and deviations to `out`; for some sites, second derivatives replace them."""
+        """Write the product of gradient and deviation to `out` for each element.
+
+        For the elements of each :class:`DiagonalHessian`, write second derivatives divided by the precisions instead.
+        """
         torch.sub(self.value[part], self._loc[part], out=out).mul_(self._gradients.of(part))
         for hessian in self._hessians:
             hessian.add_to(out, part)
@@ -301,7 +311,10 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - deviations * gradients
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        r"""Replace products :math:`g\,(w - m)`, for the slice `part` of all sites, by second derivatives over S."""
+        r"""Replace this variable's elements of `products` by second derivatives divided by the precisions S.
+
+        `products` contains :math:`g\,(w - m)` for the slice `part` of the vector of all sites.
+        """
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -58,7 +58,7 @@ class GuidePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Name of the method: "SVI with" and the kind of guide. If no fit is known, only the kind of guide."""
+        """Name of the method: "SVI with" and the kind of guide. If no fit is known, the name is the kind of guide."""
         guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
         return f"SVI with {guide}" if self.history.epochs else guide
 

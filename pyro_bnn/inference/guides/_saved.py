@@ -27,12 +27,12 @@ from ._mean_field import MeanFieldGuide
 SCALE_MAPS: dict[str, type[ScaleMap]] = {
     kind.name: kind for kind in map(vars(scale_maps).__getitem__, scale_maps.__all__) if not inspect.isabstract(kind)
 }
-"""The package's scale maps by their names."""
+"""The classes of :class:`ScaleMap` in this package, by name."""
 
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """What a file stores of a guide."""
+    """Description of a guide in a file: the guide's class, settings and parameters."""
 
     family: str
     scale_map: str | None
@@ -67,7 +67,8 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
     DeltaGuide: lambda model, _: DeltaGuide(model),
     **{kind: lambda model, r, kind=kind: auto_guide(kind, model, rank=r.rank) for kind in KINDS},  # type: ignore[misc]
 }
-"""Functions that rebuild a guide from its model and its record, for the classes that need nothing else."""
+"""Functions that rebuild a guide from its model and its record, by the class of the guide. A guide of any other class
+cannot be rebuilt from a file."""
 
 
 def record_of(guide: object) -> GuideRecord:

@@ -42,7 +42,10 @@ class ParameterVector:
 
     @torch.no_grad()
     def link(self) -> None:
-        """Make all parameters views of the vector, into which any parameter that is not yet a view is copied."""
+        """Let every parameter share the memory of the vector.
+
+        A parameter that has memory of its own is first copied into the vector.
+        """
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -82,12 +85,13 @@ class ParameterVector:
 
 
 class DrawGradients:
-    """Gradients of minus the log-likelihood in a draw. Large sites have their own tensors; the others share a vector.
+    """Gradients of the negative log-likelihood with respect to the drawn values.
 
-    The backward pass makes the tensors of large sites. A gradient in the shared vector costs more memory and time,
-    since the backward pass must add to it, but all sites in this vector are updated together. On a GPU each operation
-    costs time, so only sites of at least `large_on_gpu` elements have their own tensor; if `large_on_gpu` is None, no
-    site has. All draws of a step use the memory of the vector `draw`.
+    Large sites have their own tensors, which the backward pass makes. The other sites share a vector. The backward pass
+    must add to the shared vector, which costs more memory and time. An advantage of the shared vector is that all its
+    sites are updated together. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements
+    have their own tensor. If `large_on_gpu` is None, no site has its own tensor on a GPU. All draws of a step use the
+    memory of the vector `draw`.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -109,7 +113,10 @@ class DrawGradients:
         self._own: dict[str, Tensor] = {}
 
     def label(self, site: Site) -> str | None:
-        """Return the label of a site for :meth:`Joint.pieces`, so that the gradients of a piece are in one tensor."""
+        """Return the label of a site for :meth:`Joint.pieces`.
+
+        Two sites have the same label only if their gradients are in the same tensor.
+        """
         return site.name if site.name in self._large else None
 
     def leaves(self) -> dict[str, Tensor]:
@@ -152,7 +159,7 @@ class Noise(Enum):
     DEVIATION = "deviation"
     """A draw of the weight minus its mean."""
     VARIANCE = "variance"
-    """The variance of the weight, without a draw."""
+    """The variance of the weight. The estimator uses no draw of the weight."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +187,9 @@ class RandomParameter:
 class FlatState(ABC):
     r"""Draws values for a step, and computes the gradients of the guide from those of the network.
 
-    A step calls :meth:`begin`. For each draw, the step calls :meth:`draw`, :meth:`observe` before the network's
-    backward pass, and :meth:`pull_back`. At the end, the step calls :meth:`give_gradients`.
+    A step first calls :meth:`begin`. For each draw, the step calls :meth:`draw`, runs the network and calls
+    :meth:`observe`. Then the step runs the backward pass of the network and calls :meth:`pull_back`. At the end, the
+    step calls :meth:`give_gradients`.
     """
 
     value: Tensor
@@ -222,8 +230,8 @@ class FlatState(ABC):
     def pull_back(self, weight: float) -> Tensor:
         """Compute the gradients of the parameters.
 
-        They are the sum of the gradients of the loss, computed from those of the draw, and `weight` times the gradients
-        of the divergence.
+        The result is the gradient of the loss plus `weight` times the gradient of the divergence. The gradient of the
+        loss is computed from the gradient with respect to the draw.
 
         Returns the divergence in nats, in double precision.
         """

@@ -1,8 +1,8 @@
 """Prior densities: their logarithms and gradients, and the divergences of Gaussians from them.
 
-A density is the prior of consecutive numbers in the flat vector of latent variables, in unconstrained space. Common
-densities have explicit gradients; :class:`AnyDensity` uses autograd. Samplers evaluate many points at once with
-:meth:`Density.rows`.
+All latent variables, in unconstrained space, are stored in one flat vector. A :class:`Density` is the prior density of
+a contiguous part of this vector. Common densities have explicit gradients. :class:`AnyDensity` uses autograd. Samplers
+evaluate many points at once with :meth:`Density.rows`.
 """
 
 import math
@@ -199,8 +199,8 @@ class AnyDensity(Density):
     """Any other prior. Its gradients come from autograd.
 
     The density of a constrained variable is that of its unconstrained value. If `jacobian` is false, the Jacobian
-    determinant of the transform is omitted. A point estimate omits it, since the estimate is the mode in constrained
-    space.
+    determinant of the transform is omitted. Set `jacobian` to false for a point estimate that is the mode in
+    constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
@@ -276,7 +276,8 @@ def groups_of(
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
     """Yield the sites whose elements are independent, in one group for each kind of prior.
 
-    Each group is the names of its sites, and a function from points, shape (K, P), to the log-density of these sites.
+    Each group is a pair: the list of the names of its sites, and the function that computes the log-density of these
+    sites. The function maps points, shape (K, P), to log-densities, shape (K,).
 
     Sites inside plates belong to no group, nor do `children`, whose priors depend on other sites.
     """

@@ -16,7 +16,8 @@ from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
 MAX_ROWS = 32
-"""Heuristic: largest number of rows in the check. So few rows cost little time, but reach most parts of a network."""
+"""Heuristic: largest number of rows in the check. A check with this number of rows takes little time, but reaches most
+parts of a network."""
 
 MAX_WEIGHTS = 10_000_000
 """Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
@@ -38,13 +39,17 @@ WRONG = 0.1
 `SMOOTH` / 2."""
 
 SMOOTH = 0.05
-"""A function has a kink if the slopes of the two steps, or those on both sides of the shorter step, differ by a larger
-fraction than this."""
+"""Largest relative difference of two slopes at which a function counts as smooth. If the difference is larger, the
+function has a kink. The check compares the slopes of the two steps. For the shorter step, the check also compares the
+slopes on the two sides of the point."""
 
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in the weights of some sites: the change per unit step, and autograd's derivative along it."""
+    """A direction in the weights of some sites.
+
+    The change of the weights per unit step is `moves`. The derivative along this direction, by autograd, is `slope`.
+    """
 
     moves: dict[str, Tensor]
     slope: float
@@ -137,11 +142,12 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     according to autograd, in order to find hidden gradients. The other direction follows the signs of the gradient.
     First, all sites are moved together. Each site is moved alone only if this first check shows a disagreement.
 
-    Doubtful cases pass, since a false alarm would be worse than a miss. If the slopes of two step sizes, or on the two
-    sides of a point, disagree, the function has a kink and the check passes. The check also passes if the network does
-    not run in double precision, gives different values for the same weights and seed, or is constant where autograd has
-    a slope (a straight-through estimator). Networks with more than ten million random weights, and models with an
-    estimator applied, are not checked. The check does not change the model, and uses its present mode (train or eval).
+    Doubtful cases pass, since a false alarm would be worse than a miss. The function has a kink if the slopes of two
+    step sizes disagree, or if the slopes on the two sides of a point disagree. At a kink the check passes. The check
+    also passes if the network does not run in double precision, gives different values for the same weights and seed,
+    or is constant where autograd has a slope (a straight-through estimator). Networks with more than ten million random
+    weights, and models with an estimator applied, are not checked. The check does not change the model, and uses its
+    present mode (train or eval).
 
     Raises:
         ValueError: If a gradient is wrong, or if the network changes its weights or its input in place; the message
@@ -185,7 +191,8 @@ class _WrongGradientError(Exception):
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
     """Return two directions for each site.
 
-    The first is random in the weights whose gradient is 0, and the second follows the signs of the gradient.
+    The first direction changes only weights whose gradient is 0, by random amounts. The second direction follows the
+    signs of the gradient.
     """
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}
