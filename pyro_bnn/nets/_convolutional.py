@@ -108,9 +108,9 @@ def resnet20(
         in_channels: Number of channels of the images, D: 3 for colour images, 1 for grey images.
         width: Number of channels of the first stage. With a width of 16, as in the article, there are 269,722
             parameters.
-        norm: Function that makes the layer after a convolution from its number of channels. The running statistics of
-            batch normalisation come from other weight draws than those of a prediction;
-            ``functools.partial(nn.GroupNorm, 8)`` has no such statistics.
+        norm: Function that takes a convolution's number of output channels and returns the layer that follows the
+            convolution. The running statistics of batch normalisation come from other weight draws than those of a
+            prediction; ``functools.partial(nn.GroupNorm, 8)`` has no such statistics.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).

@@ -90,7 +90,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
         self.num_data, self.prior = num_data, prior
         self.interception = Interception()
-        """Changes how calls of the network are computed, for estimators and for kept results of modules."""
+        """Lets an estimator, or stored outputs of modules, change how calls of the network are computed."""
         self.likelihood.to(self.like)
 
     def _summary(self) -> Summary:

@@ -34,7 +34,7 @@ def private_copy(net: nn.Module) -> nn.Module:
 
 
 def _make_constants(module: nn.Module) -> None:
-    """Turn parameters of whole numbers or without elements into buffers, since no fit could change them."""
+    """Turn integer parameters and empty parameters into buffers, since no fit could change such parameters."""
     for name, value in list(module.named_parameters(recurse=False, remove_duplicate=False)):
         if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
             delattr(module, name)
@@ -96,8 +96,8 @@ def _require_values(name: str, value: Tensor) -> None:
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
     """Put the frozen modules of a network into eval mode, so that their running statistics do not change.
 
-    A module is frozen if it has parameters but learns none of them, and if it contains none of the paths `random`. A
-    frozen module is a fixed function, so its dropout is off, too.
+    `random` has the paths of the random parameters. A module is frozen if it has parameters, and if none of
+    its parameters is learned or random. A frozen module is a fixed function, so its dropout is off, too.
     """
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""

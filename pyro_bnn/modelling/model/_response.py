@@ -124,7 +124,10 @@ class Interception:
 
     @contextmanager
     def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
-        """Call `check` with the first output of the network in the `with` block, shape ``(*draws, N, ...)``."""
+        """Call `check` once inside the `with` block: after the first call of the network.
+
+        The argument of `check` is the output of this call, shape ``(*draws, N, ...)``.
+        """
         self.check = check
         try:
             yield
@@ -161,7 +164,8 @@ class Response:
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
         """Check the targets, and return their predicted distribution and the converted targets.
 
-        The distribution weights log-densities as in a fit, and its `log_prob` takes the converted targets.
+        The method `log_prob` of the predicted distribution takes the converted targets. Log-densities are multiplied by
+        the weights of the rows, as in a fit.
         """
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:

@@ -38,7 +38,7 @@ class Owned:
 def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
     """Return the parameters at some paths of a network, with their layers.
 
-    A tensor with several paths has the site of its first path.
+    If a tensor has several paths, the first path determines the tensor's site.
     """
     sites: dict[int, str] = {}
     found = []
@@ -58,8 +58,8 @@ class Selection:
 
     Args:
         sites: Function that returns the sites of the selected parameters. Its first argument is a list of all
-            parameters, in which a parameter with several names occurs once for each name. Its second argument is the
-            name of the argument with the rule, for messages.
+            parameters, in which a parameter with several names occurs once for each name. Its second argument is
+            ``"where"`` or ``"exclude"``, and is used in error messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 
@@ -160,8 +160,8 @@ def layers(*kinds: type[nn.Module]) -> Selection:
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise ValueError(
-                f"`kinds` must be classes of layers, such as nn.Linear, got {_checks.described(kind)}; pass "
-                "globs on names to `where` itself."
+                f"`kinds` must be classes of layers, such as nn.Linear, got {_checks.described(kind)}; to "
+                "select parameters by name, pass a glob as `where`, without `layers`."
             )
     return Selection(partial(_by_layer, kinds), f"layers({', '.join(kind.__name__ for kind in kinds)})")
 
@@ -196,9 +196,9 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return the reason why a function cannot be called with name, parameter and layer.
+    """Return the reason why a function does not take three arguments: a name, a parameter and a layer.
 
-    The reason is empty if the function can be called, or if this is unknown.
+    The reason is empty if the function takes three arguments, or if its signature is unknown.
     """
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
@@ -269,7 +269,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
     """Return the sites of the random parameters that the rules `where` select.
 
-    In `net` the random parameters are buffers; `paths` has their paths by site.
+    In `net` the random parameters are buffers. `paths` has the paths of each random parameter, ``{site: paths}``.
     """
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
@@ -285,8 +285,8 @@ def _warn_of_a_part(
 ) -> None:
     """Warn if a glob selects some of a block's parameters of one kind, but not all.
 
-    The block is named by the part of the glob before the layer's name. A glob without a wildcard in the layer's name,
-    such as ``net.fc.*`` or ``**.conv1.weight``, causes no warning.
+    The block is the part of the glob before the layer's name, such as ``net.stage1`` in ``net.stage1.conv*.weight``. A
+    glob without a wildcard in the layer's name, such as ``net.fc.*`` or ``**.conv1.weight``, causes no warning.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):

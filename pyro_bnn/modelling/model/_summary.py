@@ -12,7 +12,8 @@ from ..priors import WeightPrior
 from ._selection import SITE_PREFIX, few, owned
 
 MOST_ROWS = MOST_LINES - 3
-"""Largest number of parameters that get a row each. If a model has more, its rows count them by kind of layer."""
+"""Largest number of parameters that get a row each. If a model has more parameters, each row counts the parameters of
+one kind, such as ``Linear.weight``."""
 
 NAMES_WIDTH = 40
 """Largest number of characters for the names of layers in the last column."""
@@ -62,10 +63,10 @@ def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
 def _rows_by_kind(
     shapes: Mapping[str, torch.Size], states: Mapping[str, str], kinds: Mapping[str, str]
 ) -> Iterator[tuple[Cell, ...]]:
-    """Yield rows that count the variables of one kind in one state.
+    """Yield rows with the number of variables of each kind, separately for random, learned and frozen variables.
 
-    Kinds that occur in the same layers share a row, such as ``Linear.weight, bias``. A row names its layers if they are
-    at most half of all layers with this kind of variable.
+    Kinds that occur in the same layers share a row, such as ``Linear.weight, bias``. A row also names its layers,
+    unless the row covers more than half of all layers with this kind of variable.
     """
     totals = Counter(kinds[name] for name in shapes)
     members: dict[tuple[str, str], list[str]] = {(state, kind): [] for state in STATES for kind in totals}
@@ -84,7 +85,7 @@ def _rows_by_kind(
 
 
 def _named(layers: Sequence[str]) -> str:
-    """Join as many names of layers as fit."""
+    """Join at most three names of layers, or fewer names if the text would be longer than `NAMES_WIDTH`."""
     paths = [layer.removeprefix(f"{SITE_PREFIX}.") for layer in layers]
     texts = [few(paths, most) for most in (3, 2, 1)]
     return next((text for text in texts if len(text) <= NAMES_WIDTH), texts[-1])

@@ -44,8 +44,8 @@ class WeightPrior(ABC):
         """Return the learnable numbers on which the prior of a parameter depends, with their initial values.
 
         Returns:
-            ``{name: value}``. Values are unconstrained, and names begin with ``prior.``. If two parameters have numbers
-            of the same name, the parameters share one number.
+            ``{name: value}``. Values are unconstrained, and names begin with ``prior.``. If the method returns the same
+            name for two parameters, the two parameters share one number.
         """
         return {}
 
@@ -125,7 +125,7 @@ class HierarchicalPrior(WeightPrior):
     def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
         """Return the number of event axes of each parent.
 
-        These numbers are cached, since making parents may wait for a GPU.
+        These numbers are cached, since a call of :meth:`parents` may wait for a GPU.
         """
         kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # a subclass may be a frozen dataclass
         key = name, parameter.shape

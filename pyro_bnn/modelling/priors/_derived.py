@@ -175,8 +175,8 @@ class PosteriorPrior(Prior):
             if not bool(((scale > 0) & torch.isfinite(scale)).all()):
                 raise ValueError(
                     f"`scales` of `{name}` must be above 0 and finite, got {float(scale.min()):g} to "
-                    f"{float(scale.max()):g}; points and removed weights have scale 0. Use another posterior, or "
-                    "only the other sites, as `PosteriorPrior(locations, scales, otherwise=...)`."
+                    f"{float(scale.max()):g}; a point estimate and a removed weight have scale 0. Use another "
+                    "posterior, or only the other sites, as `PosteriorPrior(locations, scales, otherwise=...)`."
                 )
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:

@@ -56,8 +56,8 @@ class ConformalIntervals(Shown, Calibration):
             prediction is uncertain. ``"quantile"`` is :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`
             with the predictive quantiles: intervals are asymmetric like the prediction. The score ``"quantile"`` needs
             `keep_draws`, and intervals with this score cannot be saved.
-        is_count: Whether targets are counts. If so, the ends are rounded inwards to whole numbers of at least 0, and no
-            count leaves the interval.
+        is_count: Whether targets are counts. If so, the ends are rounded inwards to whole numbers of at least 0. An
+            interval contains the same counts before and after rounding.
 
     Raises:
         ValueError: If the score is unknown, or the targets do not fit the prediction.

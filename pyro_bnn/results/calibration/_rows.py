@@ -114,7 +114,7 @@ def fewest_rows(level: float) -> int:
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """Return the score with the rank from :func:`rank_of` among n scores in increasing order.
+    """Sort n scores in increasing order, and return the score at the rank that :func:`rank_of` gives.
 
     Args:
         scores: Scores, shape ``(n, *O)``.

@@ -1,4 +1,7 @@
-"""Corrections of predictions by one number, learned from held-out rows."""
+"""Two corrections of predictions: a temperature for class probabilities, and factors for standard deviations.
+
+Both are learned from held-out rows.
+"""
 
 import math
 from collections.abc import Mapping

@@ -16,8 +16,8 @@ from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
 
 MIXING = 1e7
-"""Scale of random factors, one for each class. The number U of a row is the fractional part of a sum over classes, of
-probability times factor."""
+"""Scale of random factors, one for each class. To get the number U of a row, each class probability of the row is
+multiplied by the factor of the class, and the products are summed. U is the fractional part of this sum."""
 
 
 @dataclass(frozen=True)

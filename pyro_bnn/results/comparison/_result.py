@@ -20,8 +20,8 @@ class Estimate:
     Args:
         value: The estimate.
         standard_error: Standard error of the value. For a pair of methods, this is the Monte Carlo error of the draws.
-            For a single method, this is the error of a mean over points; if the points are a grid, the error only shows
-            how much the score varies.
+            For a single method, this is the standard error of a mean over independent points. If the points are a
+            grid, this number only shows how much the score varies between points.
     """
 
     value: float
@@ -105,7 +105,7 @@ class Comparison(Shown):
     def rows(self) -> list[dict[str, object]]:
         """Return one row per number, with the keys reference, method, region, score, value and standard_error.
 
-        The reference of a single method is "".
+        A row with a score of a single method has the reference "".
         """
         rows: list[dict[str, object]] = []
         for row in (*self.methods, *self.pairs):

@@ -100,7 +100,9 @@ def reliability_diagram(
     width: Width = "column",
     axes: Sequence[Axes] | None = None,
 ) -> Sequence[Axes]:
-    """Draw accuracy against confidence with 95 % intervals, and below it the number of inputs in each bin.
+    """Plot the accuracy against the confidence, with 95 % intervals.
+
+    A second plot below shows the number of inputs in each bin.
 
     Each point is a bin, and shows the mean confidence, the accuracy, and the Wilson interval of the accuracy. Perfectly
     calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not calibrated.

@@ -95,7 +95,7 @@ R = TypeVar("R")
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Give plots in a `with` block the style of this module's pictures.
+    """Apply the style of this module's pictures to all plots that are made inside a `with` block.
 
     All functions of this module already draw in this style. Matplotlib's settings are restored at the end of the block.
     Other threads that need the style wait until the block ends.
@@ -129,8 +129,8 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
     Args:
         rows: Number of rows.
         columns: Number of columns.
-        size: Width and height of the whole figure, in inches. As a width, ``"column"`` stands for one column of a paper
-            (3.4), and ``"page"`` for its full text (7).
+        size: Width and height of the whole figure, in inches. The width may also be a name: ``"column"`` is the width
+            of one column of a paper (3.4 inches), and ``"page"`` is the width of a page without margins (7 inches).
     """
     rows = _checks.at_least("rows", rows, 1)
     columns = _checks.at_least("columns", columns, 1)
@@ -142,7 +142,7 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
 
 
 def figure_of_width(width: Width, height: float) -> Figure:
-    """Return an empty figure with a named width, and a height in inches."""
+    """Return an empty figure. The width is ``"column"`` or ``"page"``, and the height is in inches."""
     return _new_figure(inches(width), height)
 
 
@@ -198,8 +198,8 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
     """Return the given axes, or `count` new axes.
 
-    For the width of a page, new axes are in a row on a figure of height `on_page`, in inches. For the width of a
-    column, new axes are below each other on a figure of height `in_column`.
+    If `width` is "page", the new axes are side by side, and the new figure is `on_page` inches high. If `width` is
+    "column", the new axes are stacked, and the new figure is `in_column` inches high.
     """
     check_axes(axes, count)
     if axes is not None:

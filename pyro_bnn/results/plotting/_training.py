@@ -10,7 +10,7 @@ from ...inference.history import History
 from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
 FEW = 40
-"""Number of epochs from which on a curve has no markers."""
+"""A curve with fewer epochs than this number has markers."""
 
 
 @styled

@@ -74,10 +74,10 @@ def pruning_curve(
 ) -> Sequence[Axes]:
     """Draw the error and the NLL against the share of weights kept.
 
-    One curve shows the network at mean weights, the other one the ensemble. The axis of shares is logarithmic, and the
-    shares fall to the right. The network without any weights has a separate mark at the right end, since a logarithmic
-    axis has no 0. The bars are standard errors over the data. All shares are scored on the same data, so the
-    differences between shares are more certain than the bars suggest.
+    One curve shows the network at mean weights, the other one the ensemble. The axis of shares is logarithmic, with
+    large shares at the left and small shares at the right. The network without any weights has a separate mark at the
+    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares are scored on
+    the same data, so the differences between shares are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
@@ -139,7 +139,10 @@ SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
-    """Set up a logarithmic axis on which shares fall to the right, with a separate mark for 0."""
+    """Set up a logarithmic axis of shares, from large shares at the left to small shares at the right.
+
+    The share 0 has a separate mark at the right end.
+    """
     marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
     if none_at is not None:
         marks[none_at] = "0"

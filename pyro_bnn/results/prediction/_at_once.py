@@ -23,7 +23,8 @@ MOST_DRAWS = 64
 """Heuristic: largest number of draws in a block. Larger blocks would not be faster."""
 
 MOST_NUMBERS = 2**20
-"""Heuristic: largest number of elements in a block's outputs, and in each weight of draws that run at once; 4 MB."""
+"""Heuristic: largest number of elements (4 MB) of a tensor that stacks the outputs of all draws of a block. The limit
+also holds for a tensor that stacks the values of one parameter for all draws that run at once."""
 
 MOST_WORK = 2**24
 """Heuristic: weights times rows times draws in a block, chosen so that other threads can run every few milliseconds."""
@@ -57,7 +58,7 @@ class Block:
         """Number of draws in the next block."""
 
     def take(self, draw: Draw) -> None:
-        """Add a draw. The network runs now, or later for several draws at once."""
+        """Add a draw. The network runs immediately with this draw, or later with several draws at once."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
@@ -94,7 +95,7 @@ class Block:
         return outputs, {name: torch.stack([draw[name] for draw in draws]) for name in self._of_likelihood}
 
     def _weights(self, draws: list[Draw]) -> Draw:
-        """Return the weights of some draws by path, with the draws on the first axis."""
+        """Return the weights of K draws, ``{path: shape (K, *parameter)}``."""
         joined = {name: torch.stack([draw[name] for draw in draws]) for name in self._model.site_names}
         return {path: joined[name] for name in joined for path in self._model.parameter_paths[name]}
 
@@ -142,8 +143,8 @@ def faster(
     """Return a function that runs a network for many draws at once, and the bytes per draw of its largest tensor.
 
     `example` has K draws of all random weights, by path, and `expected` has the outputs for these draws, shape
-    (K, N, ...). Return None if no function gives the expected outputs up to rounding. `replayed` makes the context of
-    one run.
+    (K, N, ...). Return None if no function gives the expected outputs up to rounding. Each trial run takes place in a
+    context that `replayed` returns.
     """
 
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:

@@ -1,4 +1,7 @@
-"""Batches of rows, and the draws of a prediction in blocks; each block runs through all batches."""
+"""Prediction of batches of rows with blocks of draws.
+
+The network runs on all batches with the draws of one block before it runs with the draws of the next block.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +30,8 @@ If the results need more memory, batches are predicted one after the other. The 
 than a run of the network."""
 
 NUM_FIRST = 2
-"""Number of draws in the first block. These draws run one by one, and their outputs check faster ways of running the
-network."""
+"""Number of draws in the first block. The network runs with these draws one by one. A faster way to run the network is
+used only if it gives the same outputs for these draws."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
@@ -149,7 +152,7 @@ class Batch(Generic[P]):
         self._log_density = log_prob if previous is None else torch.logaddexp(previous, log_prob)
 
     def prediction(self, log_num_samples: float) -> P:
-        """Return the prediction from all draws, given the logarithm of their number."""
+        """Return the prediction from all draws. `log_num_samples` is the logarithm of the number of draws."""
         density = self._log_density
         return self._sum.prediction(None if density is None else density - log_num_samples)
 

@@ -287,6 +287,6 @@ class _Values:
 
 
 def _drawn(node: Any) -> Tensor:
-    """Return an observation, drawn given one draw of the latent variables."""
+    """Return the value drawn at a node. At an observed node, draw a new value instead of returning the data."""
     value: Tensor = node["fn"].sample() if node["is_observed"] else node["value"]
     return value

@@ -77,9 +77,10 @@ def predict(
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    Predictions are summed up over small blocks of draws, so memory grows with `num_samples` only with `keep_draws`. All
-    rows of x get the same draws. The network runs in eval mode, and returns to its former mode afterwards. Computations
-    before the first random parameter run once for each batch of rows. For a small network several draws run at once.
+    Predictions are summed up over small blocks of draws. So the memory does not grow with `num_samples`, unless
+    `keep_draws` is true. All rows of x get the same draws. The network runs in eval mode, and returns to its former
+    mode afterwards. Computations before the first random parameter run once for each batch of rows. For a small network
+    several draws run at once.
 
     A Pyro model of your own runs for each draw with all rows at once, as ``model(x)``, or as ``model(*x)`` if x is a
     tuple. If the model has one observed site, the distribution of this site is predicted. Otherwise the return value is
@@ -100,8 +101,9 @@ def predict(
             prediction takes S times the memory.
         linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, so that
             its outputs are :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. For an ensemble, :math:`w^*` is the median of the
-            member from which the draw comes. None linearises only the results of :func:`fit_gauss_newton`, except those
-            of a last layer. A linearised prediction takes about three times as long.
+            member from which the draw comes. By default (None), the network is linearised only if `posterior` is a
+            result of :func:`fit_gauss_newton` with random weights before the last layer. A linearised prediction takes
+            about three times as long.
         site: What a Pyro model of your own predicts: the name of an observed site with one row for each input, or
             ``"_RETURN"`` for the return value. None takes the observed site if there is exactly one, otherwise the
             return value.
@@ -329,9 +331,9 @@ def _predict_rows(
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
-    """Return the paths of those parameters and buffers for which draws have values, by name.
+    """Return the paths of the parameters and buffers that the draws contain, ``{name: path}``.
 
-    Raise if the network lacks one of them.
+    Raise if a name in `carried` is not the name of a parameter or buffer of the network.
     """
     own = own_paths(model) if carried else {}
     for name in carried:

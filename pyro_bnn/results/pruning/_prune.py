@@ -187,7 +187,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
     """Return the given mean-field guide, or the mean-field guide of the given posterior.
 
-    Raise a `ValueError` if there is none.
+    Raise a `ValueError` if `guide` is neither a mean-field guide nor the posterior of a mean-field guide.
     """
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")

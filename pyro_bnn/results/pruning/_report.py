@@ -113,8 +113,9 @@ def snr_report(
 ) -> PruningReport:
     """Score a model after the removal of different fractions of its weights.
 
-    The scores are accuracy (or error) and NLL, at the mean weights and for an ensemble of draws. Each row of the report
-    prunes `guide` itself, not the result of the row before. All rows use the same random numbers.
+    The scores are accuracy (or error) and NLL, at the mean weights and for an ensemble of draws. Each fraction of the
+    weights is removed from the original `guide`, not from a guide that has already been pruned. All rows use the same
+    random numbers.
 
     Args:
         model: The model.

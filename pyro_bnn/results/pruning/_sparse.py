@@ -149,6 +149,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Make a sparse matrix with hidden warnings, so that torch gives no warning later: it warns only once."""
+    """Hide the warning about sparse matrices, which torch gives only once: for the first sparse matrix."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

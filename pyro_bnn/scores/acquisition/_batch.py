@@ -14,10 +14,11 @@ from ._draws import NUMBERS, by_rows, class_draws, probs_of
 def batch_bald(
     pool: ClassificationPrediction | Tensor, num_rows: int, *, num_combinations: int = 1000, seed: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Choose rows whose labels together tell most about the weights, one row after the other.
+    r"""Choose several rows whose labels together tell most about the weights. The rows are chosen one by one.
 
     The rows with the largest values of :func:`bald` are often alike, so a second label adds little to the first.
-    BatchBALD adds the row whose label tells most once the labels of all rows chosen so far are known:
+    Each step of BatchBALD takes the labels of the rows chosen so far as known, and adds the row whose label then tells
+    most:
 
     .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
@@ -29,7 +30,8 @@ def batch_bald(
 
     With S draws, labels tell at most log S nats about the weights. When the information comes close to log S, further
     rows are arbitrary, so take many draws for large batches. The gain of a row, which is the information that its label
-    adds, cannot rise from step to step. So a step does not recompute a gain that was below the best gain already.
+    adds, cannot rise from step to step. So a step does not compute the gain of a row whose earlier gain is below the
+    best gain of this step.
 
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
@@ -38,9 +40,9 @@ def batch_bald(
         seed: Seed of the sampled combinations; torch's generators do not change. None draws a seed.
 
     Returns:
-        Indices of the chosen rows in the order of their choice, and the information about the weights in the labels of
-        the first 1, 2, ..., B chosen rows, in nats. Both have the shape (B,). The last information is that of the whole
-        batch.
+        Indices of the chosen rows in the order of their choice, and information in nats. Both have the shape (B,).
+        Entry b of the information is what the labels of the first b chosen rows tell about the weights. The last entry
+        is the information of the whole batch.
 
     Raises:
         ValueError: If there are fewer rows than `num_rows`, fewer than two draws, or several outputs for each row, if
@@ -48,7 +50,7 @@ def batch_bald(
 
     References:
         Kirsch, van Amersfoort and Gal (2019), BatchBALD, https://arxiv.org/abs/1906.08158; Minoux (1978), Accelerated
-        Greedy Algorithms for Maximizing Submodular Set Functions, for the rows that are skipped.
+        Greedy Algorithms for Maximizing Submodular Set Functions, for the method of skipping rows.
 
     Example:
         >>> first = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
@@ -87,7 +89,7 @@ class _Labels:
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
-        """Return the empty combination of labels, given which all draws have the same probability."""
+        """Return the state before any label is known, in which all draws have the same probability."""
         return cls(
             torch.ones(1, dtype=torch.double, device=logits.device),
             torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),
@@ -121,9 +123,10 @@ class _Labels:
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """Return the combinations with the label of one more row, or a sample of `limit` combinations.
+        """Extend each combination of labels by each possible label of one more row.
 
-        `probs` has the probabilities of the label, shape (S, C).
+        If there are then more than `limit` combinations, return a sample of `limit` combinations. `probs` has the
+        probabilities of the new label, shape (S, C).
         """
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:

@@ -176,7 +176,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Return the mutual information of each row's label with each of M other labels, summed over these, shape (N,).
+    """Add up the mutual information of a row's label and each of M other labels, and return the sums, shape (N,).
 
     The probabilities of the labels have the shapes (S, N, C) and (S, M, C').
     """
@@ -200,7 +200,7 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
     """Return the scaled means of the draws, shape (S, N).
 
-    The product of the scaled means of two rows, summed over draws, is the correlation of the labels of these rows.
+    The inner product of the scaled means of two rows is the correlation of the labels of these rows.
     """
     components = noisy(name, prediction).components
     if components is None:

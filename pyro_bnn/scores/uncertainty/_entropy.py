@@ -82,8 +82,8 @@ class RunningEntropies:
     r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
 
     The mutual information :math:`I_S` of S draws is their mean divergence from the mean probabilities :math:`m_S`. The
-    mean over all draws is known only after the last draw. So each new draw p updates the mutual information of the
-    draws before:
+    mean over all draws is known only after the last draw. So each new draw p updates the mutual information from
+    :math:`I_{S-1}` to :math:`I_S`:
 
     .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
               a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.
@@ -117,7 +117,11 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Add draws, given their mean probabilities p, the products p log p, mean entropy and mutual information."""
+        """Include `count` more draws.
+
+        For these draws, `probs` has the mean probabilities p, `product` has the products p log p, `entropy` has the
+        mean entropy, and `information` has the mutual information of label and draw.
+        """
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy

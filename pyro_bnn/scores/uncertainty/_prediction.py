@@ -84,7 +84,7 @@ class Prediction(Shown, ABC):
         return f"rows of shape {tuple(self.expectation.shape[1:])}"
 
     def uncertainty_in_words(self) -> str:
-        """Describe the mean uncertainty of all inputs in words."""
+        """Return a short text about the uncertainty, averaged over all inputs."""
         return "uncertainty unknown"
 
     @abstractmethod
@@ -157,7 +157,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """Join the predictions of successive batches of data by the same weight draws."""
+    """Join the predictions of successive batches of data. All predictions must come from the same weight draws."""
     first = predictions[0]
     if len(predictions) == 1:
         return first
@@ -187,18 +187,18 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution with its own methods to take and join draws and rows.
+    """A distribution with its own methods for indexing and concatenation along the axes of draws and rows.
 
     The parameters of such a distribution have no axes of draws and rows.
     """
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
-        """Return the part with some indices along an axis: 0 for draws, 1 for rows."""
+        """Return the distribution of the selected draws (if `dim` is 0) or of the selected rows (if `dim` is 1)."""
 
     @abstractmethod
     def joined(self, others: Sequence[Any], dim: int) -> Distribution:
-        """Join distributions of this type along an axis; the first of them is this one."""
+        """Concatenate the distributions in `others` along an axis. The first item must be this distribution."""
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
@@ -284,8 +284,9 @@ def array(values: Tensor) -> np.ndarray:
 class ValuePrediction(Prediction):
     """Values that a Pyro model of your own returns or observes, over draws of the model's latent variables.
 
-    If the model returns a mean, `variance` is the epistemic part of the variance. If the values are observations, one
-    drawn for each draw of the latent variables, `variance` is the total variance. Only observations have a log-density.
+    If the model returns a mean, `variance` is the epistemic part of the variance. If the values are observations, each
+    draw of the latent variables gives one observation, and `variance` is the total variance. Only observations have a
+    log-density.
 
     Args:
         num_samples: Number of draws, S.

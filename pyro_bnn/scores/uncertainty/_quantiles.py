@@ -1,4 +1,4 @@
-"""Distribution function and quantiles of a mixture with one component, of equal weight, for each weight draw."""
+"""Distribution function and quantiles of an equally weighted mixture, in which each draw gives one component."""
 
 import math
 
@@ -10,9 +10,9 @@ from ..._core import checks as _checks
 from ..._core.gaussian_mixture import BISECTIONS
 
 NUM_DRAWS = 4000
-"""Heuristic: number of draws for quantiles without closed form. At an estimated quantile of probability q, the true
-distribution function differs from q by a standard error of sqrt(q (1 - q) / 4000), or 0.8 percentage points at the
-median and 0.5 at q = 0.9."""
+"""Heuristic: number of draws for quantiles without closed form. The true probability of a value below the estimated
+quantile deviates from the level q. The standard error of this probability is sqrt(q (1 - q) / 4000): 0.8 percentage
+points at the median, and 0.5 percentage points at q = 0.9."""
 
 
 def levels_of(q: object) -> Tensor:
@@ -62,9 +62,9 @@ def mixture_quantile(components: Distribution, q: float) -> Tensor:
 
 
 def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
-    """Return for each of Q levels q the smallest draw that at least a share q of the draws do not exceed.
+    """Return a quantile of the draws for each of Q levels, shape ``(Q, N, *O)``.
 
-    The result has the shape ``(Q, N, *O)``.
+    The quantile of level q is the smallest draw that is at least as large as a share q of all draws.
     """
     ordered, num_draws = draws.sort(0).values, len(draws)
     return torch.stack([ordered[max(-int(-level * num_draws // 1), 1) - 1] for level in levels.tolist()])
