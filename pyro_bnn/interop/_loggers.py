@@ -20,7 +20,8 @@ Point = tuple[int, dict[str, float]]
 """The number of steps so far, and the values of some curves at this point, ``{name: value}``."""
 
 SVI_STEP = "svi_step"
-"""Name of the curves' horizontal axis in Weights & Biases. The run's own step also counts what you log yourself."""
+"""Name of the curves' horizontal axis in Weights & Biases. The run's own step counter cannot be the axis, since that
+counter also rises when you log other values yourself."""
 
 MOST = 1000
 """Largest number of values that an MLflow server accepts in one request."""
@@ -82,8 +83,8 @@ class TensorBoard(HistoryWriter):
     After each epoch the callback writes means over the epoch, in nats per row of the data set: ``per_row/elbo``,
     ``per_row/nll`` (minus the expected log-likelihood) and ``per_row/kl``. For a model without a number of rows, the
     callback writes totals, such as ``total/elbo``. The callback also writes ``schedule/learning_rate``,
-    ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis is the number of steps. Of several
-    processes, only the first one writes.
+    ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis is the number of steps. If several
+    processes fit together, only the first process writes.
 
     Checkpoints save the number of steps written. After a resume, TensorBoard discards what the interrupted fit wrote
     after its checkpoint. The file is complete after each epoch, and is closed at the end of the fit. In your own loop,
@@ -171,8 +172,8 @@ class WandB(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of Weights & Biases.
 
     Start the run yourself by ``wandb.init`` before the fit, and end it yourself. ``mode="offline"`` works, too. The
-    curves have the names that :class:`TensorBoard` describes, and the horizontal axis ``svi_step``. Of several
-    processes, only the first one writes and needs a run.
+    curves have the names that :class:`TensorBoard` describes, and the horizontal axis ``svi_step``. If several
+    processes fit together, only the first process writes, and the other processes need no run.
 
     Checkpoints save the number of steps written. The run keeps all points: if a fit is interrupted and resumed in the
     same run, steps after the checkpoint have two points.
@@ -218,7 +219,8 @@ class MLflow(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of MLflow.
 
     Start the run yourself before the fit, log your own parameters to it, and end it yourself. The curves have the names
-    that :class:`TensorBoard` describes. Of several processes, only the first one writes and needs a run.
+    that :class:`TensorBoard` describes. If several processes fit together, only the first process writes, and the other
+    processes need no run.
 
     Checkpoints save the number of steps written. MLflow keeps all points: if a fit is interrupted and resumed in the
     same run, steps after the checkpoint have two points.

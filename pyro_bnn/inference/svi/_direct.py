@@ -89,7 +89,7 @@ class DirectStep(GradientStep):
 
     1. Draw the weights.
     2. Run the network.
-    3. Run the backward pass from minus the log-likelihood.
+    3. Backpropagate the negative log-likelihood to the weights.
     4. Compute the gradients of the guide's parameters from those of the weights, and add the gradients of the
        divergence.
 
@@ -131,8 +131,8 @@ class DirectStep(GradientStep):
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
         """Compute the outputs of frozen layers for all rows, and use them in later steps.
 
-        Each later step must use the latest batch of `batches`. Set `is_watched` if code of the user runs between
-        epochs, since such code may change frozen layers.
+        In each later step, the batch must be the one that `batches` returned last. Set `is_watched` if code of the user
+        runs between epochs, since such code may change frozen layers.
         """
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features

@@ -15,8 +15,8 @@ from ._execution import Execution
 from ._step import running_statistics
 
 MOST_BYTES = 10**9
-"""Heuristic: largest memory, in bytes, for the outputs of frozen layers. If the outputs need more, the layers run in
-each step."""
+"""Heuristic: largest memory, in bytes, for the outputs of frozen layers. If the outputs would need more memory, they
+are not stored, and the frozen layers run in each step."""
 
 MOST_TRIES = 8
 """Heuristic: the network runs at most this many times to find out which layers must run in each step."""
@@ -27,11 +27,11 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 class Features:
     """Stores the outputs of frozen layers for the steps of a fit.
 
-    Only layers before the first random or learned parameter count. The network runs once over all rows, in parts of the
-    size of a batch, and leaves generators and buffers unchanged. The outputs of the frozen layers are stored in tables
-    with one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each step if
-    the network mixes rows, if the tables would be too large, or after frozen layers have changed. If `is_watched` is
-    true, :meth:`check` compares frozen layers with a copy.
+    Only outputs that depend on no random or learned parameter are stored. The network runs once over all rows, in parts
+    of the size of a batch, and leaves generators and buffers unchanged. The outputs of the frozen layers are stored in
+    tables with one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each
+    step if the network mixes rows, if the tables would be too large, or after frozen layers have changed. If
+    `is_watched` is true, :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:

@@ -33,7 +33,8 @@ from ._svi_step import svi_step
 from ._trend import trend_of
 
 FEWEST_STEPS = 100
-"""Heuristic: a guide is diagnosed only after this many steps, since before it is still near its start."""
+"""Heuristic: a guide is checked for problems only if the fit made at least this many steps. After fewer steps, the
+guide is still near its start."""
 
 NOTABLE_FALL = 0.05
 """Heuristic: a fall of the objective by more than this fraction is not Monte Carlo noise."""

@@ -38,7 +38,10 @@ class ParameterNoise:
 
     @property
     def signal_to_noise(self) -> float:
-        """Signal divided by noise. The ratio is infinite if only the noise is 0, and NaN if both are 0."""
+        """Signal divided by noise.
+
+        If the noise is 0, the ratio is infinite for a signal above 0, and NaN for a signal of 0.
+        """
         if self.noise == 0:
             return float("inf") if self.signal > 0 else float("nan")
         return self.signal / self.noise
@@ -87,9 +90,9 @@ def gradient_noise(
               \text{signal}^2 = \max\Big(0, \sum_i \bar g_i^2 - \tfrac1S \text{noise}^2\Big),
 
     where g is the gradient of the loss :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set. Each
-    step estimates the loss from the batch (x, y). At a minimum the signal is 0. A signal far below the noise means that
-    the optimizer mostly follows noise: use a smaller learning rate, more particles, or an estimator. The noise from the
-    choice of batches is not included.
+    step estimates the loss from the batch (x, y). The signal is 0 if the parameters are at a minimum of the loss. A
+    signal far below the noise means that the optimizer mostly follows noise: use a smaller learning rate, more
+    particles, or an estimator. The noise from the choice of batches is not included.
 
     The gradients are computed as in :func:`svi_step`, on copies of model and guide; the originals do not change.
 

@@ -69,7 +69,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object]) -> Callable[[], None]:
-    """Record the kernels that a function launches, without running them. Return a function that runs them."""
+    """Record the kernels that a function launches, without running them. Return a function that runs the recording."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         function()

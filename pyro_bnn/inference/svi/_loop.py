@@ -141,8 +141,9 @@ class Loop:
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
         """Make checks that are too costly for every epoch.
 
-        Inputs must be finite, and outputs of the first step valid. On a device where reading a number makes the program
-        wait, steps do not check the targets, so this method checks the targets instead of the outputs.
+        Inputs must be finite. On the CPU, this method also checks the outputs of the first step. On other devices, this
+        method checks the targets instead. Steps on these devices do not check targets, since the program would have to
+        wait for the device.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):

@@ -140,7 +140,7 @@ class NaturalGradient(SkippingOptimizer):
                 self._state = None
 
     def _share_momentum(self) -> None:
-        """Copy the averaged gradients into the state's vector, and make them views of this vector."""
+        """Move the averaged gradients into a vector of the state. The optimizer keeps views of that vector."""
         state = self._state
         assert state is not None
         views = state.joint.layout.views(state.momentum).values()

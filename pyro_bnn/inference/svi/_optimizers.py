@@ -86,7 +86,8 @@ class SkippingOptimizer(Optimizer, ABC):
     """An optimizer of this package that can skip a step because of a flag, as torch's fused optimizers can."""
 
     found_inf: Tensor | None = None
-    """Number on the device that makes a step do nothing if the number is above 0. With None, no step is skipped."""
+    """A number on the device of the parameters. If the number is above 0, `step` has no effect. If this attribute is
+    None, no step is skipped."""
 
     @property
     @abstractmethod

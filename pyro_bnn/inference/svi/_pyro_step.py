@@ -25,12 +25,12 @@ SMALLEST_KL_WEIGHT = 1e-30
 gradients."""
 
 SMALLEST_DIVISOR = 1e-3
-"""Heuristic: smallest KL weight by which the loss is divided to get the KL. Division by a smaller weight would magnify
-rounding errors."""
+"""Heuristic: the KL is computed from the loss only if the KL weight is at least this number. This computation divides
+by the weight, and a smaller weight would magnify rounding errors."""
 
 
 class PyroStep(GradientStep):
-    """A step with one of Pyro's ELBOs. Of the options in `execution`, the step uses only the processes."""
+    """A step with one of Pyro's ELBOs. The step ignores all options of `execution` except `distributed`."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ def _contexts(
     """Return two contexts that apply the estimator.
 
     The first context is for a KL that is computed from draws of the weights, and the second for a KL that `elbo`
-    computes. In the second context, `TraceMeanField_ELBO` leaves weights that need not be drawn at their means.
+    computes. If `elbo` is a `TraceMeanField_ELBO`, some weights need no draw. The second context sets these weights to
+    their means.
     """
     if estimator is None:
         return nullcontext(), nullcontext()

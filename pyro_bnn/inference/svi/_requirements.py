@@ -26,7 +26,7 @@ SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
 
 class PyroFunction(nn.Module):
-    """A module that calls a function, which is a Pyro model or guide.
+    """A module that calls a function. The function is a Pyro model or guide.
 
     The function's `pyro.param` statements return the module's own parameters. The first call of the function creates
     the parameters from the values in Pyro's global store or, if there are none, from the initial values in the
@@ -82,7 +82,7 @@ class PyroFunction(nn.Module):
 
 
 class _OwnValues(Messenger):
-    """Makes the `pyro.param` statements of a function return the parameters of its module."""
+    """A Pyro handler under which each `pyro.param` statement returns a parameter of the function's module."""
 
     def __init__(self, value_of: Callable[[str], Tensor]) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def _drawn(model: Any, batch: Batch) -> set[str]:
 
 
 def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -> None:
-    """Raise unless the guide draws all variables that the network or the likelihood draws by its own statements."""
+    """Raise if a `pyro.sample` statement in the network or likelihood draws a variable that the guide does not draw."""
     with short_errors(), seeded(0), torch.no_grad(), poutine.block():
         buffers = running_statistics(model)
         before = [buffer.clone() for buffer in buffers]

@@ -83,7 +83,8 @@ class SVIStep:
         """The optimizer.
 
         Raises:
-            ValueError: If the optimizer does not exist yet; a function that makes it is called at the first batch.
+            ValueError: If the optimizer does not exist yet. A function given as `optimizer` is called only at the first
+                batch.
         """
         if self._step is not None:
             return self._step.optimizer
@@ -228,7 +229,7 @@ def svi_step(
             ``Trace_ELBO()``. `TraceMeanField_ELBO` uses closed-form divergences where they exist.
         estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; None draws each
             weight once per step.
-        kl_weight: Weight of the KL term in steps that are called without one; 1 gives the ELBO.
+        kl_weight: Weight of the KL term; 1 gives the ELBO. A call of the step may set another weight for that step.
         execution: How steps are computed, for example in bfloat16 or by several processes; see :class:`Execution`.
 
     Yields:

@@ -32,8 +32,8 @@ UNITS = 16
 """Heuristic: number of units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic for the logarithm of an input's factor: the prior mean, if the network has only one input, and the prior
-standard deviation."""
+"""Heuristic: the logarithm of an input's factor has a Gaussian prior with this mean and this standard deviation. The
+mean is for networks with one input."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
 """Heuristic: prior of the default network, for the factors of the inputs, the first layer, and all further layers."""

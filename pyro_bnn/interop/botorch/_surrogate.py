@@ -193,9 +193,9 @@ class Surrogate(EnsembleModel):
             botorch.exceptions.errors.UnsupportedError: Always.
         """
         raise UnsupportedError(
-            "a Surrogate cannot be conditioned on new observations; fit the network again to all of them and make a "
-            "new Surrogate, use acquisition functions without fantasies (qLogEI, qLogNEI, qLogEHVI), and give pending "
-            "points as `X_pending`."
+            "a Surrogate cannot be conditioned on new observations; fit the network again to all observations, and "
+            "make a new Surrogate. Use acquisition functions without fantasies (qLogEI, qLogNEI, qLogEHVI), and pass "
+            "pending points as `X_pending`."
         )
 
     def fantasize(self, X: Tensor, *_: Any, **__: Any) -> NoReturn:

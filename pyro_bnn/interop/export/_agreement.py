@@ -12,7 +12,7 @@ TOLERANCE = 1e-5
 :func:`tolerance` accepts more."""
 
 ROUNDINGS = 64
-"""Heuristic: a difference of this many rounding errors is accepted if that is more than `TOLERANCE`."""
+"""Heuristic: the largest accepted difference is at least this number of rounding errors of the dtype."""
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:

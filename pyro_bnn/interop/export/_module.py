@@ -192,7 +192,10 @@ class PredictiveModule(nn.Module):
         return torch.stack([run(row) for row in rows])
 
     def _exportable_way(self, x: Inputs) -> str:
-        """Return the fastest way to run the network that torch can export for any number of rows."""
+        """Try the ways to run the network, the fastest first.
+
+        Return the first way that torch can export for any number of rows.
+        """
         for way in ("vmap",) if _scan is None else ("vmap", "scan"):
             self.way = way
             try:

@@ -152,7 +152,7 @@ def _require_agreement(
     model: BayesianModel,
     x: Inputs,
 ) -> None:
-    """Raise unless onnxruntime agrees with `predict` for all rows of x, for one row, and for each row twice."""
+    """Raise unless onnxruntime agrees with `predict` for x, for its first row, and for two copies of x in one call."""
     runtime = optional("onnxruntime", "onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors

@@ -98,7 +98,10 @@ class BNNEstimator(Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the designs to compare, with the parts that the user has set. Only "auto" has several designs."""
+        """Return the designs to compare, with the parts that the user has set.
+
+        There is only one design unless `method` is "auto".
+        """
         if not isinstance(self.method, str) or self.method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
         hidden, activation = self.hidden_layer_sizes, self.activation

@@ -27,14 +27,14 @@ Floats = NDArray[np.float64]
 class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
-    Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are those of
-    :class:`BNNRegressor`, which says when to use which method, but with `class_weight` in place of `likelihood`.
-    `early_stopping` holds out the same share of the rows of each class.
+    Inputs are standardised internally. The network is an MLP whose weights have a prior. This class has the parameters
+    of :class:`BNNRegressor`, except that `class_weight` replaces `likelihood`. :class:`BNNRegressor` also says when to
+    use which method. `early_stopping` holds out the same share of the rows of each class.
 
     Args:
         class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights that are
             inversely proportional to the numbers of rows. `sample_weight` is multiplied by the weights of the classes.
-            None gives all classes the same weight.
+            If None, all classes have the same weight.
 
     Attributes:
         classes_: The sorted labels, shape (C,). With several labels per row, the indices of the labels, shape (L,).
@@ -74,7 +74,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: The labels of all parts. The first call needs them, unless its rows have all labels.
+            classes: The labels of all parts. The first call needs this argument, unless every label occurs in the `y`
+                of that call.
             sample_weight: Weight of each row, shape (N,).
 
         Returns:

@@ -1,4 +1,7 @@
-"""The inference methods of the estimators. To add one, write a function of a `Task`, and a line in `METHODS`."""
+"""The inference methods of the estimators.
+
+To add a method, write a function that takes a `Task`, and add the function to `METHODS`.
+"""
 
 import functools
 import math
@@ -49,7 +52,8 @@ HESSIAN_DECAY, CLIP = 0.99, 0.1
 """Heuristic: decay of the averaged Hessian, and limit of a step, for fits of thousands of natural-gradient steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data. The prior does not contain the part's curvature."""
+"""Settings of natural gradients for a further part of the data. Without these settings, the Gaussians would start with
+the scales of the prior, as if the log-likelihood of the new part had no curvature."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic for SWAG: the rank; the constant learning rate of the path, and its number of epochs; the number of batches
@@ -189,7 +193,10 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
 
 
 def swag(task: Task) -> Fitted:
-    """Fit a Gaussian of low rank to the path of a point estimate that follows noisy gradients of small batches."""
+    """Find a point estimate, and fit a Gaussian of low rank to the further path of the optimizer.
+
+    On this path, the optimizer follows noisy gradients of small batches.
+    """
     model = task.make_model(task.seed)
     guide = DeltaGuide(model)
     found = _fitted(task, model, guide, task.seed)
@@ -304,4 +311,5 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 }
 
 PARTIAL = {"auto": svi, "svi": svi, "natural": natural}
-"""The methods of `partial_fit`. Each fits a Gaussian to each weight, which is the weight's prior for the next part."""
+"""The methods of `partial_fit`. Each method fits a Gaussian to each weight. This Gaussian is the weight's prior for the
+next part of the data."""

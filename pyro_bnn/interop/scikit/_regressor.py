@@ -29,7 +29,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     Several targets share the network, but each target has its own noise.
 
     The default method, ``"auto"``, chooses the network and the length of the fit. ``"auto"`` compares five networks,
-    with their priors and noise, on held-out rows. The best network is then fitted to all rows as by ``"mclmc"``, for as
+    with their priors and noise, on held-out rows. The method ``"mclmc"`` then fits the best network to all rows, for as
     long as `time_limit` allows. Parameters that you set are not changed. If there are too many rows, or no C compiler,
     ``"auto"`` means ``"svi"``, and `status_` says why. The other methods do not compare networks, and by default use a
     network with 20 tanh units:
@@ -50,9 +50,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     - ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.
 
     Args:
-        hidden_layer_sizes: Number of units of each hidden layer. A single number means one layer. With None, ``"auto"``
-            chooses, and the other methods have 20 units. ``"auto"`` also chooses `likelihood`, `activation` and
-            `prior` if they are None.
+        hidden_layer_sizes: Number of units of each hidden layer. A single number means one layer. If None, the method
+            ``"auto"`` chooses the hidden layers, and all other methods use one layer of 20 units. ``"auto"`` also
+            chooses `likelihood`, `activation` and `prior` if they are None.
         method: The inference method: ``"auto"``, ``"svi"``, ``"natural"``, ``"nuts"``, ``"mclmc"``, ``"laplace"``,
             ``"kronecker"``, ``"swag"`` or ``"ensemble"``.
         likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
@@ -85,8 +85,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             800.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
-        random_state: Seed or numpy generator for everything random, including predictions. None draws a new seed for
-            each fit, and does not use numpy's global generator.
+        random_state: Seed or numpy generator for everything random, including predictions. If None, each fit has a new
+            seed, which does not come from numpy's global generator.
         verbose: Whether to show a progress bar.
 
     Attributes:
@@ -117,7 +117,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
                 converted to a dense one.
             y: Targets, shape (N,) or (N, O).
             sample_weight: Weight of each row, shape (N,). A row of weight 2 counts like two equal rows, and a row of
-                weight 0 is left out. None gives all rows the same weight.
+                weight 0 is left out. If None, all rows have the same weight.
 
         Returns:
             The estimator.
@@ -134,8 +134,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
-        The first part determines the standardisation. Each call estimates the noise only from its own part. The method
-        must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
+        The first part determines the standardisation. Each call estimates the noise only from the rows of that call.
+        The method must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
 
         Args:
             X: Inputs, shape (N, D).

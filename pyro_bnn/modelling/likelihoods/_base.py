@@ -133,7 +133,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
-        """Return a copy that takes weights together with the targets.
+        """Return a copy of this likelihood whose targets are joined with weights.
 
         Wherever y is an argument, pass a result of :meth:`join_weights`. Data loaders need no change, since the weights
         are a part of the targets. Predictions also take such targets, and ignore their weights.
@@ -217,9 +217,10 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """Return the prior of a latent variable, given the `values` of others, without Pyro statements.
+        """Return the prior of a latent variable, given the `values` of other latent variables.
 
-        If the values of others determine the variable, return the variable's value instead.
+        If the variable is a function of the other variables, return the variable's value instead. No Pyro statement
+        runs.
         """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
@@ -235,7 +236,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return self.given(values)
 
     def draw_shape(self) -> torch.Size:
-        """Return the shape of the draw axes that the likelihood's own latent variables have in this call.
+        """Return the present shape of the draw axes of the likelihood's latent variables.
 
         The default is an empty shape.
         """
@@ -243,7 +244,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether the priors of the likelihood's own latent variables do not depend on other variables."""
+        """Whether each latent variable of the likelihood has a fixed prior, which depends on no other variable."""
         return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
 
     @abstractmethod

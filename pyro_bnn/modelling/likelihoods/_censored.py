@@ -48,7 +48,7 @@ class LimitedNormal(TorchDistribution):
 class RightCensored(TorchDistribution):
     """Pairs of a time and a number, which is 1 if the event happened at this time, and 0 if it happens later.
 
-    Draws are complete times, with the number 1.
+    In every draw the event has happened, so the number is always 1.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -114,8 +114,8 @@ class Censored(_CensoredLikelihood):
     Args:
         low: Lower limit l, such as the smallest amount that an instrument can measure; None means no lower limit.
         high: Upper limit h; None means no upper limit.
-        scale: Standard deviation :math:`\sigma`. A number fixes the scale. None learns the scale, starting at 1. A
-            distribution over positive numbers is the prior of the latent variable ``likelihood.scale``.
+        scale: Standard deviation :math:`\sigma`. A number fixes the scale. If None, the scale is learned, and starts at
+            1. A distribution over positive numbers is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If there is no limit, if the lower limit is not below the upper one, or if the scale is not above 0.
@@ -161,7 +161,7 @@ class Censored(_CensoredLikelihood):
 
 
 class Survival(_CensoredLikelihood):
-    r"""Times until an event. Some times are only known to be longer than the follow-up (right censoring).
+    r"""Times until an event. For some rows, the event had not yet happened at the end of observation (right censoring).
 
     .. math:: \log T = f(x) + \epsilon / k.
 
@@ -175,8 +175,8 @@ class Survival(_CensoredLikelihood):
 
     Args:
         family: Distribution of the times, ``"weibull"`` or ``"lognormal"``.
-        shape: The shape k. A number fixes the shape. None learns the shape, starting at 1. A distribution over positive
-            numbers is the prior of the latent variable ``likelihood.shape``.
+        shape: The shape k. A number fixes the shape. If None, the shape is learned, and starts at 1. A distribution
+            over positive numbers is the prior of the latent variable ``likelihood.shape``.
 
     Raises:
         ValueError: If the family is unknown, or if the shape is not above 0.

@@ -51,10 +51,10 @@ class CategoricalLikelihood(_ClassLikelihood):
     With class weights, a fit multiplies the log-probability of each row by the weight of its class, for example to give
     rare classes the same influence as common ones; see :class:`Likelihood`. The weights are not normalised. The weights
     ``len(y) / (C * torch.bincount(y, minlength=C))`` are inversely proportional to the frequencies of the classes, and
-    have mean 1 over the data. To give this mean to other weights, use ``weights / weights[y].mean()``.
+    have mean 1 over the data. To scale other weights to mean 1, use ``weights / weights[y].mean()``.
 
     Args:
-        class_weights: Weights of the classes, C numbers above 0. None gives all classes the weight 1.
+        class_weights: Weights of the classes, C numbers above 0. If None, all classes have the weight 1.
 
     Raises:
         ValueError: If the weights are not C finite numbers above 0.
@@ -108,12 +108,13 @@ class CategoricalLikelihood(_ClassLikelihood):
 class BernoulliLikelihood(_ClassLikelihood):
     """Yes or no. The network's output is the log-odds of yes, and has the shape of the targets.
 
-    Targets are 0 or 1 (integer, boolean or floating point). Predictions have a last axis with the classes no and yes.
+    Targets are 0 or 1 (integer, boolean or floating point). The last axis of a prediction has two classes: first "no",
+    then "yes".
 
     Args:
-        class_weights: Weights of the classes no and yes, as for :class:`CategoricalLikelihood`: two numbers above 0.
-            None gives both classes the weight 1. The weights (1, w) have the effect of ``pos_weight=w`` in torch's
-            ``BCEWithLogitsLoss``.
+        class_weights: Two numbers above 0: the weight of the class "no", and the weight of the class "yes", as for
+            :class:`CategoricalLikelihood`. If None, both classes have the weight 1. The weights (1, w) have the effect
+            of ``pos_weight=w`` in torch's ``BCEWithLogitsLoss``.
 
     Raises:
         ValueError: If the weights are not two finite numbers above 0.
@@ -142,7 +143,10 @@ class BernoulliLikelihood(_ClassLikelihood):
 
 
 def _checked_weights(weights: object) -> Tensor:
-    """Return the weights as a vector in double precision. Raise unless there are two or more, all of them above 0."""
+    """Return the weights as a vector in double precision.
+
+    Raise unless there are at least two weights, and each weight is finite and above 0.
+    """
     try:
         vector = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -165,9 +169,10 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     Args:
         num_classes: Number of classes C, at least 2.
-        cutpoints: The cutpoints, C - 1 numbers. Increasing numbers fix the cutpoints. None learns the cutpoints,
-            starting where all classes are equally probable for an output of 0. A distribution of an ordered vector,
-            such as that of :meth:`prior`, is the prior of the latent variable ``likelihood.cutpoints``.
+        cutpoints: The cutpoints, C - 1 numbers. A sequence of increasing numbers fixes the cutpoints. If None, the
+            cutpoints are learned. Their starting values make all classes equally probable for an output of 0. A
+            distribution of an ordered vector, such as that of :meth:`prior`, is the prior of the latent variable
+            ``likelihood.cutpoints``.
 
     Raises:
         ValueError: If the cutpoints are not C - 1 increasing numbers, or their prior is not over ordered vectors.
@@ -256,7 +261,7 @@ def _checked_points(cutpoints: Any, num_classes: int) -> Tensor:
     if points.shape != (num_classes - 1,) or not bool(torch.isfinite(points).all() and (points.diff() > 0).all()):
         raise ValueError(
             f"`cutpoints` must be {num_classes - 1} increasing numbers for {num_classes} classes, got "
-            f"{_checks.got(cutpoints)}; None learns them."
+            f"{_checks.got(cutpoints)}; use None to learn the cutpoints."
         )
     return points
 

@@ -24,13 +24,13 @@ WORDS: dict[Any, tuple[str, str]] = {
     constraints.unit_interval: ("between 0 and 1", "rescale them"),
     constraints.nonnegative_integer: ("whole numbers of at least 0", "use a distribution of real numbers"),
 }
-"""Supports in words, and what to do with targets outside the support."""
+"""For each support: its description in words, and advice for targets outside the support."""
 
 
 class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     """A likelihood whose distribution is made from parts of the network's output and from the likelihood's own numbers.
 
-    A subclass implements :meth:`distribution`, and adds its numbers in `__init__`.
+    A subclass implements :meth:`distribution`, and registers numbers such as a noise scale in `__init__`.
     """
 
     num_parts = 1
@@ -40,8 +40,9 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
-        Each part of the output has the shape ``(*draws, N, O)``. If there is only one part, it is the whole output. The
-        likelihood's own numbers broadcast with a part.
+        Each part of the output has the shape ``(*draws, N, O)``. If there is only one part, it is the whole output.
+        `numbers` holds the likelihood's own numbers by name, such as a noise scale. The shape of each number broadcasts
+        with the shape of a part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -182,7 +183,10 @@ class DistributionLikelihood(MadeLikelihood):
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
-        """Raise unless `make` makes an allowed distribution, and also works with an axis of draws before the rows."""
+        """Raise unless `make` returns an allowed distribution.
+
+        Also raise unless `make` works for outputs that have an axis of draws before the axis of rows.
+        """
         likelihood = self.for_checks(output)
         one = likelihood(output)
         values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}
@@ -203,7 +207,7 @@ class DistributionLikelihood(MadeLikelihood):
             )
 
     def _check_arguments(self, output: Tensor, likelihood: "MadeLikelihood") -> None:
-        """Raise if `make` gives its distribution arguments that torch does not allow."""
+        """Raise if torch does not allow the arguments that `make` passes to its distribution."""
         try:
             with EXCLUSIVE, pyro.validation_enabled(True):
                 self.make(*self._parts(output), **likelihood.present_numbers())

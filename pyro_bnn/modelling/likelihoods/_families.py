@@ -27,8 +27,9 @@ class NegativeBinomial(MadeLikelihood):
     distribution. In single precision, use :class:`~pyro_bnn.PoissonLikelihood` if :math:`\alpha` is below 0.001.
 
     Args:
-        dispersion: The dispersion :math:`\alpha`. A number fixes the dispersion. None learns the dispersion, starting
-            at 1. A distribution over positive numbers is the prior of the latent variable ``likelihood.dispersion``.
+        dispersion: The dispersion :math:`\alpha`. A number fixes the dispersion. If None, the dispersion is learned,
+            and starts at 1. A distribution over positive numbers is the prior of the latent variable
+            ``likelihood.dispersion``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.
@@ -105,11 +106,11 @@ class StudentT(MadeLikelihood):
     influence. With many degrees of freedom, the distribution is almost Gaussian.
 
     Args:
-        df: Degrees of freedom :math:`\nu`. A number fixes :math:`\nu`; it must be above 2 for a finite variance. None
-            learns :math:`\nu`, starting at 4. A distribution over positive numbers is the prior of :math:`\nu - 2`, the
-            latent variable ``likelihood.df_above_2``.
-        scale: Scale :math:`\sigma`. A number fixes the scale. None learns the scale, starting at 1. A distribution over
-            positive numbers is the prior of the latent variable ``likelihood.scale``.
+        df: Degrees of freedom :math:`\nu`. A number fixes :math:`\nu`; it must be above 2 for a finite variance. If
+            None, :math:`\nu` is learned, and starts at 4. A distribution over positive numbers is the prior of
+            :math:`\nu - 2`, the latent variable ``likelihood.df_above_2``.
+        scale: Scale :math:`\sigma`. A number fixes the scale. If None, the scale is learned, and starts at 1. A
+            distribution over positive numbers is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If a number is out of range, or a distribution is not over positive numbers.
@@ -153,8 +154,9 @@ class Beta(MadeLikelihood):
     or 1, move all targets away from 0 and 1, for example by ``(y * (N - 1) + 0.5) / N``.
 
     Args:
-        precision: The precision :math:`\phi`. A number fixes the precision. None learns the precision, starting at 10.
-            A distribution over positive numbers is the prior of the latent variable ``likelihood.precision``.
+        precision: The precision :math:`\phi`. A number fixes the precision. If None, the precision is learned, and
+            starts at 10. A distribution over positive numbers is the prior of the latent variable
+            ``likelihood.precision``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.

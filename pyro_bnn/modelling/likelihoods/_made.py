@@ -30,7 +30,7 @@ MOST_NUMBERS = 2**22
 class Maker:
     """A function that makes a distribution from an output and the likelihood's numbers.
 
-    `event_dims` says how many event axes each number has.
+    A number has the shape ``(*draws, *event)``. For each number, `event_dims` says how many axes ``event`` has.
     """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
@@ -116,7 +116,7 @@ class MadeDistribution(TorchDistribution, Sliced):
         return value
 
     def replaced(self, make: Callable[[Distribution], Distribution]) -> "MadeDistribution":
-        """Return a copy that applies a function to each distribution that the maker returns."""
+        """Return a copy whose distribution `inner` is the result of ``make(self.inner)``."""
         inner_make = self._maker.make
         maker = Maker(lambda output, values: make(inner_make(output, values)), self._maker.event_dims)
         return MadeDistribution(maker, self.output, self.numbers)
@@ -207,7 +207,7 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
     NegativeBinomial: _negative_binomial,
     dist.ZeroInflatedDistribution: _zero_inflated,
 }
-"""Distribution functions by class. A function also serves the subclasses of its class."""
+"""Cumulative distribution functions by class. A subclass has the same function as its parent class."""
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Likelihoods by name, for the command line and for estimators of tables."""
+"""Likelihoods by name, for the command line and for the scikit-learn estimators."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -20,7 +20,7 @@ scale lies between 0.012 and 4.2 with probability 95 %."""
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
-    """Return a Gaussian with a known noise scale. None makes the scale a latent variable.
+    """Return a Gaussian with a known noise scale. If `scale` is None, the noise scale is a latent variable.
 
     The prior of a latent scale suits targets of standard deviation 1.
     """

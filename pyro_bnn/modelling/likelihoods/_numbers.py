@@ -18,9 +18,10 @@ from ._base import Likelihood, MovedPrior
 
 
 class NumbersLikelihood(Likelihood[P_co]):
-    """A likelihood with numbers of its own. Each number has a name, and is fixed, learned or latent.
+    """A likelihood with numbers that the network does not output, such as a noise scale.
 
-    A subclass adds its numbers in `__init__`, and reads them by :meth:`number`.
+    Each number has a name, and is fixed, learned or latent. A subclass registers its numbers in `__init__`, and reads
+    their values by :meth:`number`.
     """
 
     free_names: ClassVar[Mapping[str, str]] = {}
@@ -34,8 +35,8 @@ class NumbersLikelihood(Likelihood[P_co]):
     def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
         """Add a number above 0.
 
-        A number as `value` is fixed. A distribution as `value` makes a latent variable. With None, the number is
-        learned, and begins at `start`.
+        If `value` is a float, the number is fixed at this value. If `value` is a distribution, the number is a latent
+        variable with this prior. If `value` is None, the number is learned, and starts at `start`.
         """
         if value is None:
             free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
@@ -109,7 +110,8 @@ class NumbersLikelihood(Likelihood[P_co]):
 def lifted(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
     """Add axes to a number of shape ``(*draws, *event)`` so that it broadcasts with outputs ``(*draws, N, *rest)``.
 
-    The event axes of the number belong to the last axes of the output, as for a noise scale of shape (O,).
+    The axes ``*event`` are aligned with the last axes of the output. For example, a noise scale of event shape (O,) has
+    one value for each column of an output of shape (N, O).
     """
     lead = value.shape[: value.dim() - event_dim]
     if not lead:

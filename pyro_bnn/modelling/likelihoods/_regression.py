@@ -25,7 +25,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
     Output and targets have the same shape, (N, O) or (N,).
 
     Args:
-        scale: Standard deviation of the noise. A number fixes the scale. None makes the scale a learnable parameter
+        scale: Standard deviation of the noise. A number fixes the scale. If None, the scale is a learnable parameter
             that starts at 1. A distribution over positive numbers (scalar, or with event shape (O,)) makes the scale a
             latent variable ``likelihood.scale`` with that prior.
 

@@ -168,7 +168,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
 
     def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
-        """Return the prior of a latent variable, without Pyro statements, or None if it is not a distribution.
+        """Return the prior of a latent variable, or None if it is not a distribution. No Pyro statement runs.
 
         Args:
             name: The variable, one of :attr:`latent_names`.
@@ -185,12 +185,15 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def sample_statements(self) -> tuple[object, ...]:
-        """Present prior of each latent variable: a distribution, or a function that makes one."""
+        """The current prior of each latent variable: a distribution, or a function that makes a distribution."""
         return (*self._pyro_samples.values(), *self._likelihood._pyro_samples.values())
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior, original or replaced by the user, depends on other variables or is learned."""
+        """Whether every prior is fixed: it depends on no other variable, and is not learned.
+
+        Priors that the user has put in place of the original ones are included.
+        """
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
@@ -241,8 +244,8 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             values: ``{site: shape (*event)}``.
 
         Returns:
-            ``{path: shape (*event)}``. Tied weights are under each of their paths. The padding row of an embedding is
-            that of the network.
+            ``{path: shape (*event)}``. Tied weights have an entry for each of their paths. The padding row of an
+            embedding does not come from `values`, but keeps its value in the network.
         """
         try:
             pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
