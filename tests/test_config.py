@@ -160,7 +160,7 @@ def test_all_wrong_options_are_named_before_a_folder_is_made(pyro_bnn, tmp_path)
             "net.9.* of the prior chooses none of the parameters net.1.weight,",
         ),
         ("**=normal:1;net.1.*=normal:0.1", "net.1.* of the prior chooses none"),  # the first that matches wins
-        ("**=normal:1;**=normal:0.1", "names a glob twice"),
+        ("**=normal:1;**=normal:0.1", "has the same glob twice"),
     ],
 )
 def test_a_glob_that_chooses_nothing_is_refused(pyro_bnn, tmp_path, prior, message):  # noqa: F811

@@ -38,7 +38,7 @@ class Place:
 
     @property
     def lock(self) -> Path:
-        """The lock file. It exists while a command writes, and names this command."""
+        """The path of the lock file. While a command writes the folder, this file contains the command's name."""
         return self.real.parent / f".{self.real.name}.lock"
 
 
@@ -47,8 +47,8 @@ def locked(place: Place, command: str) -> Iterator[None]:
     """Hold the lock of a place in a `with` block, so that no other command writes there.
 
     The system releases the lock if the process dies. Unlike lock libraries, this function removes the lock file at the
-    end. So if another process removes the file after this process opened it and before it locked it, this process opens
-    and locks it again.
+    end. So another process may remove the lock file after this process has opened the file. In this case, this process
+    makes a new lock file.
     """
     if fcntl is None:
         raise OSError(f"{place.shown} cannot be locked: this system has no POSIX file locks; on Windows, use WSL.")
@@ -79,7 +79,7 @@ def _lock(place: Place) -> int:
 
 @contextmanager
 def told(place: Place) -> Iterator[None]:
-    """Replace the messages of the system's errors in a `with` block by messages that say what to do."""
+    """Turn system errors (`OSError`) in a `with` block into errors with messages that say what to do."""
     try:
         yield
     except OSError as error:

@@ -16,7 +16,7 @@ from .places import Place
 
 
 class Follower(Folder):
-    """The folder as all processes but the first have it. These processes write nothing to it."""
+    """The folder of a command, for all processes except the first. These processes write nothing to the folder."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
@@ -30,10 +30,12 @@ class Follower(Folder):
 
 @contextmanager
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
-    """Join the launcher's processes in a `with` block. Without a launcher, this process is alone.
+    """Connect this process to the launcher's other processes during a `with` block.
+
+    Without a launcher, this process is alone.
 
     The launcher keeps one store of addresses for all its restarts. Each restart uses its own part of the store.
-    Otherwise a process would look for the other processes at their addresses before the restart (PyTorch issue 135712).
+    Otherwise a restarted process would look for the other processes at outdated addresses (PyTorch issue 135712).
 
     Yields:
         The processes, and the device of this process. If `device` is ``cuda``, each process gets a GPU of its own.

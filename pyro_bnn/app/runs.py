@@ -281,7 +281,7 @@ def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
     """Return the number of weight draws in a prediction.
 
     If `wanted` is None, the number is 100 for a variational posterior and 800 for chains, which cover several modes.
-    Chains have no more draws than are stored.
+    For chains, the number is at most the number of stored draws.
     """
     if posterior.num_stored is None:
         return NUM_DRAWS if wanted is None else wanted

@@ -19,7 +19,8 @@ from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 MOST_CERTAIN = 0.95
-"""Level of the intervals for which the rows of --calibrate must suffice: the default of ``pyro-bnn predict``."""
+"""The default level of the intervals of ``pyro-bnn predict``. With --calibrate, enough rows for this level must be held
+out."""
 
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 
@@ -29,9 +30,9 @@ def load(
 ) -> Dataset:
     """Load the data of a run.
 
-    `root` is the folder with the image sets, or the new path of the user's file if it is no longer at the path in
-    `config`. `facts` come from the folder of the run. For a new run, `facts` is None, and means, scales and categories
-    are computed from the rows.
+    For images, `root` is the folder with the image sets. For other data, `root` is the path of the user's file. If
+    `root` is None, the file is at the path in `config`. `facts` come from the folder of the run. For a new run, `facts`
+    is None, and means, scales and categories are computed from the rows.
     """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
@@ -96,9 +97,10 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
 def without_held_out(
     training: Sequence[int], config: RunConfig, cells: Cells | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide the training rows into rows to fit and rows that calibrate, both in ascending order.
+    """Divide the training rows into rows for the fit and rows for the calibration, both in ascending order.
 
-    If `cells` (the column of --split-by) are given, the latest rows calibrate. Otherwise, random rows calibrate.
+    If `cells` (the column of --split-by) are given, the latest rows are used for the calibration. Otherwise the rows
+    for the calibration are chosen at random.
     """
     if not config.calibrate:
         return [*training], []
@@ -165,7 +167,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Return a note for each format of numbers other than 1234.5, with the names of the columns in this format."""
+    """Return notes on columns of numbers that are not written like 1234.5, one note for each other format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."
@@ -283,7 +285,7 @@ def read_sample(
     if unseen and not allow_unseen:
         raise ValueError(
             f"{path} holds categories that training did not have: {said}; correct them, or pass --allow-unseen to "
-            "predict them as none of the known categories."
+            "count them as unknown."
         )
     notes += [f"Categories that training did not have count as unknown: {said}."] if unseen else []
     notes += _on_numbers(encoding.written_otherwise(table))

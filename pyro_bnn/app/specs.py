@@ -28,7 +28,7 @@ PIXEL_SCALE_FLOOR = 0.003
 """Number, about one grey level, that is added to the standard deviation of each pixel to avoid division by nearly 0."""
 
 OPTIMIZERS = ("adam", "sgd", "natural")
-"""Names of optimizers. The name natural may be followed by a colon and numbers."""
+"""Names of optimizers. In a specification, numbers may follow the name `natural`, as in ``natural:DECAY,CLIP``."""
 
 PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "normal": (lambda *numbers: pb.NormalPrior(*numbers), "SCALE"),
@@ -36,13 +36,14 @@ PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "laplace": (lambda *numbers: pb.LaplacePrior(*numbers), "SCALE"),
     "fan-in": (lambda *numbers: pb.FanInNormalPrior(*numbers), "GAIN"),
 }
-"""For each prior the function that makes it, and the names of the numbers that follow its name, in order."""
+"""For each prior, the function that makes the prior, and the names of this function's arguments."""
 
 PRIOR_CHOICES = " or ".join(", ".join(f"{name}:{numbers}" for name, (_, numbers) in PRIORS.items()).rsplit(", ", 1))
 """List of all priors for messages."""
 
 SMALLEST, LARGEST = 1e-18, 1e18
-"""Limits of numbers in specifications. Squares of numbers between them fit in single precision, 1.2e-38 to 3.4e38."""
+"""Limits of numbers in specifications. The squares of both limits fit in single precision, which holds numbers from
+1.2e-38 to 3.4e38."""
 
 
 def numbers_in(spec: str, text: str, count: int) -> list[float]:
@@ -71,7 +72,7 @@ def make_prior(spec: str) -> pb.Prior:
         parts = [part.partition("=") for part in spec.split(";")]
         priors = {glob.strip(): make_prior(prior.strip()) for glob, _, prior in parts}
         if len(priors) < len(parts):
-            raise ValueError(f"{spec!r} names a glob twice; leave one of them out.")
+            raise ValueError(f"{spec!r} has the same glob twice; remove one of the two.")
         return pb.PriorByName(priors)
     name, _, numbers = spec.partition(":")
     if name not in PRIORS:
@@ -180,7 +181,7 @@ def make_estimator(spec: str) -> Estimator | None:
 
 
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
-    """Return a function with which `fit_svi` makes the optimizer that a specification names.
+    """Return the function that makes the optimizer of a specification. The function is passed to `fit_svi`.
 
     `fit_svi` minimises the loss of the whole data set, which is the loss of a batch times the number of batches. So the
     learning rate of SGD is divided by the number of batches. The steps of Adam and of natural gradients do not depend

@@ -15,15 +15,16 @@ LEVEL = 0.9
 """The level of the intervals and sets that are compared."""
 
 PARTS = ("smallest", "middle", "largest")
-"""The thirds of the rows by predicted standard deviation, or by predicted entropy if the target is a class."""
+"""Names of three equally large groups of rows. Rows are grouped by their predicted standard deviation, or by their
+predicted entropy if the target is a class."""
 
 
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return the lower and upper ends of intervals of the probability `level`, shape (2, N, O).
 
-    If `calibration` is None, these are the central intervals of the prediction, which needs the components of its
-    mixture. A calibration on standardised targets is also valid for a prediction in the target's units, since conformal
-    scores have no unit.
+    If `calibration` is None, the intervals are the central intervals of the prediction. The prediction must then have
+    the components of its mixture. A calibration on standardised targets is also valid for a prediction in the target's
+    units, since conformal scores have no unit.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalIntervals)
@@ -49,9 +50,10 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 class BeforeAndAfter:
     """The coverage of a network's intervals or sets before and after calibration.
 
-    `rows` has two rows, before and after. Each has `name`, `inside` (the share of the targets inside their interval or
-    set), `width` (the mean width of the intervals in the target's units, or the mean size of the sets) and `thirds`
-    (the share inside for each third in `PARTS`).
+    `rows` has a first row for the intervals or sets before calibration, and a second row for those after calibration.
+    Each row has `name`, `inside` (the share of the targets inside their interval or set), `width` (the mean width of
+    the intervals in the target's units, or the mean size of the sets) and `thirds` (the share inside for each third in
+    `PARTS`).
     """
 
     level: float
@@ -72,9 +74,9 @@ class BeforeAndAfter:
 
     @property
     def deviation(self) -> float:
-        """Approximate standard deviation of the share of targets inside after calibration.
+        """Approximate standard deviation of the share of targets that lie in their calibrated interval or set.
 
-        The share varies with the rows that are chosen to calibrate and to test.
+        The share varies with the rows that are chosen for calibration and for tests.
         """
         return math.sqrt(self.level * (1 - self.level) * (1 / self.num_test + 1 / self.num_calibration))
 

@@ -26,15 +26,17 @@ SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
     "maximum probability": lambda prediction: 1 - prediction.max_probability,
     "logit variance": lambda prediction: prediction.logit_variance,
 }
-"""Scores of images that should be larger for unknown images than for images like those of the training."""
+"""Functions that score the uncertainty of predictions. Each score should be larger for unknown images than for images
+like those of the training."""
 
 NUM_COMPONENTS = 10
 """Number of weight draws in the small ensemble. Each of these draws is also scored alone."""
 
 LEGEND = [
     "ensemble: mean probability of several weight draws. NLL (nats), ECE (calibration error) and Brier",
-    "score: lower is better. AUROC: chance that an unknown image scores above a known one; 0.5 is a guess. FPR95:",
-    "share of known images flagged when 95 % of the unknown ones are. Which score works best depends on the data.",
+    "score: lower is better. AUROC: chance that an unknown image scores above a known one; 0.5 is a guess.",
+    "FPR95: share of the known images that are flagged if 95 % of the unknown images are flagged.",
+    "Which score works best depends on the data.",
 ]
 
 

@@ -30,7 +30,7 @@ def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
 
 
 def save_picture(folder: Folder, name: str, ax: Any) -> str:
-    """Write the figure of matplotlib axes in the format of the folder, and return the name of the file.
+    """Write the figure of matplotlib axes to a file, and return the name of the file. `folder` sets the file format.
 
     Files of the same picture in other formats, from earlier commands, are removed.
     """

@@ -75,7 +75,7 @@ def write_predictions(
 
 
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
-    """Change the names of copied columns that are also names of the program's own columns."""
+    """Return the names of the copied columns. A copied column with the name of a computed column gets a new name."""
     found = []
     for name in names:
         new = name

@@ -42,7 +42,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class PruningGains:
-    """Gains for several shares of removed weights, and the size of the file with all weights."""
+    """The savings from removing several shares of the weights, and the size of the file with all weights."""
 
     rows: tuple[Gain, ...]
     num_images: int  # rows predicted in a timed call
@@ -95,7 +95,10 @@ def report_pruning(
 
 
 def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
-    """Convert a report to units of the target. The RMSE over several targets stays in standard deviations."""
+    """Convert a report to units of the target.
+
+    If there are several targets, the RMSE is not converted: it is the RMSE of the standardised targets.
+    """
     shift = sum(math.log(scale) for scale in target.scale)
     factor = target.scale[0] if len(target.scale) == 1 else 1.0
 
@@ -120,7 +123,7 @@ def save_pruned_run(
 ) -> str:
     """Write a copy of a run without a `fraction` of the weights, and return a sentence on how many were removed.
 
-    Rows that were held out calibrate the predictions again, with the remaining weights.
+    If rows were held out for calibration, these rows also calibrate the predictions of the copy.
     """
     pruned = pruning.prune(posterior, fraction=fraction, per=per)
     for name in (CONFIG, HISTORY, DATA):

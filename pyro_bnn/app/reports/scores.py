@@ -1,4 +1,4 @@
-"""The report on a run with the user's own data: scores on the test rows, also of simple methods."""
+"""The report on a run with the user's own data. It scores the network and simple methods on the test rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -20,7 +20,7 @@ FILES = ("weight.png", "weights.png")
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """Summary of the posterior of one site. Removed weights are only counted."""
+    """Summary of the posterior of one site. The statistics are computed without the removed weights."""
 
     site: str
     num_weights: int

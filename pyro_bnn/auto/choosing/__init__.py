@@ -1,4 +1,7 @@
-"""Chooses a network, a prior and a likelihood for a table by held-out rows, and the length of the chains."""
+"""Chooses a network, a prior, a likelihood and the length of the chains for a table.
+
+The network, the prior and the likelihood are those that predict held-out rows best.
+"""
 
 from ._budget import Budget as Budget
 from ._choose import Candidate as Candidate

@@ -1,4 +1,4 @@
-"""The numbers of steps that chains have in a given time.
+"""Computes how many steps chains can make in a given time.
 
 Without a limit in seconds, these numbers depend only on the numbers of rows and weights, so that fits are reproducible.
 """
@@ -14,8 +14,9 @@ FEWEST_SECONDS, MOST_SECONDS = 20.0, 300.0
 SECONDS_PER_PRODUCT, SECONDS_PER_WEIGHT = 1.8e-10, 4e-8
 """CPU seconds of a gradient in C, in single precision: for each pair of a row and a weight, and for each weight.
 
-On one machine, networks of 420 to 3400 weights on 150 to 7000 rows took 0.4e-10 to 1.5e-10 for each pair.
-`SECONDS_PER_PRODUCT` is larger, to allow for slower machines."""
+On one machine, a gradient took 0.4e-10 to 1.5e-10 CPU seconds for each pair of a row and a weight. This was measured
+with networks of 420 to 3400 weights on 150 to 7000 rows. `SECONDS_PER_PRODUCT` is larger, to allow for slower
+machines."""
 
 SEARCH = 0.35
 """Heuristic: share of the time that is used to compare candidates, if there are several."""
@@ -24,8 +25,8 @@ DESCENT, WARMUP = 0.15, 0.65
 """Heuristic: share of a chain's gradients that find the mode, and share of a chain's steps that are warm-up."""
 
 MOST_DESCENT, MOST_STEPS = 2000, 10_000
-"""Heuristic: largest number of steps of Adam, and largest number of steps of a chain in the warm-up and again after it.
-More steps hardly improved predictions on UCI tables."""
+"""Heuristic: largest number of steps of Adam, and largest number of steps of a chain. The second limit holds separately
+for the warm-up and for the steps after the warm-up. More steps hardly improved predictions on UCI tables."""
 
 MOST_STEPS_IN_TIME = 50_000
 """Heuristic: this number replaces `MOST_STEPS` if the user sets a time limit, and so may want longer chains."""
@@ -61,7 +62,7 @@ class Budget:
 
     @classmethod
     def of_rows(cls, num_rows: int, most_steps: int = MOST_STEPS) -> "Budget":
-        """Return the budget of a table with this many rows, for which the user sets no limit."""
+        """Return the budget for a table with `num_rows` rows, if the user sets no time limit."""
         seconds = min(max(SECONDS_PER_ROW * num_rows, FEWEST_SECONDS), MOST_SECONDS)
         return cls(seconds, most_steps=most_steps)
 

@@ -1,6 +1,7 @@
-"""The function that chooses the model that predicts held-out rows best, and fits it by chains.
+"""The function that chooses a model and fits it by chains.
 
-Short runs on a part of the rows compare the models. Then the best model is fitted to all rows.
+Each model is first fitted to a part of the rows in a short run. The chosen model is the one that predicts the other,
+held-out rows best. This model is then fitted to all rows.
 """
 
 import math
@@ -47,7 +48,8 @@ MOST_DIVERGING = 0.01
 """Heuristic: the status is not ok if a larger share of the draws than this has a divergent step."""
 
 FEW_TIMED, MOST_TIMED = 8, 2048
-"""Heuristic: number of draws in the shortest timed run, which is mostly preparation, and in the longest timed run."""
+"""Heuristic: number of draws in the shortest and in the longest timed run. The shortest run consists mostly of
+preparation."""
 
 MORE_TIME = "With more time (`time_limit=`), each chain explores its mode further."
 
@@ -81,9 +83,9 @@ def fit_best(
 
     Each chain starts at a trained network. The names of `candidates` describe the models in words. `seconds` limits the
     wall time on torch's threads, so the lengths of the chains depend on the machine. Without a limit, the lengths
-    depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, and as many draws of
-    warm-up. If `saves_search` is true, a single model gets only the time that would remain after a comparison of
-    models.
+    depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, but not fewer than 8. The
+    warm-up of a chain also has at most `max_draws` draws. If `saves_search` is true, a single model gets only the time
+    that would remain after a comparison of models.
 
     An :class:`UnsuitableError` is raised if chains cannot fit any of the models, for example because C code does not
     support them, or if the time is too short.
@@ -172,7 +174,10 @@ def _held_out_score(
 
 
 def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Return pairs of rows to fit and rows to predict, without copies of fitted rows, which a model can remember."""
+    """Return pairs of rows to fit and rows to predict.
+
+    Rows to predict that have the same inputs as a fitted row are left out, since a model can remember fitted rows.
+    """
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     if len(x) < FEW_ROWS:
         size = len(x) // NUM_FOLDS

@@ -30,7 +30,7 @@ class UnsuitableError(ValueError):
     """Raised if chains in C cannot fit a model in the given time. The message says why."""
 
     def instead(self, status: Status) -> Status:
-        """Add the reason why there are no chains to the status of a variational fit."""
+        """Return the status of a variational fit, with a message that also says why chains were not used."""
         return replace(status, message=f"variational inference, since {self}: {status.message}")
 
 
@@ -63,7 +63,10 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:
-    """Count the multiplications for one row in matrix products and convolutions, but at least the number of weights."""
+    """Count the multiplications for one row in matrix products and convolutions.
+
+    If the number of weights is larger than this count, return the number of weights.
+    """
     values = {name: model.initial_value(name) for name in model.site_names}
     rows, counter = x[:NUM_TRIED].to(model.device), _ProductCounter()
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:
@@ -72,7 +75,7 @@ def num_products(model: BayesianModel, x: Tensor) -> int:
 
 
 class _ProductCounter(TorchDispatchMode):
-    """Counts multiplications by the formulas in torch."""
+    """Counts the multiplications in torch operations. Torch provides a formula for each type of operation."""
 
     def __init__(self) -> None:
         super().__init__()

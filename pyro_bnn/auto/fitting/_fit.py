@@ -31,7 +31,7 @@ OTHERS = {
     "kronecker": "fit_gauss_newton(model, data)",
     "ensemble": "EnsemblePosterior(members)",
 }
-"""Calls for methods that `fit` does not offer, by the name of the method in the estimators."""
+"""Methods that the estimators offer and `fit` does not offer, each with the function call to use instead."""
 
 
 @overload
@@ -114,7 +114,7 @@ def fit(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> GuidePosterior | MCMCPosterior:
-    """Fit a model to data as well as the time allows, without tuning.
+    """Fit a model to data with chains if possible, and otherwise with variational inference. No tuning is needed.
 
     ``posterior.status`` says which method was chosen, with which settings, and why. By default :func:`fit` trains eight
     networks, and then a chain in C explores the mode of each network (:class:`~pyro_bnn.MCLMC`), as in
@@ -122,10 +122,10 @@ def fit(
     guide and a history, but is often further from the posterior.
 
     Chains are impossible if C code does not support the network (an LSTM), if there is no C compiler, or if there is
-    too little time. The model must be on a CPU, have one input, and learn no parameter without a prior (such as the
-    noise scale of ``GaussianLikelihood()``). The network must give the same output in train mode as in eval mode (no
-    dropout). The fit is also variational if the data are a loader, or if any argument from `guide` to `resume` is
-    given, except `progress`.
+    too little time. For chains, the model must be on a CPU and have one input. All learned parameters must have a
+    prior. The noise scale that ``GaussianLikelihood()`` learns has no prior. The network must give the same output in
+    train mode as in eval mode (no dropout). The fit is also variational if the data are a loader, or if any argument
+    from `guide` to `resume` is given, except `progress`.
 
     The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The
     variational fit ends at a plateau of the objective, where a straight line through the last epochs (about 400 steps)
@@ -146,18 +146,19 @@ def fit(
             half minutes for many rows. Wide networks took twice as long.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
             weights.
-        optimizer: Function from parameters to a torch optimizer. None takes Adam with a learning rate of 0.02. If the
-            optimizer has a schedule, the learning rate follows this schedule. :func:`natural_gradient` needs a guide
-            with precisions.
+        optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If
+            the optimizer has a schedule, the learning rate follows this schedule. :func:`natural_gradient` needs a
+            guide with precisions.
         max_epochs: Largest number of epochs. None allows about 20,000 steps, and at least 50 epochs.
-        batch_size: Number of rows in each batch. With None, up to 1000 rows form one batch, and more rows are split
-            into as few equal batches of at most 1000 rows as possible. A loader has its own batch size.
+        batch_size: Number of rows in each batch. By default, up to 1000 rows form one batch. More rows are split into
+            equal batches of at most 1000 rows, and the number of batches is as small as possible. A loader has its own
+            batch size.
         validation: A pair (x, y) of rows that are used only for early stopping.
-        elbo: The bound. None takes `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
+        elbo: The bound. The default is `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
             other guides.
-        estimator: Gradient estimator. None takes :class:`LocalReparameterization` if the guide is mean-field and the
-            network is a sequence of linear layers and activations, since gradients are then much less noisy. Otherwise
-            None takes no estimator.
+        estimator: Gradient estimator. The default is :class:`LocalReparameterization` if the guide is mean-field and
+            the network is a sequence of linear layers and activations, since gradients are then much less noisy. For
+            all other networks and guides, the default is to draw each weight once per step.
         kl_weight: Weight of the KL term.
         callbacks: Functions that are called with the history.
         progress: Whether to show a progress bar.

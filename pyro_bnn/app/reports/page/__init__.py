@@ -66,5 +66,5 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
 
 
 def _together(text: str) -> str:
-    """Put non-breaking spaces between a number and its per cent sign, and around the sign before its error."""
+    """Make the spaces before `%` and around `±` non-breaking, so that numbers stay on one line."""
     return text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")

@@ -23,29 +23,31 @@ MOST_CLASSES = 20
 """If there are more classes, only those of lowest recall are listed, and the confusion matrix is left out."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
-"""Shares of the rows that the network decides, if a human decides the rows of which it is least certain."""
+"""Shares of the test rows that are left to the network. A human would classify the other, least certain rows."""
 
 MISSED, BEHIND = 0.5, 0.1
-"""Heuristic: a class is mostly missed if the 95 % interval of its recall lies below the first number. The recall of a
-class is low if the interval lies below the accuracy by more than the second number."""
+"""Heuristic: a class is mostly missed if the 95 % interval of its recall lies below `MISSED`. The recall of a class is
+low if the upper end of this interval is more than `BEHIND` below the accuracy."""
 
 FEWEST = 5
-"""Heuristic: the report judges whether uncertainty detects errors from this many wrong and right rows on."""
+"""Heuristic: smallest number of wrongly classified rows, and of rightly classified rows. With fewer rows of either
+kind, the report does not judge whether the uncertainty detects errors."""
 
 USEFUL, POSSIBLE = 0.7, 0.6
-"""Heuristic: errors are detected well if the area under the ROC curve is at least the first number. If the area that
-correct probabilities would give is at least the second number, the errors can be detected."""
+"""Heuristic: errors are detected well if the area under the ROC curve is at least `USEFUL`. Errors can be detected if
+correct probabilities would give an area of at least `POSSIBLE`."""
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
 LIMIT = 0.95
-"""A calibration error counts as chance up to this quantile of a calibrated network's errors."""
+"""Even calibrated networks have calibration errors by chance. A network passes if its calibration error is at most this
+quantile of the errors of calibrated networks."""
 
 SMALL_EXCESS = 0.01
 """Heuristic: a calibration error is slight if it exceeds the mean error of calibrated networks by less than this."""
 
 SHOWN_SCORES = ("entropy", "mutual information")
-"""The scores of unknown images for which the section has a picture."""
+"""Names of the scores that the section shows in pictures, for known and unknown images."""
 
 HEADLINE = "entropy"
 """The score that is judged. It was chosen before any data were seen: the best of several scores would look too good."""
@@ -133,7 +135,7 @@ def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
-    """Return the accuracy on the surest rows for each share in `SHARES`."""
+    """Return the accuracy on the rows with the lowest entropy, for each share of the rows in `SHARES`."""
     ordered, rows = is_right[entropy.argsort()], []
     for share in SHARES:
         surest = ordered[: max(1, round(share * len(ordered)))]
@@ -143,9 +145,9 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return the accuracy in words, and the accuracy on the surest rows if a human decides the others.
+    """Return a text with the accuracy on all rows, and the accuracy on the surest rows if this is higher.
 
-    The human decides at least as many rows as the network gets wrong.
+    A human would classify the other rows. Their share is at least the network's share of errors, but at most one half.
     """
     text = f"{percent(accuracy)} right"
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
@@ -205,7 +207,8 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
     """Judge whether a classifier is least certain of the rows that it gets wrong.
 
-    The entropy's area under the ROC curve is compared with the area that correct probabilities would give.
+    The entropy is the score that should detect errors. The area under its ROC curve is compared with the area that
+    would be expected if the predicted probabilities were correct.
     """
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
@@ -327,7 +330,8 @@ def unknown_section(subject: Subject) -> Section | None:
 def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
     """Judge whether unknown images are noticed.
 
-    The text also has the share of the known images that would be flagged together with 95 % of the unknown images.
+    The text also says which share of the known images would be flagged by a threshold that flags 95 % of the unknown
+    images.
     """
     area, error = found.auroc, found.auroc_standard_error
     numbers = (
@@ -349,8 +353,9 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
 def examples_section(subject: Subject) -> Section | None:
     """Make the section with examples.
 
-    These are the surest right and wrong images, the least certain images, and the unknown images of which the network
-    is least and most certain.
+    The section shows the test images with the most certain right predictions, with the most certain wrong predictions,
+    and with the least certain predictions. It also shows the unknown images with the least and the most certain
+    predictions.
     """
     found = subject.classified
     if found is None or found.images is None:

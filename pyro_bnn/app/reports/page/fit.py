@@ -38,10 +38,10 @@ STILL_FALLING = 0.01
 """Heuristic: a training has settled if, at its end, the loss falls by less than this share of the whole fall."""
 
 LOWERED = 0.1
-"""Heuristic: any loss settles if the learning rate is below this share of its largest value."""
+"""Heuristic: any loss settles if the learning rate falls below this share of the largest learning rate of the run."""
 
 FEW_AT_PRIOR = 0.5
-"""Heuristic: a posterior learned from the data if less than this share of the weights is still at the prior."""
+"""Heuristic: the posterior is judged good if less than this share of the weights is still at the prior."""
 
 
 GUESSED = ("likelihood", "epochs", "batch_size", "estimator")

@@ -30,10 +30,11 @@ GROUPS = 4
 """Number of groups into which the predicted uncertainty divides the rows."""
 
 NUM_SIMULATIONS = 100
-"""Number of simulations of errors. For 100 rows, the mean of their rank correlations has a standard error of 0.01."""
+"""Number of simulations of the errors. Each simulation gives one rank correlation. With 100 test rows, the mean of the
+rank correlations has a standard error of 0.01."""
 
 FEWEST = 20
-"""Heuristic: the report judges whether uncertainty ranks the errors from this many rows on."""
+"""Heuristic: with fewer test rows than this, the report does not judge whether the uncertainty ranks the errors."""
 
 MOST_OUTPUTS = 3
 """Largest number of outputs with a picture."""
@@ -110,7 +111,10 @@ def _root(squared: Tensor) -> tuple[float, float]:
 
 
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
-    """Draw observed against predicted numbers. Return the picture, and what its caption needs."""
+    """Draw a picture of one output, and return the picture with the values for its caption.
+
+    The vertical axis has the observed values, and the horizontal axis has the predicted means.
+    """
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
     low, high = found.interval(HEADLINE)[..., output]
     ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=HEADLINE)
@@ -147,10 +151,10 @@ def intervals_section(subject: Subject) -> Section | None:
 
 
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
-    """Return the share of the targets inside intervals of a level, and the range of this share by chance.
+    """Return the share of the targets that lie in their interval, and the range of this share for correct intervals.
 
-    Uncalibrated intervals of counts contain more probability than their level. The promised share is then this
-    probability, which is computed from the prediction.
+    Uncalibrated intervals of counts contain more probability than their level. For such intervals, the promised share
+    of the targets is not the level but the probability in the intervals, computed from the prediction.
     """
     low, high = found.interval(level)
     promised, number = level, len(found.y)
@@ -249,10 +253,10 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
     good = f"Errors are larger where the predicted sd is larger ({numbers})."
     return judged(
         "uncertainty",
-        f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
-        "the least sure quarter of the rows has a larger RMSE than the surest. Problem: the correlation is below 0 by "
-        "more than chance, or it is within chance although correct sds would make it more than twice as large as "
-        "chance can. Note: all other cases.",
+        f"The limit of chance is {NUM_ERRORS:g} standard errors. Good: the rank correlation of predicted sd and error "
+        "is above this limit, and the least sure quarter of the rows has a larger RMSE than the surest quarter. "
+        "Problem: the correlation is negative and its size is above the limit. Also a problem: the size is within the "
+        "limit, but correct sds would give a correlation above twice the limit. Note: all other cases.",
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),

@@ -25,7 +25,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Tile:
-    """A number in large type at the top of the report. The remark names a number for comparison."""
+    """A number in large type at the top of the report.
+
+    `remark` explains the number, or gives a second number for comparison.
+    """
 
     name: str
     value: str
@@ -50,7 +53,7 @@ def judged(about: About, rule: str, *cases: Case) -> Verdict:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """Return the decision that follows from all verdicts. `usable` is a list of scores in words."""
+    """Return the decision that follows from all verdicts. `usable` is a text with the scores of the run."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     faults = [verdict.short for verdict in problems]

@@ -70,7 +70,10 @@ class Regressed:
 
 @dataclass(frozen=True)
 class Subject:
-    """The run that a report is about. Its measurements are `classified` or `regressed`."""
+    """The run that a report is about.
+
+    The measurements of a classifier are in `classified`. The measurements of a regression are in `regressed`.
+    """
 
     run: Path
     title: str

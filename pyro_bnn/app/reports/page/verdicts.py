@@ -22,18 +22,18 @@ LARGE_LOSS = 0.1
 """Heuristic: a network is called unusable if the NLL of a simple method is lower by this number of nats per row."""
 
 WEAK = 0.5
-"""Heuristic: a network is called weak if it avoids less than this share of the mistakes, or of the squared error, of a
-guess."""
+"""Heuristic: a network is called weak if it avoids less than this share of the errors of a guess. The errors are
+mistakes if the target is a class, and squared errors if the target is a number."""
 
 RIVALS = {
     "mean of the targets": "the mean of the targets",
     "shares of the classes": "the shares of the classes",
     "Bayesian ridge": "a straight line",
 }
-"""Names of simple methods in sentences, if they have other names elsewhere."""
+"""For some simple methods, the name in tables and the name in the sentences of the report."""
 
 SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}
-"""Names of single networks in sentences."""
+"""For each kind of single network, the name in tables and the name in the sentences of the report."""
 
 
 def log_density(prediction: Prediction) -> Tensor:
@@ -53,7 +53,7 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
-    """Return the name in sentences, and the prediction, of the simple method with the lowest NLL."""
+    """Return the name and the prediction of the simple method with the lowest NLL. The name fits into a sentence."""
     name, rival = max(rivals.items(), key=lambda item: _mean_density(item[1]))
     return RIVALS.get(name, name), rival
 
@@ -61,8 +61,9 @@ def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
 def of_rival(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
     """Judge whether a network predicts better than the best simple method.
 
-    `own` and `theirs` are the mean log-densities of the network and of the method, in nats per row. `points` describes
-    the errors of both in words, and `is_nearer` says whether those of the network are clearly smaller.
+    `own` and `theirs` are the mean log-densities of the network and of the method, in nats per row. `points` is a text
+    that compares the errors of the network with the errors of the method. `is_nearer` says whether the network has
+    clearly smaller errors than the method.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
