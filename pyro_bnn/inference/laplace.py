@@ -25,7 +25,7 @@ from .posterior import Destination, Draw, Posterior, Status
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
 MAX_DIMENSIONS = 5000
-"""Largest number of latent numbers. The Hessian then takes 200 MB in double precision."""
+"""Largest number of elements in all latent variables together. The Hessian then takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
 """Heuristic: a point counts as the mode if its gradient (root mean square) is at most this, in nats per standard

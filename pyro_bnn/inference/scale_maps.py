@@ -33,7 +33,7 @@ class ScaleMap(ABC):
     """Prefix of the parameters' names in a guide; it must be an identifier."""
 
     moderate: ClassVar[float] = 0.0
-    """The parameter that removed weights get; its scale is moderate."""
+    """Value of the free parameter for weights that were removed. The scale at this value is moderate."""
 
     @abstractmethod
     def __call__(self, parameter: Tensor) -> Tensor:
@@ -44,7 +44,10 @@ class ScaleMap(ABC):
         """Return the parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter at which a guide starts. A map may choose a lower initial scale than `scale`."""
+        """Return the initial value of a guide's parameter for the initial scale `scale`.
+
+        A subclass may return the parameter of a smaller scale instead.
+        """
         return self.inverse(scale)
 
     @abstractmethod
@@ -55,7 +58,7 @@ class ScaleMap(ABC):
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale into `out`, without gradients. A map may override this method to allocate no memory.
+        """Write the scale into `out`, without gradients. A subclass may define a version that allocates no memory.
 
         `parameter` and `out` have shape (P,). `scratch` has shape (2 or more, P) and may be overwritten.
         """
@@ -227,7 +230,7 @@ class Precision(ScaleMap):
         return scale.reciprocal().square()
 
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
-        """Write minus half of the scale, divided by the precision, into `out`."""
+        r"""Write :math:`-\sigma / (2 S)` into `out`, for the scale :math:`\sigma` and the precision S."""
         return torch.div(scale, parameter, out=out).mul_(-0.5)
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:

@@ -94,8 +94,8 @@ class StoredPosterior(Posterior):
         source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
         if source.is_linearised:
             raise ValueError(
-                f"`posterior` must not be one of {source.method}, whose predictions are linearised around its median, "
-                "which stored draws lack; save the posterior itself."
+                f"`posterior` must not be one of {source.method}: its predictions are linearised around its median, "
+                "but stored draws have no median; save the posterior itself."
             )
         drawn = source.sample(num_samples, seed=seed)
         values = {name: drawn.pop(name) for name in source.carried}

@@ -63,7 +63,10 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """Cut a long piece. A density without a key may have one number per weight, so its piece stays whole."""
+    """Cut a piece on a CPU into parts of at most `longest` numbers.
+
+    A piece is not cut if its density has no `key`, since such a density may have separate parameters for each weight.
+    """
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

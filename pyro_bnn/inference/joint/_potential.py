@@ -170,8 +170,8 @@ def network_potential(
     about learnable parameters, as seen from the caller.
 
     Raises:
-        ValueError: If the data do not fit the model or are not the whole data set, if the network is random, or if it
-            hides a part of its gradient.
+        ValueError: If the data do not fit the model or are not the whole data set, if the network is random, or if
+            autograd gives a wrong gradient of the network, for example because of ``detach()``.
     """
     model.check_targets(x, y)
     for name, leaf in named_leaves("x", x):

@@ -102,7 +102,10 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
 
 
 def _plain_sites(model: BayesianModel) -> list[Site]:
-    """Find the latent variables of a BayesianModel without a trace. The list is empty if only a trace can find them."""
+    """Find the latent variables of a BayesianModel without tracing the model.
+
+    The list is empty if the latent variables can be found only by tracing the model.
+    """
     if overridden_names(type(model), BayesianModel):
         return []
     sites: list[Site] = []

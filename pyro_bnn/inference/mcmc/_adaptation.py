@@ -128,10 +128,13 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Start to learn the step size at z. Warm-up does this at the first point and after each new mass matrix."""
+        """Start to learn the step size at z.
+
+        This method is called at the first point of warm-up, and whenever the mass matrix has changed.
+        """
 
     def apply(self, kernel: Any, chain: int) -> None:
-        """Write what one chain has learned into a kernel."""
+        """Copy the settings that one chain has learned, such as its step size, to a kernel."""
         kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     @abstractmethod

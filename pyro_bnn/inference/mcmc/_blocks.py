@@ -23,7 +23,8 @@ would be slower: the results of all units for one row would then share few sets 
 
 STEP = 8
 """Number of rows that vector instructions treat in one step of a loop. The last step of a block may go beyond the last
-row, so that the C compiler needs no second loop for the remaining rows. Sums leave out the surplus."""
+row, so that the C compiler needs no second loop for the remaining rows. Numbers beyond the last row do not contribute
+to sums over rows."""
 
 FEWEST_ROWS = 32
 """Heuristic: a function with fewer rows has no blocks, and its C text is only valid for its own number of rows."""
@@ -72,7 +73,7 @@ class Blocks:
         return list(itertools.pairwise(ends))
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape that a tensor with rows has within a block."""
+        """Return the shape of one block of a tensor: the axis of rows gets the length `size`."""
         return tuple(self.size if length == self.num_rows else length for length in shape)
 
     def cut(self, constant: Tensor) -> Tensor:
@@ -90,8 +91,10 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
     The result is None if the function has fewer than `FEWEST_ROWS` rows, or if an operation may mix rows.
 
     The first of `nodes` is the point, which is the argument of the function. Each node has its operation in its `meta`.
-    A constant has rows if the length of one of its axes is the number of rows. Other tensors have rows if they are
-    computed from rows, or repeat a number for each row.
+
+    A constant has an axis of rows if the length of one of its axes is the number of rows. A tensor that repeats the
+    same numbers for each row has an axis of rows, too. The result of any other operation has this axis if an argument
+    has this axis, unless the operation sums over the rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}

@@ -18,9 +18,9 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Place the slices of x among zeros along one axis.
+    """Copy the slices of x along one axis into a tensor of zeros.
 
-    The axis gets the length `size`, and the slices stand at `begin`, `begin + step` and so on.
+    In the result, this axis has the length `size`, and the slices are at `begin`, `begin + step` and so on.
     """
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
@@ -59,7 +59,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """Compute a convolution by elementwise operations, and convolutions without padding."""
+    """Replace a convolution by simpler convolutions, which have no padding, no bias and only one group."""
     if transposed or (groups == 1 and bias is None and not any(padding)):
         return NotImplemented
     options = stride, [0] * len(padding), dilation, False, output_padding, 1
@@ -133,7 +133,8 @@ def _is_pooled_simply(
 class _Windows:
     """The windows of a pooling.
 
-    Iteration gives each place in a window. The elements of x at this place form a tensor of shape (N, C, *windows).
+    A loop over this object yields each position in a window, as a tuple of indices. For each position, the elements of
+    all windows at this position form a tensor of shape (N, C, *windows).
     """
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
@@ -153,20 +154,24 @@ class _Windows:
     def back(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the adjoint, in the shape of x.
 
-        `parts` contains one tensor for each place in a window, which is added to the elements of x at this place.
+        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. The elements of this tensor
+        are added to the result at this position, one element in each window.
         """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Return zeros of the shape of the padded x, with the elements of `part` at one place of each window."""
+        """Copy the elements of `part` into a tensor of zeros, which has the shape of the padded x.
+
+        Each window receives one of these elements, at the position `place`.
+        """
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """Return the largest element of each window, and the number of its place.
+        """Return two tensors: the largest element of each window, and the position of this element in the window.
 
-        Of equal elements, the first is taken, as in torch.
+        The positions are numbered from 0. Of equal elements, the first is taken, as in torch.
         """
         padded = _padded(self.x, self.padding)
         if any(self.padding):
@@ -188,9 +193,9 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest element of each window, and the number of its place.
+    """Return two tensors: the largest element of each window, and the position of this element in the window.
 
-    Only the gradient uses this number, which is not the index that torch returns.
+    Only the gradient uses this position, which is not the index that torch returns.
     """
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
@@ -317,4 +322,5 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
         [aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward]
     ),
 }
-"""Functions that are recorded in place of operations. Those for the gradients of normalisation are torch's own."""
+"""For each operation, the function that replaces the operation when a density is recorded. The functions for the
+gradients of normalisation come from torch."""

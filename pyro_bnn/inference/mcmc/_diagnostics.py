@@ -266,7 +266,10 @@ def modes(values: Tensor) -> Modes:
 
 
 def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes:
-    """Agreement of predictions at up to 50 of the inputs x, of chains with draws ``{site: shape (K, S, *event)}``."""
+    """Find out whether chains have explored their modes, from predictions at up to 50 of the inputs x.
+
+    `samples` contains the draws of the chains, ``{site: shape (K, S, *event)}``.
+    """
     return modes(_predicted(model, samples, _few_rows(model, x), MAX_QUANTITIES_OF_MODES))
 
 
@@ -339,9 +342,9 @@ def judge(
 ) -> Status:
     """Return the status of chains, ``{site: shape (K, S, *event)}``, and warn of problems.
 
-    `sampler` is the name of the algorithm. Given a model and inputs, predictions at up to 50 of the inputs are judged,
-    otherwise the latent variables. If `at_modes` is true, each chain began at its own mode. Such chains need not agree,
-    so each chain is judged by itself.
+    `sampler` is the name of the algorithm. If a model and inputs are given, this function judges predictions at up to
+    50 of the inputs. Otherwise, it judges the latent variables. If `at_modes` is true, each chain began at its own
+    mode. Such chains need not agree, so each chain is judged by itself.
     """
     num_chains, num_draws = next(iter(samples.values())).shape[:2]
     num_divergences = _count(statistics.diverging)

@@ -35,7 +35,7 @@ class Emitted:
     def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Return the constants in the layout that C reads.
 
-        The longest axis of each constant is innermost. A constant with rows is cut into blocks.
+        The longest axis of each constant is innermost. A constant that has an axis of rows is cut into blocks of rows.
         """
         result = []
         for node, value in zip(self.constants, values, strict=True):
@@ -120,7 +120,11 @@ def _write_blocks(
     values: Values,
     results: Results,
 ) -> None:
-    """Write operations on rows as a loop over the blocks of `Blocks.bounds`, and add up their sums."""
+    """Write a loop that performs the operations on rows, one block of rows after the other.
+
+    The blocks are those of `Blocks.bounds`. If an operation sums over the rows of a block, its results for all blocks
+    are added up.
+    """
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:

@@ -146,7 +146,7 @@ class Kernel(ABC):
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
         """Find an initial step size of a chain at z, shape (P,).
 
-        The size is 1, doubled or halved until the acceptance rate crosses 1/2.
+        The search begins with the size 1. It then doubles or halves the size until the acceptance rate crosses 1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
@@ -172,7 +172,7 @@ class Kernel(ABC):
 
 
 NOT_ASKED = "`compile` is False"
-"""The reason for drawing in torch if C was not asked for."""
+"""The reason that is reported when draws are computed in torch because the caller did not ask for C."""
 
 
 class NotInCError(ValueError):

@@ -24,8 +24,8 @@ from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 
 OUTER = 0.1931833275037836
-"""Fraction of a step that the first turn of the direction takes, and also the last turn. This value minimises the error
-of the integrator."""
+"""Each step changes the direction of a chain three times. The first and the last change each take this fraction of the
+step. This value minimises the error of the integrator."""
 
 MEMORY = 99 / 101
 """Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
@@ -34,18 +34,20 @@ TRUST = 9.0
 """The weight of a step is a Gaussian function of log xi (see `MCLMCAdaptation`) with this standard deviation."""
 
 SHRINKAGE = 0.8
-"""After a step that was not taken, all later step sizes are at most this fraction of the size of that step."""
+"""If the energy error of a step is divergent, the chain does not take this step. The size of all later steps is then at
+most this fraction of the size of the divergent step."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of warm-up after which the second and the third phase begin. These two phases set the length over which a
-chain forgets its direction: the second phase from the variances of its draws, the third from the autocorrelations."""
+"""Shares of warm-up after which the second and the third phase begin. Both phases set the length over which a chain
+forgets its direction. In the second phase, this length is computed from the variances of the draws. In the third phase,
+this length is computed from the autocorrelations of the draws."""
 
 FORGETTING = 0.4
-"""Length over which a chain forgets its direction, as a fraction of the distance that it moves in its mean
-autocorrelation time."""
+"""Ratio of two lengths: the length over which a chain forgets its direction, and the length of its path during one
+autocorrelation time. The autocorrelation time is a mean over all elements of the latent variables."""
 
 FEWEST_DRAWS = 20
-"""Heuristic: a phase with fewer draws does not change the length."""
+"""Heuristic: a phase with fewer draws does not change the length over which a chain forgets its direction."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ class MCLMCKernel(TorchKernel):
 
 
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Turn directions u, shape (K, P), for a time t, shape (K, 1), at constant gradients.
+    r"""Compute how the directions u, shape (K, P), change in a time t, shape (K, 1), if the gradients are constant.
 
     Returns the new directions, and the changes of kinetic energy.
 

@@ -48,7 +48,7 @@ FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-f
 """Options of the C compiler. Infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
-"""The C file for each dtype, with its exponentials and logarithms."""
+"""The C file for each dtype. The file defines exponentials and logarithms in this dtype."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Heuristic: largest relative difference between C and torch, both for a potential and for its gradient."""
@@ -69,8 +69,8 @@ class _Data(ctypes.Structure):
 class Native:
     """The compiled samplers of one potential. Several threads may call the samplers at the same time.
 
-    `advance` is the function in `_trajectory.c`, and `langevin_steps` the function in `_microcanonical.c`. `data` is
-    the last argument of both.
+    `advance` is the function in `_trajectory.c`, and `langevin_steps` the function in `_microcanonical.c`. Both
+    functions take `data` as their last argument.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Native:
 
     @functools.cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """The threads that evaluate parts of the points. They are kept between evaluations."""
+        """The threads that evaluate parts of the points. All evaluations use the same threads."""
         return ThreadPoolExecutor(torch.get_num_threads())
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
@@ -113,7 +113,10 @@ class Native:
 
 
 class NativeChain(ABC):
-    """One chain between two draws. `point` has all numbers with which a draw starts; the first P are the position."""
+    """One chain, whose draws are computed in C.
+
+    `point` contains all numbers with which the next draw starts. The first P numbers are the position.
+    """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self.sampler, self.point = sampler, point
@@ -128,7 +131,7 @@ class NativeChain(ABC):
         """Return the point of the next draw. This method may run in any thread."""
 
     def state(self) -> dict[str, Any]:
-        """Return everything on which the next draw depends, except the numbers that warm-up sets."""
+        """Return everything on which the next draw depends, except the numbers that are set during warm-up."""
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -308,7 +311,7 @@ def _compiler() -> list[str] | None:
 
 
 def _loaded(text: str) -> ctypes.CDLL:
-    """Compile a text, once in a process, and return the library."""
+    """Compile a C text, and return the library. If the process still has this library, nothing is compiled."""
     with _LOCK:
         library = _kept.pop(text, None) or _compile(text)
         _kept[text] = library

@@ -113,7 +113,10 @@ class NUTSKernel(TorchKernel):
 
 
 class _NUTSChain(NativeChain):
-    """One chain of NUTS. Its point contains a position, a gradient, and what :meth:`NativeNUTSKernel.report` reads."""
+    """One chain of NUTS in C.
+
+    `point` contains a position, a gradient, the potential, and four numbers about the last draw, such as its energy.
+    """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         super().__init__(sampler, point)

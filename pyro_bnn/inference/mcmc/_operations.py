@@ -115,7 +115,7 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Return two results, as torch does. C does not use the second one."""
+    """Return two results, as torch does. The C code does not use the second result."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -149,7 +149,7 @@ axis."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the logarithm of the sum of exponentials over one axis, which keeps size 1."""
+    """Write the logarithm of the sum of exponentials along one axis. In the result, this axis has size 1."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
     largest = _largest(writer, value, axis)
@@ -159,7 +159,10 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the largest element along an axis, which keeps size 1. An infinite element becomes 0, as in `logsumexp`."""
+    """Write the largest element along an axis. In the result, this axis has size 1.
+
+    If the largest element is infinite, the result is 0, as in `logsumexp`.
+    """
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")

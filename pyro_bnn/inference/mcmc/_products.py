@@ -1,4 +1,4 @@
-"""Writes products of matrices and convolutions in C, as sums of products over axes that the result does not have."""
+"""Writes matrix products and convolutions in C. Each element of a result is written as a sum of products."""
 
 import itertools
 import math
@@ -10,14 +10,15 @@ from ._traced import UnsupportedError
 from ._writer import Index, Value, Writer, constant, moved, order, places, scaled
 
 NUM_TERMS = 8
-"""Heuristic: number of terms that one pass over the longest axis adds to a sum."""
+"""Heuristic: number of terms that one loop over the elements of a result adds to each element."""
 
 NUM_SUMS = 10
 """Heuristic: largest number of sums over one long axis that one loop computes. If several of these sums use a number,
 the loop reads it only once."""
 
 MOST_TERMS = 256
-"""Heuristic: without blocks of rows, the largest number of terms of a sum that are written out one by one."""
+"""Heuristic: if a sum in a convolution has more than this number of terms, the C code contains a loop over the terms.
+Shorter sums are written out term by term. The limit does not apply to results that have an axis of rows."""
 
 Term = Callable[[Index, Index], str]
 """Function that returns the C code of a term, given the index of the sum and the index of the term in this sum."""
@@ -129,7 +130,7 @@ def _add_across(writer: Writer, term: Term, reduced: Sequence[int], added: Value
 
 
 def _add_rows(writer: Writer, term: Term, added: Value, result: Value) -> None:
-    """Write loops over the elements, which add one term for each row of a block to each element."""
+    """Write a loop over the rows of a block. For each row, this loop adds one term to every element of the result."""
     _add_terms(writer, term, [], added, result)
     row = writer.name("row")
     writer.add(f"long {row} = 0;")

@@ -48,7 +48,7 @@ class Chain:
         return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
-        """Use a draw. During warm-up, the chain learns from it; after warm-up, the chain records it."""
+        """Use a draw. During warm-up, the chain learns from the draw. After warm-up, the chain records the draw."""
         if self.num_drawn < self.num_warmup:
             find_step = functools.partial(kernel.find_step, self.index)
             self.adaptation.update(self.num_drawn, draws, self.index, find_step)
@@ -106,7 +106,10 @@ class Run:
         self.path = ""  # how draws are computed; see :attr:`Kernel.path`
 
     def start(self, starts: Tensor, descent: Descent | None) -> None:
-        """Begin chains at points of shape (K, P), or where a descent from these points ends."""
+        """Begin a chain at each row of `starts`, shape (K, P).
+
+        If `descent` is not None, this descent first moves the points to modes.
+        """
         with self._stream:
             kernel = self._new_kernel(starts)
             if descent is not None:

@@ -37,8 +37,8 @@ class FreshInit(Init):
 class Descent:
     """Starts at modes: Adam moves each chain from a random point to a nearby mode.
 
-    The descents train one network per chain to maximise the posterior density. In C this training takes seconds; see
-    `compile` of :func:`~pyro_bnn.fit_mcmc`.
+    In this way, Adam trains one network per chain to maximise the posterior density. In C this training takes seconds;
+    see `compile` of :func:`~pyro_bnn.fit_mcmc`.
 
     Args:
         num_steps: Number of steps of Adam, each on all data.

@@ -216,7 +216,7 @@ def merge(
 def turn(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, log_uniform: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start a subtree of each marked chain at the right or the left end, each with probability 1/2."""
+    """Start a subtree of each marked chain, at a random end of the tree. Both ends have the same probability."""
     right = (log_uniform < math.log(0.5))[:, None]
     ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))
     z, r, gradient = (torch.where(right, *pair) for pair in ends)
@@ -226,9 +226,9 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree without points, which grows from an end.
+    """Return a subtree that has no points yet. Its first step will begin at the given end of the tree.
 
-    Old checkpoints stay, since each checkpoint is written before it is read.
+    The subtree keeps the checkpoints of `old`, but does not use them: it reads only checkpoints of its own points.
     """
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
@@ -238,15 +238,17 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two tables: the level at which a leaf is stored, and the levels of the stored leaves to compare it with.
+    """Return two tables of truth values, which have a row for each leaf and a column for each level.
+
+    The first table marks the level at which a leaf is stored. The second table marks the levels whose stored leaves are
+    compared with a leaf. The rows belong to the leaves of the last subtree of the largest tree.
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
     needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of
-    ones in the binary form of n // 2. Every even leaf is a first leaf. An odd leaf completes one balanced subtree for
-    each 1 at the end of its binary form. The first leaves of the subtrees that an odd leaf completes are stored at the
-    level of the odd leaf and at the levels just below.
-
-    Both tables have a row for each leaf of the last subtree of the largest tree, and a column for each level.
+    ones in the binary form of n // 2. Every leaf with an even number is the first leaf of a balanced subtree. A leaf
+    with an odd number completes one or more balanced subtrees: their number c is the number of ones at the end of the
+    leaf's binary form. If this leaf has level m, the first leaves of these subtrees are stored at the levels from
+    m - c + 1 to m.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

@@ -37,9 +37,10 @@ class Value:
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """Return a tensor of a new shape.
+        """Return a tensor of a new shape, whose elements are elements of this tensor.
 
-        Its elements are this tensor's elements at `index`, which is written with the :func:`places` of the new shape.
+        `index` says where each element is read. It has one C expression for each axis of this tensor. The expressions
+        contain the placeholders of the new shape; see :func:`places`.
         """
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
@@ -122,7 +123,7 @@ def places(shape: Sequence[int]) -> list[str]:
 
 
 def moved(index: Index, axis: int, text: str) -> list[str]:
-    """Return the index with a new text for one axis."""
+    """Return a copy of an index, in which `text` replaces the expression for one axis."""
     return [*index[:axis], text, *index[axis + 1 :]]
 
 
@@ -251,7 +252,7 @@ class Writer:
         return result
 
     def sum(self, value: Value, axes: Sequence[int]) -> Value:
-        """Write a sum over some axes, which keep size 1.
+        """Write a sum over some axes. In the result, these axes have size 1.
 
         A sum of at most 16 terms is one expression, so that the loop around it can run over the longest axis.
         """
@@ -308,7 +309,7 @@ def elementwise(text: str, *, is_slow: bool = False) -> Operation:
 
 
 def view(of: Callable[..., Value]) -> Operation:
-    """Make an operation that only changes indices from a method of :class:`Value`."""
+    """Turn a method of :class:`Value` into an operation. The method must only change the indices of elements."""
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return of(source, result.shape, *others)

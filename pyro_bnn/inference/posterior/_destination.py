@@ -20,8 +20,8 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Supports whose values are checked. Other supports, such as a simplex, are not checked, since values rounded to
-another dtype can lie outside."""
+"""Kinds of support for which the values of loaded draws are checked. For other kinds, such as a simplex, the values are
+not checked, since rounding to another dtype can move the values out of the support."""
 
 
 @dataclass

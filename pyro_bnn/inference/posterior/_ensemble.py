@@ -120,7 +120,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def pruned_sites(self) -> frozenset[str]:
-        """The sites in which every member has removed weights."""
+        """The sites from which weights have been removed in every member."""
         return frozenset.intersection(*(member.pruned_sites for member in self.members))
 
     def to_record(self) -> dict[str, Any]:

@@ -33,8 +33,8 @@ class Status:
         message: Text that says what happened and, if there is no `remedy`, what to try.
         detail: The last part of the message, about how the result was computed. A caller that replaces the message
             keeps this part.
-        remedy: Advice on what to try, in terms of the arguments of the called function. A caller with other arguments,
-            such as a scikit-learn estimator, replaces the remedy.
+        remedy: Advice on what to try. The advice names arguments of the function that did the inference. A scikit-learn
+            estimator, for example, has other arguments, so it replaces this advice by its own.
     """
 
     ok: bool
@@ -135,7 +135,7 @@ class Posterior(Shown, ABC):
         """Return the median of every latent variable, ``{site: shape (*event)}``. The median of a Gaussian is its mean.
 
         Raises:
-            ValueError: If the posterior has no closed-form median. A set of draws and an ensemble have none.
+            ValueError: If the posterior has no closed-form median. Sets of draws and ensembles have no such median.
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
@@ -299,7 +299,7 @@ class Posterior(Shown, ABC):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """The guides that are modules. Those of an ensemble have the order of its members."""
+        """The guides that are modules. For an ensemble, they are in the order of the members."""
         return ()
 
     @property

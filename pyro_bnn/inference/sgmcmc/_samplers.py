@@ -38,7 +38,10 @@ class StepSizes(ABC):
 
     @abstractmethod
     def stage(self, step: int, num_steps: int) -> Stage:
-        """Return the stage of a chain of `num_steps` steps at step number `step`, counted from 0."""
+        """Return the stage of a chain at one step.
+
+        `step` is the number of this step, counted from 0, and `num_steps` the number of all steps of the chain.
+        """
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ class Batches:
 
     The data are a tuple with all rows, or a loader. `generator` shuffles the rows of a tuple in each epoch; a loader
     has its own order. For `device`, `like` and `paired` see :class:`Arguments`. If several processes fit together, each
-    process takes its share of every batch of a tuple. A loader must give only the share of its own process.
+    process takes its share of every batch of a tuple. Batches from a loader are not divided: the loader of each process
+    must give only the rows that belong to this process.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Batches:
     ) -> None:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
-        """Indices of the rows in the last batch of a tuple; None if the batch was all rows in their order."""
+        """Indices of the rows in the latest batch, if the data are a tuple. None stands for all rows in their order."""
         self.tensors: Batch | None = None
         """The data, if they were given as a tuple with all rows; None for a loader."""
         self._loader: Loader | None = None
@@ -102,9 +103,9 @@ class Batches:
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
         """Return the batches of epoch `number`, without the first `skip` batches.
 
-        Before this method returns, the order is drawn, and the skipped batches of a loader are fetched. Only a loader
-        without workers draws its order later, with its first batch. `number` is passed to samplers that have a method
-        `set_epoch`.
+        Before this method returns, the random order of the rows is drawn, and the skipped batches of a loader are
+        fetched. A `DataLoader` without workers is an exception: it draws the order when its first batch is read.
+        `number` is passed to samplers that have a method `set_epoch`.
         """
         if self._loader is not None:
             return self._loader.epoch(number, skip)
@@ -116,7 +117,7 @@ class Batches:
         return map(self._chosen, [order[begin:end] for begin, end in self.bounds()[skip:]])
 
     def _chosen(self, rows: Tensor) -> Batch:
-        """Return the share of this process in a batch with these rows."""
+        """Return the part of a batch that belongs to this process. `rows` are the indices of the whole batch's rows."""
         assert self.tensors is not None
         self.rows = rows.tensor_split(self._processes.count)[self._processes.rank] if self._processes.are_many else rows
         return tuple(take(part, self.rows) for part in self.tensors)
@@ -267,7 +268,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch after the first `skip`.
+        """Return the batches of an epoch, without the first `skip` batches.
 
         The skipped batches are fetched before this method returns.
         """

@@ -1,4 +1,4 @@
-"""Checkpoints of a fit: the state of its loop, and a description that tells fits apart."""
+"""Checkpoints of a fit. A checkpoint contains the state of the loop, and a description that identifies the fit."""
 
 import hashlib
 import re
@@ -51,7 +51,10 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """Describe a fit before its first step, by topic. A fit can resume only from a checkpoint with its description."""
+    """Describe a fit that has not made a step yet. The result has one text for each topic, such as the optimizer.
+
+    A fit can resume only from a checkpoint that contains the same description.
+    """
     step, tensors = loop.step, loop.batches.tensors
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")
