@@ -103,7 +103,7 @@ def test_the_run_itself_is_not_overwritten_by_its_pruned_copy(pyro_bnn, run):  #
     for out in (run, run.parent):
         code, _, err = pyro_bnn("prune", run, "--keep", 0.5, "--out", out, "--force")
         assert code == 2
-        assert "is the run itself, or holds it" in err
+        assert "is the run itself, or contains it" in err
         assert (run / "posterior.pt").exists()
 
 

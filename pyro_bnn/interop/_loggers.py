@@ -86,7 +86,7 @@ class TensorBoard(HistoryWriter):
     ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis is the number of steps. If several
     processes fit together, only the first process writes.
 
-    Checkpoints save the number of steps written. After a resume, TensorBoard discards what the interrupted fit wrote
+    Checkpoints save how many steps were logged. After a resume, TensorBoard discards what the interrupted fit wrote
     after its checkpoint. The file is complete after each epoch, and is closed at the end of the fit. In your own loop,
     use this class in a ``with`` statement. Use a separate folder for each fit.
 
@@ -175,7 +175,7 @@ class WandB(HistoryWriter):
     curves have the names that :class:`TensorBoard` describes, and the horizontal axis ``svi_step``. If several
     processes fit together, only the first process writes, and the other processes need no run.
 
-    Checkpoints save the number of steps written. The run keeps all points: if a fit is interrupted and resumed in the
+    Checkpoints save how many steps were logged. The run keeps all points: if a fit is interrupted and resumed in the
     same run, steps after the checkpoint have two points.
 
     Args:
@@ -222,7 +222,7 @@ class MLflow(HistoryWriter):
     that :class:`TensorBoard` describes. If several processes fit together, only the first process writes, and the other
     processes need no run.
 
-    Checkpoints save the number of steps written. MLflow keeps all points: if a fit is interrupted and resumed in the
+    Checkpoints save how many steps were logged. MLflow keeps all points: if a fit is interrupted and resumed in the
     same run, steps after the checkpoint have two points.
 
     Args:

@@ -41,8 +41,8 @@ FEW_ROWS, NUM_FOLDS = 1000, 3
 """Heuristic: fewer than `FEW_ROWS` rows are divided into `NUM_FOLDS` folds, each of which is held out once."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""If there are `FEW_ROWS` rows or more: the share of the rows to hold out, the largest number of rows to hold out, and
-the largest number of rows to fit in a comparison."""
+"""With `FEW_ROWS` rows or more, a comparison holds out the share `HELD_OUT` of the rows, at most `MOST_HELD_OUT`. It
+fits at most `MOST_COMPARED` of the other rows."""
 
 MOST_DIVERGING = 0.01
 """Heuristic: the status is not ok if a larger share of the draws than this has a divergent step."""
@@ -174,9 +174,9 @@ def _held_out_score(
 
 
 def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Return pairs of rows to fit and rows to predict.
+    """Return the numbers of the rows that each trial fits, and of the held-out rows that it predicts.
 
-    Rows to predict that have the same inputs as a fitted row are left out, since a model can remember fitted rows.
+    Held-out rows with the same inputs as a fitted row are left out, since a model can remember fitted rows.
     """
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     if len(x) < FEW_ROWS:

@@ -201,9 +201,9 @@ class DistributionLikelihood(MadeLikelihood):
             raise ValueError(
                 f"`make` must work with an axis of draws before the rows: it turns outputs of shape "
                 f"{_checks.shape(output)} into a batch of {tuple(one.batch_shape)}, but {(2, *output.shape)} into "
-                f"{tuple(two.batch_shape)}, not {(2, *one.batch_shape)}. Count axes from the end, as in `out[..., 0]`, "
-                "and let the likelihood's own numbers broadcast with the whole output, as in `out[..., :1]`; or use "
-                "`num_parts`."
+                f"{tuple(two.batch_shape)}, not {(2, *one.batch_shape)}. Count axes from the end, as in `out[..., 0]`. "
+                "The likelihood's own numbers must broadcast with the whole output, as in `out[..., :1]`. `num_parts` "
+                "does both for you."
             )
 
     def _check_arguments(self, output: Tensor, likelihood: "MadeLikelihood") -> None:

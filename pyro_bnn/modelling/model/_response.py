@@ -22,9 +22,9 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise unless x has at least one row and is on the device of the weights `like`.
+    """Raise unless x has at least one row and is on the same device as `like`, a weight of the network.
 
-    Floating-point inputs must also have the dtype of `like`.
+    Floating-point inputs must also have the dtype of this weight.
     """
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):

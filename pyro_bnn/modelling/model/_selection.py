@@ -314,7 +314,7 @@ def _warn_of_a_part(
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
-    """Join the first `most` names to a text, and add how many others there are."""
+    """Return a text with up to `most` of the names, and the number of the other names."""
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

@@ -75,7 +75,7 @@ def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise a `ValueError` unless the scores are finite numbers of at least one row."""
+    """Raise a `ValueError` unless there is at least one row, and all scores are finite numbers."""
     if not scores.is_floating_point() or scores.dim() == 0 or not len(scores):
         raise ValueError(
             f"the scores of the calibration rows must be numbers of shape (n, *O), got {scores.dtype} of shape "
@@ -88,8 +88,8 @@ def check_scores(scores: Tensor) -> None:
 def rank_of(level: float, num_rows: int) -> int:
     r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the calibration score that bounds a new score.
 
-    If all scores differ, the probability that a new score is at most the score of this rank is the rank divided by
-    n + 1.
+    A new score is not above this bound with a probability of :math:`\lceil (n + 1) \ell \rceil / (n + 1)`, if all
+    scores differ.
 
     Args:
         level: Probability :math:`\ell`, strictly between 0 and 1.

@@ -24,7 +24,7 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
     """
     _checks.kind("history", history, History, "a History, such as `posterior.history`")
     if not history.epochs:
-        raise ValueError("`history` must have at least one epoch, got none; draw it after a fit.")
+        raise ValueError("`history` must have at least one epoch, got none; call this function after a fit.")
     is_stacked = axes is None and width == "column"
     axes = panels(axes, 3, width, on_page=2.1, in_column=5.2)
     epochs = [record.epoch + 1 for record in history.epochs]

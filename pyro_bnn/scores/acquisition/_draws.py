@@ -104,7 +104,7 @@ def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
 def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
     """Split values of shape (S, N, ...) into parts of one or more rows.
 
-    A part of more than one row needs at most `NUMBERS` numbers.
+    A part has at most `NUMBERS` numbers, except if a single row has more.
     """
     yield from values.split(max(NUMBERS // numbers_per_row, 1), dim=1)
 
