@@ -312,7 +312,7 @@ def test_a_latent_number_that_does_not_broadcast_is_found_at_once():
     model = model_of(
         own(lambda out, scale: dist.Normal(out[..., 0], scale), latent={"scale": dist.LogNormal(0.0, 1.0)})
     )
-    with pytest.raises(ValueError, match="own numbers broadcast"):
+    with pytest.raises(ValueError, match="own numbers must broadcast"):
         pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=1, seed=0)
 
 
@@ -356,7 +356,7 @@ def test_wrong_settings_of_ready_made_ones_are_refused(make, words):
 @pytest.mark.parametrize(
     ("likelihood", "y", "words"),
     [
-        (likelihoods.Beta(), torch.tensor([[0.0], [0.5]]), "move them inside"),
+        (likelihoods.Beta(), torch.tensor([[0.0], [0.5]]), "strictly between 0 and 1, got 1 equal"),
         (likelihoods.Censored(low=0.0), torch.tensor([[-1.0], [0.5]]), "clamp"),
         (likelihoods.Survival(), torch.tensor([[-1.0, 1.0], [0.5, 0.0]]), "first column"),
         (likelihoods.Survival(), torch.tensor([[1.0, 2.0], [0.5, 0.0]]), "second column"),
