@@ -288,3 +288,12 @@ def test_what_cannot_be_compared():
         pb.compare(line(), {"a": Weights(*A), "b": (wide, pb.MeanFieldGuide(wide))}, X, num_samples=40)
     with pytest.raises(ValueError, match="must all predict classes or all numbers"):
         pb.compare(model, {"a": classes, "b": (other, guide)}, x, num_samples=40)
+
+
+def test_a_notebook_shows_the_scores_of_all_methods_and_the_distances_from_the_first(result):
+    page = result._repr_html_()
+    for name in ("epistemic sd", "coverage_90", "nll", "wasserstein"):
+        assert f">{name}</th>" in page
+    assert page.count("<tr>") == 3
+    assert str(scores(result)["wasserstein"]) in page
+    assert str(scores(result, "methods", 0)["nll"]) in page

@@ -69,7 +69,8 @@ class Comparison(Shown):
     """Result of :func:`compare`: tables, and the predictions behind them.
 
     `print` shows all methods, and the pairs that include the first method; :meth:`rows`, :meth:`to_csv` and
-    :meth:`to_json` have all pairs. The prompt and notebooks show the pairs that include the first method.
+    :meth:`to_json` have all pairs. The prompt shows the pairs that include the first method. A notebook shows these pairs
+    and the scores of all methods.
 
     Args:
         methods: Scores of the methods, one row per region and method.
@@ -83,19 +84,37 @@ class Comparison(Shown):
     predictions: dict[str, Prediction]
     x: Inputs
 
+    @property
+    def _first(self) -> str:
+        """The name of the method with which the other methods are compared."""
+        return self.pairs[0].reference
+
+    def _title(self) -> str:
+        return f"Comparison: {counted(len(self.predictions), 'method')}, compared with {self._first}"
+
     def _summary(self) -> Summary:
-        first, names = self.pairs[0].reference, list(self.pairs[0].scores)
+        names = list(self.pairs[0].scores)
         rows = [
             (row.region, row.method, *(Number(row.scores[name]) for name in names))
             for row in self.pairs
-            if row.reference == first
+            if row.reference == self._first
         ]
-        title = f"Comparison: {counted(len(self.predictions), 'method')}, compared with {first}"
-        return Summary(title, rows=rows, header=("region", "method", *names))
+        return Summary(self._title(), rows=rows, header=("region", "method", *names))
+
+    def _repr_html_(self) -> str:
+        """Return a table of all scores as HTML. The scores of the pairs are empty for the first method."""
+        pairs = {(row.region, row.method): row.scores for row in self.pairs if row.reference == self._first}
+        names, distances = list(self.methods[0].scores), list(self.pairs[0].scores)
+        rows = []
+        for row in self.methods:
+            scores = row.scores | pairs.get((row.region, row.method), {})
+            cells = (Number(scores[name]) if name in scores else None for name in (*names, *distances))
+            rows.append((row.region, row.method, *cells))
+        return Summary(self._title(), rows=rows, header=("region", "method", *names, *distances)).html()
 
     def __str__(self) -> str:
         blocks = []
-        first = self.pairs[0].reference  # all pairs would be a long table; `rows` has them
+        first = self._first  # all pairs would be a long table; `rows` has them
         for region in dict.fromkeys(row.region for row in self.pairs):
             pairs = [row for row in self.pairs if row.reference == first and row.region == region]
             blocks.append(f"{region}:\n{_table([row for row in self.methods if row.region == region])}")
