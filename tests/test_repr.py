@@ -339,7 +339,7 @@ def test_notebooks_show_the_same_as_a_table():
 def test_numbers_are_aligned_at_the_right_and_names_at_the_left():
     for name in ("history", "comparison", "diagnosis", "calibration bins"):
         table = objects()[name]._repr_html_()
-        cells = re.findall(r'<td style="text-align: (\w+)">([^<]*)</td>', table)
+        cells = re.findall(r'<td style="text-align: (\w+)">([^<]+)</td>', table)
         assert cells, name
         for side, cell in cells:
             assert (side == "right") == bool(re.match(r"-?(\d|nan|inf)", cell)), (name, cell)

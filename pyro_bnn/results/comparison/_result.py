@@ -69,8 +69,8 @@ class Comparison(Shown):
     """Result of :func:`compare`: tables, and the predictions behind them.
 
     `print` shows all methods, and the pairs that include the first method; :meth:`rows`, :meth:`to_csv` and
-    :meth:`to_json` have all pairs. The prompt shows the pairs that include the first method. A notebook shows these pairs
-    and the scores of all methods.
+    :meth:`to_json` have all pairs. The prompt shows the pairs that include the first method. A notebook shows these
+    pairs and the scores of all methods.
 
     Args:
         methods: Scores of the methods, one row per region and method.
