@@ -133,7 +133,7 @@ def priors(out: Path, quick: bool) -> None:
         print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}", flush=True)
         ax.plot(x, functions[:5].T, linestyle="-", linewidth=0.9)
         ax.fill_between(x.flatten(), -2 * sds, 2 * sds, color="0.85", zorder=0)
-        ax.set_title(name, fontsize=8)
+        ax.set_title(name)
     write(axes[0, 0], out / "priors.png")
 
 
@@ -163,7 +163,7 @@ def width(out: Path, quick: bool) -> None:
         ax.set_xticks(widths, labels=[str(units) for units in widths])
         ax.set(xlabel="hidden units in each of two layers", ylabel=label)
     axes[0, 0].set_yscale("log")
-    axes[0, 1].set_ylim(0, 1)
+    axes[0, 1].set_ylim(0, 1.04)
     axes[0, 0].legend()
     write(axes[0, 0], out / "width.png")
 
@@ -236,9 +236,8 @@ def estimators(out: Path, quick: bool) -> None:
         ax.set(xscale="log", yscale="log", xlabel="rows in the batch", title=title)
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
         ax.minorticks_off()
-        ax.title.set_fontsize(8)
     axes[0, 0].set_ylabel("variance (± s.e.)")
-    axes[0, 0].legend(loc="lower left", fontsize=7)
+    axes[0, 0].legend(loc="lower left")
     write(axes[0, 0], out / "estimators.png")
 
 
