@@ -72,7 +72,7 @@ def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_we
 def spread(prediction: pb.uncertainty.RegressionPrediction) -> str:
     """Mean epistemic standard deviation of each region, as a row of a table."""
     sd = prediction.epistemic.sqrt().flatten()
-    return "".join(f"{float(sd[mask].mean()):18.2f}" for mask in REGIONS.values())
+    return "".join(f"{float(sd[mask].mean()):16.2f}" for mask in REGIONS.values())
 
 
 def bands(ax: Axes, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Tensor, title: str) -> None:
@@ -172,7 +172,7 @@ def kl_weight(out: Path, quick: bool) -> None:
     """One fit of the sine for each of four KL weights, from warm to cold."""
     axes = plotting.new_axes(1, 4, size=("page", 2.5))
     model, x, y = sine()
-    print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>18s}" for name in REGIONS) + "   (epistemic sd)")
+    print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>16s}" for name in REGIONS))
     for ax, weight in zip(axes[0], (3.0, 1.0, 0.1, 0.01), strict=True):
         posterior = fitted(model, x, y, 30 if quick else 4000, weight)
         prediction = pb.predict(model, posterior, GRID, num_samples=400, seed=0)
@@ -261,7 +261,7 @@ def trust(out: Path, quick: bool) -> None:
     laplace = pb.fit_laplace(model, (x, y), init=mean_field, seed=0)
     posteriors = {"NUTS": chains, "mean field": mean_field, "Laplace": laplace}
     print(chains.status)
-    print(f"{'epistemic sd':14s}" + "".join(f"{name:>18s}" for name in REGIONS))
+    print(f"{'epistemic sd':14s}" + "".join(f"{name:>16s}" for name in REGIONS))
     axes = plotting.new_axes(1, 3, size=("page", 2.6))
     for ax, (name, posterior) in zip(axes[0], posteriors.items(), strict=True):
         prediction = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
