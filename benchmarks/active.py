@@ -21,7 +21,19 @@ import pyro_bnn as pb
 from pyro_bnn import acquisition, plotting
 from pyro_bnn.data import Images, load_images
 
-from ._results import Row, add_row, cell_of, head_of, line_of, mean_and_error, parser_of, read_rows, with_error
+from ._results import (
+    Row,
+    add_row,
+    cell_of,
+    head_of,
+    line_of,
+    mean_and_error,
+    page_style,
+    parser_of,
+    read_rows,
+    save_small,
+    with_error,
+)
 
 START_PER_CLASS, STEP = 2, 10
 NUM_POOL, NUM_TARGETS, NUM_DRAWS = 5000, 100, 100
@@ -182,24 +194,23 @@ def table(rows: Sequence[Row], at: Sequence[int]) -> Iterator[str]:
 
 
 def picture(rows: Sequence[Row], path: Path) -> None:
-    """Mean test errors by number of images, with a band of one standard error over seeds to both sides."""
-    with plotting.style():
-        ax = plotting.new_axes(1, 1, size=("page", 3.2))[0, 0]
-        for method in METHODS:
+    """Mean test errors by number of images, with bars of one standard error over seeds to both sides."""
+    with page_style():
+        ax = plotting.new_axes(1, 1, size=("page", 3.4))[0, 0]
+        for place, method in enumerate(METHODS):
             if not (of_seeds := curves(rows, method)):
                 continue
-            common = in_common(of_seeds)
-            pairs = [mean_and_error([100 * error for error in errors]) for errors in common.values()]
-            mean, error = (torch.tensor([pair[place] or 0.0 for pair in pairs]) for place in (0, 1))
-            (line,) = ax.plot([*common], mean, label=method)
-            ax.fill_between([*common], mean - error, mean + error, color=line.get_color(), alpha=0.2, linewidth=0)
+            pairs = [mean_and_error([100 * error for error in errors]) for errors in in_common(of_seeds).values()]
+            mean, error = (torch.tensor([pair[side] or 0.0 for pair in pairs]) for side in (0, 1))
+            moved = [count + 0.8 * (place - 2) for count in in_common(of_seeds)]  # bars do not hide each other
+            ax.errorbar(moved, mean, error, label=method, linewidth=1.1, elinewidth=0.6, capsize=0)
         for level in ERRORS:
             ax.axhline(100 * level, color="0.6", linestyle="-", linewidth=0.6, zorder=0)
         ax.set(yscale="log", xlabel="labelled images", ylabel="test error, %")
         ax.set_yticks([5, 10, 20, 40], labels=["5", "10", "20", "40"])
         ax.minorticks_off()
         ax.legend()
-        plotting.save(ax, path)
+        save_small(ax, path, 64)
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from ._results import (
     head_of,
     line_of,
     mean_and_error,
+    page_style,
     parser_of,
     processor_seconds,
     read_rows,
@@ -106,6 +107,8 @@ METHODS: dict[str, Fit | None] = {
 }
 """What chooses the points; None is the Sobol sequence."""
 
+MARKERS = "osD^"
+
 
 def unit_cube(x: Tensor) -> Tensor:
     """Bounds of the inputs, shape (2, d)."""
@@ -152,19 +155,24 @@ def picture(rows: list[Row], path: Path) -> None:
     """Mean distance from the optimum and its standard error, by the number of evaluations."""
     cells = by_cell(rows)
     counts = [NUM_FIRST + NUM_TOGETHER * rounds for rounds in range(NUM_ROUNDS + 1)]
-    with plotting.style():
-        axes = plotting.new_axes(2, 2, size=("page", 4.6))
+    with page_style():
+        axes = plotting.new_axes(2, 2, size=("page", 4.4))
         for name, ax in zip(PROBLEMS, axes.flat, strict=True):
             for place, method in enumerate(METHODS):
                 some = cells.get((name, method), [])
                 found = [mean_and_error(values) for values in zip(*(row["regret"] for row in some), strict=True)]
                 if found:
                     means, errors = zip(*found, strict=True)
-                    moved = [count + 0.4 * place for count in counts]  # so that error bars do not hide each other
+                    moved = [count + 0.4 * (place - 1) for count in counts]  # error bars do not hide each other
                     label = f"{method}, {len(some)} seed{'s' if len(some) > 1 else ''}"
-                    ax.errorbar(moved, means, None if len(some) == 1 else errors, label=label)
-            ax.set(title=name, xlabel="evaluations", ylabel="distance from the optimum", ylim=(0, None))
-            ax.legend()
+                    shown = None if len(some) == 1 else errors
+                    ax.errorbar(moved, means, shown, label=label, marker=MARKERS[place], markersize=3, elinewidth=0.8)
+            ax.set(title=name, xticks=counts)
+            if name != "Ackley":  # whose values are all near 20
+                ax.set_ylim(0, None)
+        axes[0, 0].figure.supxlabel("evaluations", fontsize=8)
+        axes[0, 0].figure.supylabel("distance from the optimum", fontsize=8)
+        axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
         save_small(axes[0, 0], path)
 
 

@@ -267,8 +267,15 @@ def test_tutorials_run_and_show_their_effect(name, capsys, monkeypatch):
 
 def test_code_on_pages_fits_into_the_column():
     for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
-        for code in re.findall(r"```(?:python|console)\n(.*?)```", document.read_text(), re.DOTALL):
+        for code in re.findall(r"```(?:python|console|bash)\n(.*?)```", document.read_text(), re.DOTALL):
             assert all(len(line) <= 80 for line in code.splitlines()), f"{document}: {code}"
+
+
+def test_no_line_of_a_paragraph_is_taken_for_a_comment_or_a_list():
+    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+        lost = re.findall(r"(?m)^ *%.*", text) + re.findall(r"(?m)(?<=\S\n)1\) .*", text)
+        assert not lost, f"{document}: {lost}"
 
 
 def test_local_links_lead_somewhere():

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -31,6 +32,9 @@ REGIONS = {
     "outside": (GRID.abs() > 0.5).flatten(),
 }
 NOISE = 2.0
+BLUE, VERMILION, *_ = plotting.PALETTE
+LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
+"""Letters of all pictures have 8 points, so that they can be read where a page is 600 pixels wide."""
 
 
 def truth(x: Tensor) -> Tensor:
@@ -68,14 +72,33 @@ def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_we
 def spread(prediction: pb.uncertainty.RegressionPrediction) -> str:
     """Mean epistemic standard deviation of each region, as a row of a table."""
     sd = prediction.epistemic.sqrt().flatten()
-    return "".join(f"{float(sd[mask].mean()):18.2f}" for mask in REGIONS.values())
+    return "".join(f"{float(sd[mask].mean()):16.2f}" for mask in REGIONS.values())
 
 
 def bands(ax: Axes, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Tensor, title: str) -> None:
-    """The bands of a prediction on the grid, with data and truth."""
-    plotting.regression_bands(GRID, prediction, data=(x, y), truth=truth(GRID), ax=ax)
-    ax.set(title=title, ylim=(-25, 25), xlabel="x")
-    ax.get_legend().remove()
+    """The bands of a prediction on the grid, with data and truth, in the look of the picture of the front page."""
+    grid, mean = GRID.flatten(), prediction.mean.flatten()
+    for start, end in ((-1, float(x.min())), (-GAP / 2, GAP / 2), (float(x.max()), 1)):
+        ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data")
+    looks = {
+        "± 2 sd, epistemic": (prediction.epistemic, {"facecolor": "#BFDDF0", "edgecolor": BLUE, "linestyle": "-"}),
+        "± 2 sd, total": (prediction.total, {"facecolor": "none", "edgecolor": VERMILION, "linestyle": "--"}),
+    }
+    for label, (variance, look) in looks.items():
+        half = 2 * variance.sqrt().flatten()
+        ax.fill_between(grid, mean - half, mean + half, linewidth=0.9, label=label, **look)
+    ax.plot(grid, mean, "-", color=BLUE, label="mean")
+    ax.plot(grid, truth(GRID).flatten(), ":", color="black", label="truth")
+    ax.plot(x, y, ".", color="black", markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
+    ax.set(title=title, xlim=(-1, 1), ylim=(-25, 25), xlabel="x", xticks=(-1, 0, 1), yticks=(-20, -10, 0, 10, 20))
+
+
+def one_legend(axes: np.ndarray) -> None:
+    """One legend above all axes of a row, and the label of y at the left only."""
+    for ax in axes[1:]:
+        ax.set_yticklabels([])
+    axes[0].set_ylabel("y")
+    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
 
 
 def write(ax: Axes, path: Path) -> None:
@@ -110,7 +133,7 @@ def priors(out: Path, quick: bool) -> None:
         print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}", flush=True)
         ax.plot(x, functions[:5].T, linestyle="-", linewidth=0.9)
         ax.fill_between(x.flatten(), -2 * sds, 2 * sds, color="0.85", zorder=0)
-        ax.set_title(name, fontsize=8)
+        ax.set_title(name)
     write(axes[0, 0], out / "priors.png")
 
 
@@ -140,16 +163,16 @@ def width(out: Path, quick: bool) -> None:
         ax.set_xticks(widths, labels=[str(units) for units in widths])
         ax.set(xlabel="hidden units in each of two layers", ylabel=label)
     axes[0, 0].set_yscale("log")
-    axes[0, 1].set_ylim(0, 1)
+    axes[0, 1].set_ylim(0, 1.04)
     axes[0, 0].legend()
     write(axes[0, 0], out / "width.png")
 
 
 def kl_weight(out: Path, quick: bool) -> None:
     """One fit of the sine for each of four KL weights, from warm to cold."""
-    axes = plotting.new_axes(1, 4, size=("page", 2.4))
+    axes = plotting.new_axes(1, 4, size=("page", 2.5))
     model, x, y = sine()
-    print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>18s}" for name in REGIONS) + "   (epistemic sd)")
+    print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>16s}" for name in REGIONS))
     for ax, weight in zip(axes[0], (3.0, 1.0, 0.1, 0.01), strict=True):
         posterior = fitted(model, x, y, 30 if quick else 4000, weight)
         prediction = pb.predict(model, posterior, GRID, num_samples=400, seed=0)
@@ -159,8 +182,7 @@ def kl_weight(out: Path, quick: bool) -> None:
         kl = sum(posterior.history.kl[-50:]) / len(posterior.history.kl[-50:])
         print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction)}", flush=True)
         bands(ax, prediction, x, y, f"KL weight {weight:g}")
-    for ax in axes[0, 1:]:
-        ax.set(yticklabels=[], ylabel="")
+    one_legend(axes[0])
     write(axes[0, 0], out / "kl_weight.png")
 
 
@@ -214,9 +236,8 @@ def estimators(out: Path, quick: bool) -> None:
         ax.set(xscale="log", yscale="log", xlabel="rows in the batch", title=title)
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
         ax.minorticks_off()
-        ax.title.set_fontsize(8)
     axes[0, 0].set_ylabel("variance (± s.e.)")
-    axes[0, 0].legend(loc="lower left", fontsize=7)
+    axes[0, 0].legend(loc="lower left")
     write(axes[0, 0], out / "estimators.png")
 
 
@@ -240,14 +261,13 @@ def trust(out: Path, quick: bool) -> None:
     laplace = pb.fit_laplace(model, (x, y), init=mean_field, seed=0)
     posteriors = {"NUTS": chains, "mean field": mean_field, "Laplace": laplace}
     print(chains.status)
-    print(f"{'epistemic sd':14s}" + "".join(f"{name:>18s}" for name in REGIONS))
+    print(f"{'epistemic sd':14s}" + "".join(f"{name:>16s}" for name in REGIONS))
     axes = plotting.new_axes(1, 3, size=("page", 2.6))
     for ax, (name, posterior) in zip(axes[0], posteriors.items(), strict=True):
         prediction = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
         print(f"{name:14s}{spread(prediction)}", flush=True)
         bands(ax, prediction, x, y, name)
-    for ax in axes[0, 1:]:
-        ax.set(yticklabels=[], ylabel="")
+    one_legend(axes[0])
     write(axes[0, 0], out / "trust.png")
 
 
@@ -255,6 +275,12 @@ PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
     function.__name__: function for function in (priors, width, kl_weight, estimators, trust)
 }
 """Function that makes each picture, by the name of its file."""
+
+
+def draw(name: str, out: Path, quick: bool) -> None:
+    """Make one picture in the library's style."""
+    with plotting.style(), matplotlib.rc_context(dict.fromkeys(LETTERS, 8)):
+        PICTURES[name](out, quick)
 
 
 def main() -> None:
@@ -266,7 +292,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.names or PICTURES:
         print(f"--- {name}")
-        PICTURES[name](arguments.out, arguments.quick)
+        draw(name, arguments.out, arguments.quick)
 
 
 if __name__ == "__main__":
