@@ -71,11 +71,18 @@ def path(request, monkeypatch):
 
 @pytest.fixture
 def short_chains(monkeypatch):
-    """Fits that choose for themselves get a quarter of their time, and their chains a fifth of the steps."""
+    """Fits that choose for themselves compare two designs in two folds by few steps, in C that compiles soon."""
     from pyro_bnn.auto.choosing import _budget, _choose
+    from pyro_bnn.inference.mcmc import _native
+    from pyro_bnn.interop.scikit import _classifier, _regressor
 
-    monkeypatch.setattr(_budget, "FEWEST_SECONDS", _budget.FEWEST_SECONDS / 4)
-    monkeypatch.setattr(_choose, "MOST_STEPS", _budget.MOST_STEPS // 5)
+    monkeypatch.setattr(_budget, "FEWEST_SECONDS", _budget.FEWEST_SECONDS / 8)
+    monkeypatch.setattr(_budget, "MOST_DESCENT", 500)
+    monkeypatch.setattr(_choose, "MOST_STEPS", 600)
+    monkeypatch.setattr(_choose, "NUM_FOLDS", 2)
+    monkeypatch.setattr(_regressor, "OF_NUMBERS", _regressor.OF_NUMBERS[::3])
+    monkeypatch.setattr(_classifier, "OF_CLASSES", _classifier.OF_CLASSES[::3])
+    monkeypatch.setattr(_native, "FLAGS", ("-O1", *_native.FLAGS[1:]))
 
 
 @pytest.fixture
