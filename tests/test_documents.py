@@ -18,8 +18,10 @@ from pyro_bnn.auto.fitting import _variational
 pytestmark = pytest.mark.usefixtures("short_chains", "short_fits")
 
 ROOT = Path(__file__).parent.parent
-LONGEST = ("adapters.py", "bandit.py", "transformer.py", "plot_4_prune.py", "adapters.md", "export.md")
-"""Scripts that take 12 to 26 seconds, and pages whose calls are those of `test_adapters.py` and `test_export.py`."""
+LONGEST = {
+    *("adapters.py", "bandit.py", "regression_methods.py", "transformer.py", "plot_4_prune.py"),  # 8 to 26 seconds
+    *("adapters.md", "export.md"),  # `test_adapters.py` and `test_export.py` make the same calls
+}
 
 EXAMPLES = {
     # script -> (arguments that make it short, what its output must show)
@@ -108,7 +110,10 @@ SHORTER = {
         "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
         "pb.fit(model, (x, y), seed=0)": 'pb.fit(model, (x, y), method="svi", seed=0)',
     },
-    "docs/how_to/active_learning.md": {"isin(pool, start)]": "isin(pool, start)][::3]", "num_samples=200": "num_samples=50"},
+    "docs/how_to/active_learning.md": {
+        "isin(pool, start)]": "isin(pool, start)][::3]",
+        "num_samples=200": "num_samples=50",
+    },
     "docs/how_to/resume.md": {"600": "100", "700": "120"},
     "docs/how_to/own_likelihood.md": {"num_epochs=500": "num_epochs=250"},
     "docs/how_to/modes.md": {"num_warmup=600": "num_warmup=200", "num_samples=200": "num_samples=100"},
