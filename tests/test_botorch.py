@@ -29,6 +29,7 @@ with warnings.catch_warnings():
     from botorch.utils.multi_objective.box_decompositions.non_dominated import FastNondominatedPartitioning
 
 PAGE = Path(__file__).parent.parent / "docs" / "how_to" / "optimise.md"
+SHORT = {"num_draws": 64, "num_warmup": 100}
 CUBE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
@@ -314,7 +315,7 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
     x = points(6)
     assert bump(points(14)).max() < -0.005
     for step in range(4):
-        gain = qLogExpectedImprovement(fit_surrogate(x, bump(x), bounds=CUBE, seed=0), bump(x).max())
+        gain = qLogExpectedImprovement(fit_surrogate(x, bump(x), bounds=CUBE, **SHORT, seed=0), bump(x).max())
         torch.manual_seed(step)
         near = {"sample_around_best": True}  # the points of the fit, which the surrogate has
         more, _ = optimize_acqf(gain, CUBE, q=2, num_restarts=4, raw_samples=64, sequential=True, options=near)
@@ -340,6 +341,8 @@ def test_mistakes_of_a_fit_are_named(call, message):
         call()
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
 def test_the_blocks_of_the_page_run_in_order(capsys):
     torch.set_default_dtype(torch.float32)

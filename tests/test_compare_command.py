@@ -10,7 +10,7 @@ from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
 def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path):
     out = tmp_path / "compared"
-    code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 50)
+    code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 20)
     assert (code, err) == (0, "")
     for word in ("nuts", "laplace", "full-rank", "mean-field, LRT", "mixture", "mc-dropout", "ensemble", "gap:", "±"):
         assert word in printed

@@ -63,7 +63,7 @@ class LangevinKernel(Kernel):
 
 
 MICROCANONICAL = pb.MCLMC(energy_error=1e-5, first_energy_error=1e-5)
-ALL_SAMPLERS = {**SAMPLERS, "MCLMC": (MICROCANONICAL, 600), "one's own": (Langevin(), 6000)}
+ALL_SAMPLERS = {**SAMPLERS, "MCLMC": (MICROCANONICAL, 300), "one's own": (Langevin(), 6000)}
 
 
 def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):

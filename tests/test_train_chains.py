@@ -25,7 +25,7 @@ FEW = ("--hidden", 3, "--activation", "relu", "--prior", "normal:1")
 def shorten(patch):
     """Fits in a second rather than in half a minute; their lengths still follow from the rows."""
     patch.setattr(choosing._budget, "FEWEST_SECONDS", 0.5)
-    patch.setattr(choosing._budget, "MOST_DESCENT", 300)
+    patch.setattr(choosing._budget, "MOST_DESCENT", 200)
     patch.setattr(choosing._choose, "MOST_STEPS", 150)
     patch.setattr(choosing._choose, "FEWEST_STEPS", 100)
     patch.setattr(choosing._choose, "NUM_FOLDS", 2)
