@@ -83,6 +83,7 @@ def path(request, monkeypatch):
 @pytest.fixture
 def short_chains(monkeypatch):
     """Fits that choose for themselves compare two designs in two folds by few steps."""
+    from pyro_bnn.app import chains
     from pyro_bnn.auto.choosing import _budget, _choose
     from pyro_bnn.interop.scikit import _classifier, _regressor
 
@@ -90,8 +91,8 @@ def short_chains(monkeypatch):
     monkeypatch.setattr(_budget, "MOST_DESCENT", 500)
     monkeypatch.setattr(_choose, "MOST_STEPS", 600)
     monkeypatch.setattr(_choose, "NUM_FOLDS", 2)
-    monkeypatch.setattr(_regressor, "OF_NUMBERS", _regressor.OF_NUMBERS[::3])
-    monkeypatch.setattr(_classifier, "OF_CLASSES", _classifier.OF_CLASSES[::3])
+    for module, name in ((_regressor, "OF_NUMBERS"), (chains, "OF_NUMBERS"), (_classifier, "OF_CLASSES")):
+        monkeypatch.setattr(module, name, getattr(module, name)[::3])
 
 
 @pytest.fixture

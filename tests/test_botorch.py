@@ -296,13 +296,15 @@ def test_a_fitted_surrogate_follows_the_function_between_its_points():
     """In units other than those of the unit cube, for two targets; the values of another function are far away."""
     low, high = torch.tensor([-2.0, 10.0]), torch.tensor([3.0, 60.0])
     x, new = points(30), points(50, seed=2)
-    surrogate = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), seed=0)
+    surrogate = fit_surrogate(
+        low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), **SHORT, seed=0
+    )
     found = (surrogate.posterior(low + (high - low) * new).mean - 7) / 40
     error = (found - branch(new)).square().mean(0).sqrt() / branch(x).std(0)
     assert (error < 0.3).all()
     assert ((found - branch(1 - new)).square().mean(0).sqrt() / branch(x).std(0)).max() > 0.3
     assert surrogate.num_outputs == 2
-    again = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), seed=0)
+    again = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), **SHORT, seed=0)
     assert torch.equal(again.posterior(low[None]).values, surrogate.posterior(low[None]).values)
 
 
