@@ -18,6 +18,8 @@ import sklearn.datasets  # noqa: F401  # importing it moves Python's random stat
 import sklearn.metrics  # noqa: F401
 import torch
 
+from pyro_bnn.inference.mcmc import _native
+
 from .fits import forbid_direct
 
 mpl.use("Agg")
@@ -61,6 +63,15 @@ def clean_slate(request):
     assert not changed
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compiler(request):
+    """C compiles in half the time, except in `test_mcmc*.py`, which are about what the compiler makes."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.module.__name__.rpartition(".")[2].startswith("test_mcmc"):
+            patch.setattr(_native, "FLAGS", ("-O1", *_native.FLAGS[1:]))
+        yield
+
+
 @pytest.fixture(params=["direct", "pyro"])
 def path(request, monkeypatch):
     """How gradients of our own models and guides are computed: directly, or by Pyro as for all other models."""
@@ -71,11 +82,17 @@ def path(request, monkeypatch):
 
 @pytest.fixture
 def short_chains(monkeypatch):
-    """Fits that choose for themselves get a quarter of their time, and their chains a fifth of the steps."""
+    """Fits that choose for themselves compare two designs in two folds by few steps."""
+    from pyro_bnn.app import chains
     from pyro_bnn.auto.choosing import _budget, _choose
+    from pyro_bnn.interop.scikit import _classifier, _regressor
 
-    monkeypatch.setattr(_budget, "FEWEST_SECONDS", _budget.FEWEST_SECONDS / 4)
-    monkeypatch.setattr(_choose, "MOST_STEPS", _budget.MOST_STEPS // 5)
+    monkeypatch.setattr(_budget, "FEWEST_SECONDS", _budget.FEWEST_SECONDS / 8)
+    monkeypatch.setattr(_budget, "MOST_DESCENT", 500)
+    monkeypatch.setattr(_choose, "MOST_STEPS", 600)
+    monkeypatch.setattr(_choose, "NUM_FOLDS", 2)
+    for module, name in ((_regressor, "OF_NUMBERS"), (chains, "OF_NUMBERS"), (_classifier, "OF_CLASSES")):
+        monkeypatch.setattr(module, name, getattr(module, name)[::3])
 
 
 @pytest.fixture

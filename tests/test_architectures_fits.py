@@ -80,14 +80,16 @@ def test_a_step_of_natural_gradients_is_the_formula_with_the_gradient_of_the_cal
     case.assert_unchanged()
 
 
+SHORT = {"num_samples": 4, "num_warmup": 12, "num_chains": 1, "max_tree_depth": 2, "seed": 0}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_nuts_follows_the_density_of_the_callers_network(name):
     case = Case(ARCHITECTURES[name])
     model = case.model(is_training=False)
-    options = {"num_samples": 4, "num_warmup": 12, "num_chains": 1, "max_tree_depth": 2, "seed": 0}
     if case.architecture.refusal:
         with pytest.raises(ValueError, match=case.architecture.refusal):
-            pb.fit_nuts(model, (case.x, case.y), **options)
+            pb.fit_nuts(model, (case.x, case.y), **SHORT)
         return
     rounding = {"rtol": 1e-8, "atol": 1e-6} if case.architecture.is_long else IDENTITY  # of millions of weights
     potential = NetworkPotential(model, case.x, case.y)
@@ -104,7 +106,15 @@ def test_nuts_follows_the_density_of_the_callers_network(name):
             torch.testing.assert_close(value[index], -(expected + case.log_prior(values)), **rounding)
             by_site = [(values[site] / PRIOR_SCALE**2 - slope).flatten() for site, slope in slopes.items()]
             torch.testing.assert_close(gradient[index], torch.cat(by_site), **rounding)
-    posterior = pb.fit_nuts(model, (case.x, case.y), **options)
+    case.assert_unchanged()
+
+
+@pytest.mark.daily("*LSTM*", "*Embedding*", "*norm*", "*Transformer*eval mode*", "*Conv*")
+@pytest.mark.parametrize("name", [name for name, case in ARCHITECTURES.items() if not case.refusal])
+def test_nuts_draws_the_weights_of_the_callers_network(name):
+    case = Case(ARCHITECTURES[name])
+    model = case.model(is_training=False)
+    posterior = pb.fit_nuts(model, (case.x, case.y), **SHORT)
     assert_predicts(case, model, posterior)
     assert all(bool((draws.std(0) > 0).all()) for draws in posterior.sample(4, seed=0).values())
     case.assert_unchanged()

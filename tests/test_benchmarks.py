@@ -54,8 +54,9 @@ def program(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("texts", [("Trace_ELBO", "prediction,"), pytest.param(("SVI",), marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("texts", [("Trace_ELBO", "prediction,"), ("SVI",)])
 def test_the_quick_run_prints_and_writes_every_row_it_is_asked_for(program, tmp_path, texts):
     options = ["--quick", "--threads", 1, "--device", "cpu", "--json", tmp_path / "rows.json"]
     printed = program(benchmarks.__main__.main, *options, *(part for text in texts for part in ("--only", text)))

@@ -29,6 +29,7 @@ with warnings.catch_warnings():
     from botorch.utils.multi_objective.box_decompositions.non_dominated import FastNondominatedPartitioning
 
 PAGE = Path(__file__).parent.parent / "docs" / "how_to" / "optimise.md"
+SHORT = {"num_draws": 64, "num_warmup": 100}
 CUBE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
@@ -295,13 +296,15 @@ def test_a_fitted_surrogate_follows_the_function_between_its_points():
     """In units other than those of the unit cube, for two targets; the values of another function are far away."""
     low, high = torch.tensor([-2.0, 10.0]), torch.tensor([3.0, 60.0])
     x, new = points(30), points(50, seed=2)
-    surrogate = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), seed=0)
+    surrogate = fit_surrogate(
+        low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), **SHORT, seed=0
+    )
     found = (surrogate.posterior(low + (high - low) * new).mean - 7) / 40
     error = (found - branch(new)).square().mean(0).sqrt() / branch(x).std(0)
     assert (error < 0.3).all()
     assert ((found - branch(1 - new)).square().mean(0).sqrt() / branch(x).std(0)).max() > 0.3
     assert surrogate.num_outputs == 2
-    again = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), seed=0)
+    again = fit_surrogate(low + (high - low) * x, 40 * branch(x) + 7, bounds=torch.stack([low, high]), **SHORT, seed=0)
     assert torch.equal(again.posterior(low[None]).values, surrogate.posterior(low[None]).values)
 
 
@@ -314,7 +317,7 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
     x = points(6)
     assert bump(points(14)).max() < -0.005
     for step in range(4):
-        gain = qLogExpectedImprovement(fit_surrogate(x, bump(x), bounds=CUBE, seed=0), bump(x).max())
+        gain = qLogExpectedImprovement(fit_surrogate(x, bump(x), bounds=CUBE, **SHORT, seed=0), bump(x).max())
         torch.manual_seed(step)
         near = {"sample_around_best": True}  # the points of the fit, which the surrogate has
         more, _ = optimize_acqf(gain, CUBE, q=2, num_restarts=4, raw_samples=64, sequential=True, options=near)
@@ -340,6 +343,8 @@ def test_mistakes_of_a_fit_are_named(call, message):
         call()
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
 def test_the_blocks_of_the_page_run_in_order(capsys):
     torch.set_default_dtype(torch.float32)

@@ -70,7 +70,7 @@ class Simulation:
     def nuts(self, **wrong):
         """NUM_DRAWS draws of every replication: each third draw, since autocorrelations are then below 0.05."""
         model = self.model(**wrong)
-        lengths = {"num_samples": NUM_DRAWS, "num_warmup": 150, "num_chains": 3, "max_tree_depth": 6}
+        lengths = {"num_samples": NUM_DRAWS, "num_warmup": 100, "num_chains": 3, "max_tree_depth": 6}
         posterior = pb.fit_nuts(model, (self.x, self.y), seed=SEED, **lengths)
         return posterior.sample(NUM_DRAWS)
 

@@ -25,6 +25,11 @@ TWO = {**QUICK, "hidden_layer_sizes": (4,), "activation": "tanh", "prior": pb.No
 """Leaves open what noise there is."""
 
 
+@pytest.fixture(autouse=True)
+def short_descent(monkeypatch):
+    monkeypatch.setattr(choosing._budget, "MOST_DESCENT", 500)
+
+
 def wave(num_data=90, *, slope=0.0):
     """A sine and a straight line, with noise of a tenth."""
     random = np.random.default_rng(0)
@@ -158,7 +163,8 @@ def test_with_too_many_rows_for_chains_the_fit_is_variational_and_says_why(monke
     assert regressor.status_.startswith("variational inference, since 30 rows of 10")
 
 
-def test_lengths_follow_from_the_time():
+def test_lengths_follow_from_the_time(monkeypatch):
+    monkeypatch.setattr(choosing._budget, "MOST_DESCENT", 2000)
     one, two = (Budget(seconds).lengths(1.0, 1000, 500, 8) for seconds in (5.0, 10.0))
     assert two.num_warmup == pytest.approx(2 * one.num_warmup, abs=2)
     assert two.num_descent == pytest.approx(2 * one.num_descent, abs=2)

@@ -346,9 +346,9 @@ def test_priors_by_name_from_the_command_line():
     assert_identical(prior("net.4.weight", layer.weight.detach(), layer).variance, torch.full((1, 2), 0.02))
 
 
-@pytest.mark.daily("fast")
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["default", "fast", pytest.param("article", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("recipe", ["default", "fast", "article"])
 def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, recipe):
     run = tmp_path / "run"
     options = ("--recipe", recipe, "--epochs", 1, "--data", real_data, "--out", run)

@@ -2,10 +2,12 @@
 
 # ruff: noqa: F811  # tests take the imported fixture as a parameter
 
+import functools
 import json
 
 import pytest
 
+from pyro_bnn.app import study
 from pyro_bnn.app.beside import in_words
 from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.comparison import Estimate, Scores
@@ -14,9 +16,11 @@ from .own_data import houses, write_table
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
 
-def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path):
+def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "compare", functools.partial(study.compare, num_samples=80))
+    monkeypatch.setattr(study, "ENSEMBLE", 2)
     out = tmp_path / "compared"
-    code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 50)
+    code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 20)
     assert (code, err) == (0, "")
     for word in ("nuts", "laplace", "full-rank", "mean-field, LRT", "mixture", "mc-dropout", "ensemble", "gap:", "±"):
         assert word in printed

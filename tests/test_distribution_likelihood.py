@@ -220,14 +220,14 @@ def counting_model(num_data=60):
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
 def test_fits_samplers_and_comparison_agree(counts):
     model = counting_model()
-    chains = pb.fit_nuts(model, counts, num_chains=2, num_warmup=80, num_samples=80, compile="auto", seed=0)
+    chains = pb.fit_nuts(model, counts, num_chains=2, num_warmup=50, num_samples=50, compile="auto", seed=0)
     assert "not written in C (aten.digamma" in chains.path
     posteriors = {"NUTS": chains}
     for name, estimator in (("none", None), ("lrt", pb.LocalReparameterization()), ("flipout", pb.Flipout())):
         guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))
         posteriors[name] = pb.fit_svi(model, guide, counts, optimizer=ADAM, num_epochs=250, estimator=estimator, seed=0)
     posteriors["Laplace"] = pb.fit_laplace(model, counts)
-    found = pb.compare(model, posteriors, counts[0], y=counts[1], num_samples=160, seed=0)
+    found = pb.compare(model, posteriors, counts[0], y=counts[1], num_samples=100, seed=0)
     ratios = [s.scores["total sd ratio"].value for s in found.pairs if s.reference == "NUTS"]
     assert len(ratios) == 4
     assert all(0.7 < ratio < 1.4 for ratio in ratios)

@@ -126,6 +126,7 @@ def runnable(call, names):
 
 
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning", "ignore::pyro_bnn.PosteriorWarning")  # tiny fits
+@pytest.mark.usefixtures("short_chains")
 def test_calls_in_tables_run(names):
     """A call with `...` leaves arguments to the reader: the shown arguments are bound, but the call is not run."""
     counts = collections.Counter()

@@ -13,12 +13,15 @@ import pytest
 import torch
 
 import pyro_bnn as pb
+from pyro_bnn.auto.fitting import _variational
 
-pytestmark = pytest.mark.usefixtures("short_chains")
+pytestmark = pytest.mark.usefixtures("short_chains", "short_fits")
 
 ROOT = Path(__file__).parent.parent
-LONGEST = ("adapters.py", "bandit.py", "transformer.py", "plot_4_prune.py")
-"""Scripts that take 12 to 26 seconds."""
+LONGEST = {
+    *("adapters.py", "bandit.py", "regression_methods.py", "transformer.py", "plot_4_prune.py"),  # 8 to 26 seconds
+    *("adapters.md", "export.md"),  # `test_adapters.py` and `test_export.py` make the same calls
+}
 
 EXAMPLES = {
     # script -> (arguments that make it short, what its output must show)
@@ -37,7 +40,7 @@ EXAMPLES = {
         r"(?s)epistemic sd: NUTS [1-9].*mean-field [0-2]\.\d.*digits are used instead.*AUROC 0\.[89]",
     ),
     "nuts_comparison.py": (
-        ["--draws", "50", "--steps", "1000", "--compile"],
+        ["--draws", "25", "--steps", "500", "--compile"],
         r"in the gap, mean-field has 0\.[1-7]\d* ± 0\.0\d* times the epistemic sd of NUTS",
     ),
     "mixture_density.py": (
@@ -61,7 +64,7 @@ EXAMPLES = {
         r"SVI +(last ELBO -\d+\.\d{6} nats  test accuracy [89]\d\.\d%).*\nsvi_step +\1.*\nfit_svi +\1",
     ),
     "uci_regression.py": (
-        ["--splits", "1", "--steps", "150", "--draws", "30"],
+        ["--splits", "1", "--steps", "80", "--draws", "15"],
         r"(?s)MAP .*mean-field .*NUTS .*better than that of one point: .*NUTS",
     ),
     "bandit.py": (
@@ -69,7 +72,7 @@ EXAMPLES = {
         r"(?s)random +1\.[0-4]\d\d ± .*greedy .*Thompson +0\.[5-9]\d\d ± .*in the last batch 0\.[0-4]",
     ),
     "gradient_variance.py": (
-        ["--pairs", "60", "--epochs", "4"],
+        ["--pairs", "30", "--epochs", "2"],
         r"LRT has [1-3]?\d\.\d% of the variance of RT, ([5-9]|\d\d)\.\d standard errors less",
     ),
 }
@@ -77,7 +80,7 @@ EXAMPLES = {
 TUTORIALS = {
     # script -> (replacements that make it short, what its output must show)
     "plot_1_plain_to_bayesian.py": (
-        {},
+        {'method="svi", seed=0': 'method="svi", max_epochs=1000, seed=0'},
         r"(?s)-1\.00 +[2-9]\.\d\d +1\.00.* 0\.00 +0\.[2-6]\d +1\.00.*with KL weight 1, 0\.[0-6]\d with KL weight 0",
     ),
     "plot_2_detect_the_unknown.py": (
@@ -101,29 +104,39 @@ TUTORIALS = {
 
 SHORTER = {
     # page -> replacements that make it short
-    "README.md": {"BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=40)"},
+    "README.md": {"BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)"},
+    "docs/start/install.md": {"sample(1000": "sample(400"},
     "docs/start/regression.md": {
-        "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=40)",
-        "pb.fit(model, (x, y), seed=0)": 'pb.fit(model, (x, y), method="svi", max_epochs=500, seed=0)',
+        "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
+        "pb.fit(model, (x, y), seed=0)": 'pb.fit(model, (x, y), method="svi", seed=0)',
     },
-    "docs/how_to/calibrate.md": {
-        'method="svi", calibration_fraction': 'method="svi", max_iter=300, calibration_fraction',
-        'method="svi", seed=0)': 'method="svi", max_epochs=300, seed=0)',
-        'method="svi", random_state=0)': 'method="svi", max_iter=300, random_state=0)',
+    "docs/how_to/active_learning.md": {
+        "isin(pool, start)]": "isin(pool, start)][::3]",
+        "num_samples=200": "num_samples=50",
     },
-    "docs/how_to/modes.md": {
-        "num_warmup=600": "num_warmup=200",
-        "num_samples=200": "num_samples=100",
-        "pb.DeltaGuide(model), seed=s": "pb.DeltaGuide(model), max_epochs=500, seed=s",
-    },
+    "docs/how_to/resume.md": {"600": "100", "700": "120"},
+    "docs/how_to/own_likelihood.md": {"num_epochs=500": "num_epochs=250"},
+    "docs/how_to/modes.md": {"num_warmup=600": "num_warmup=200", "num_samples=200": "num_samples=100"},
     "docs/how_to/hierarchical_priors.md": {
         "num_samples=50,": "num_samples=20,",
         "num_warmup=100": "num_warmup=50",
         "chains.sample(100)": "chains.sample(40)",
     },
     "docs/how_to/graphs.md": {"num_samples=500": "num_samples=100", "num_warmup=500": "num_warmup=100"},
-    "docs/how_to/laplace.md": {"range(3)": "range(2)"},
+    "docs/how_to/laplace.md": {"range(3)": "range(2)", "num_epochs=1000": "num_epochs=400"},
 }
+
+
+def by_cost(names):
+    """Names of scripts and pages as parameters; those that take longest are left to the nightly run."""
+    return [pytest.param(name, marks=pytest.mark.nightly if Path(name).name in LONGEST else ()) for name in names]
+
+
+@pytest.fixture
+def short_fits(monkeypatch):
+    """Variational fits without `max_epochs` take few steps."""
+    monkeypatch.setattr(_variational, "MOST_STEPS", 300)
+    monkeypatch.setattr(_variational, "FEWEST_EPOCHS", 20)
 
 
 def text_of(document):
@@ -162,7 +175,7 @@ ELSEWHERE = {"docs/how_to/lightning.md", "docs/how_to/optimise.md"}
 """Pages run by `test_lightning.py` and `test_botorch.py`: these packages warn or change globals when imported."""
 
 
-@pytest.mark.parametrize("page", sorted(set(PAGES) - ELSEWHERE))
+@pytest.mark.parametrize("page", by_cost(sorted(set(PAGES) - ELSEWHERE)))
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
 @pytest.mark.filterwarnings("ignore::pyro_bnn.PosteriorWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers
@@ -211,11 +224,6 @@ def test_the_readmes_commands_are_the_two_of_ci():
 def test_the_version_to_cite_is_that_of_the_library():
     for document in ("CITATION.cff", "docs/cite.md"):
         assert re.search(r"(?m)^ *version\W+(\d+\.\d+\.\d+)", (ROOT / document).read_text()).group(1) == pb.__version__
-
-
-def by_cost(names):
-    """Names of scripts as parameters; those that take longest are left to the nightly run."""
-    return [pytest.param(name, marks=pytest.mark.nightly if name in LONGEST else ()) for name in names]
 
 
 def test_every_example_is_in_the_table():

@@ -21,7 +21,7 @@ from .tolerances import STANDARD_ERRORS, agrees_in_mean, assert_identical
 # --- the objective ----------------------------------------------------------------------------------------------------
 
 
-def losses_and_gradients(applied, model, guide, x, y, *, elbo, num_draws=500):
+def losses_and_gradients(applied, model, guide, x, y, *, elbo, num_draws=250):
     """Losses (S,) and gradients (S, P) of independent single-draw objectives, in a context or without one."""
     losses, gradients = [], []
     for _ in range(num_draws):

@@ -63,7 +63,7 @@ class LangevinKernel(Kernel):
 
 
 MICROCANONICAL = pb.MCLMC(energy_error=1e-5, first_energy_error=1e-5)
-ALL_SAMPLERS = {**SAMPLERS, "MCLMC": (MICROCANONICAL, 600), "one's own": (Langevin(), 6000)}
+ALL_SAMPLERS = {**SAMPLERS, "MCLMC": (MICROCANONICAL, 300), "one's own": (Langevin(), 6000)}
 
 
 def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):
@@ -134,7 +134,7 @@ def test_gaussian_guides_on_the_same_problem(seed):
 def test_every_prior_can_be_sampled_from(prior):
     """The potential is compared with Pyro's in `test_joint.py`; here chains start, move and are kept."""
     model, x, y = small_model(prior=PRIORS[prior], likelihood="gaussian-latent", num_data=6)
-    short = {"num_samples": 10, "num_warmup": 20, "num_chains": 2, "max_tree_depth": 3}
+    short = {"num_samples": 10, "num_warmup": 10, "num_chains": 2, "max_tree_depth": 3}
     samples = quietly(pb.fit_nuts, model, (x, y), **short, seed=0).chains
     assert set(samples) == set(model.latent_names)
     for values in samples.values():

@@ -62,6 +62,7 @@ def test_few_rows_are_written_whole():
 
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize("likelihood", IN_C)
+@pytest.mark.daily("gaussian-latent-vector", "heteroscedastic", "categorical", "mixture-density", "own")
 def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
     texts, compile_text = [], _native._compile
     monkeypatch.setattr(_native, "_kept", type(_native._kept)())

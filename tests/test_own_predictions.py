@@ -159,13 +159,13 @@ def test_predictions_agree_with_pyros_predictive():
     guide = AutoNormal(model)
     pb.fit_svi(model, guide, (X, X), optimizer=ADAM, num_epochs=50, seed=0)
     torch.manual_seed(0)
-    draws = Predictive(model, guide=guide, num_samples=4000)(X)["obs"]
+    draws = Predictive(model, guide=guide, num_samples=2000)(X)["obs"]
 
     def are_equal(noise):
         same = model_of(lambda mean: dist.Normal(mean, noise))
-        prediction = pb.predict(same, guide, X, num_samples=4000, seed=1)
-        mean_error = (2 * draws.var(0) / 4000).sqrt()
-        variance_error = draws.var(0) * math.sqrt(2 * 2 / 4000)
+        prediction = pb.predict(same, guide, X, num_samples=2000, seed=1)
+        mean_error = (2 * draws.var(0) / 2000).sqrt()
+        variance_error = draws.var(0) * math.sqrt(2 * 2 / 2000)
         are_close = (prediction.mean - draws.mean(0)).abs() < 5 * mean_error
         return bool((are_close & ((prediction.total - draws.var(0)).abs() < 5 * variance_error)).all())
 

@@ -154,7 +154,7 @@ def test_a_sparse_table_is_the_same_table(form):
 def test_weights_of_classes_are_weights_of_their_rows():
     random = np.random.default_rng(0)
     X, labels = random.normal(size=(120, 2)), np.array(["a", "a", "a", "b"] * 30)
-    settings = {**SHORT, "hidden_layer_sizes": (), "max_iter": 300}
+    settings = {**SHORT, "hidden_layer_sizes": (), "max_iter": 150}
     plain = pb.BNNClassifier(**settings).fit(X, labels)
     balanced = pb.BNNClassifier(**settings, class_weight="balanced").fit(X, labels)
     by_rows = pb.BNNClassifier(**settings).fit(X, labels, np.where(labels == "a", 2 / 3, 2.0))

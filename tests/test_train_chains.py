@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_bnn.app import runs, sources
+from pyro_bnn.app import runs, sources, starting
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.folders import creating
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing
 from pyro_bnn.auto.choosing import _choose
-from pyro_bnn.auto.fitting import _variational
 
 from .own_data import houses, predictions_in, scores_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -26,9 +25,10 @@ FEW = ("--hidden", 3, "--activation", "relu", "--prior", "normal:1")
 def shorten(patch):
     """Fits in a second rather than in half a minute; their lengths still follow from the rows."""
     patch.setattr(choosing._budget, "FEWEST_SECONDS", 0.5)
-    patch.setattr(choosing._budget, "MOST_DESCENT", 500)
-    patch.setattr(choosing._budget, "MOST_STEPS", 400)
+    patch.setattr(choosing._budget, "MOST_DESCENT", 200)
+    patch.setattr(choosing._choose, "MOST_STEPS", 150)
     patch.setattr(choosing._choose, "FEWEST_STEPS", 100)
+    patch.setattr(choosing._choose, "NUM_FOLDS", 2)
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +201,7 @@ def test_a_variational_fit_says_why_it_is_one(pyro_bnn, tmp_path):  # noqa: F811
 
 def test_without_a_compiler_the_fit_is_variational_and_says_why(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setenv("CC", "/bin/false")
-    monkeypatch.setattr(_variational, "MOST_STEPS", 500)
+    monkeypatch.setattr(starting, "MOST_EPOCHS", 100)
     code, out, err = train(pyro_bnn, tmp_path, "--hidden", 5, num_rows=31)
     assert (code, err) == (0, "")
     assert "variational inference, since" in out
