@@ -156,6 +156,8 @@ DAILY = [
 @pytest.mark.parametrize("num_data", [9, 517])  # no blocks, and several of them with a rest
 @pytest.mark.parametrize("name", NETS)
 def test_potentials_and_gradients_are_those_of_torch(name, num_data):
+    if name == "attention with a mask" and torch.__version__ < "2.5":
+        pytest.skip("torch 2.4 fills the mask in place, which C cannot write; the sampler then runs eager")
     potential = potential_of(*NETS[name], num_data if "encoder" not in name else min(num_data, 40))
     z = 0.5 * torch.randn(3, sum(site.start.numel() for site in potential.sites))
     sampler = native(potential.value_and_grad, z[:1], 3)

@@ -127,7 +127,7 @@ def test_an_optimizer_over_foreign_parameters_is_refused(path):
     ):
         step(x, y)
     others = ADAM(list(pb.MeanFieldGuide(model).parameters()))
-    with pb.svi_step(model, guide, others) as step, pytest.raises(ValueError, match="10 of 10 others"):
+    with pb.svi_step(model, guide, others) as step, pytest.raises(ValueError, match="10 of 10 foreign"):
         step(x, y)
     with pytest.raises(ValueError, match="must make a torch optimizer"), pb.svi_step(model, guide, "adam"):
         pass

@@ -141,11 +141,9 @@ def train(
     seconds = time.perf_counter() - start
     last = posterior.history.epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
-    said = str(posterior.status) if last is None else f"{posterior.status} {seconds:.0f} s."
-    output.say(
-        said.replace("`time_limit=`", "--time-limit").replace(". ", ".\n"),
-        style="green" if posterior.status else "yellow",
-    )
+    said = str(posterior.status).replace("`time_limit=`", "--time-limit")
+    said = said.replace(". ", ".\n") if last is None else f"{said} {seconds:.0f} s."  # a line for each fact on chains
+    output.say(said, style="green" if posterior.status else "yellow")
     if last is not None:
         output.say(
             f"Last epoch, per {'image' if config.kind == 'images' else 'row'}: NLL {known.nll_of(last):.4f} nats, "
