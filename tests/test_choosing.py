@@ -128,7 +128,7 @@ def test_settings_restrict_what_is_chosen_from():
 def test_the_status_says_what_was_chosen_and_how_long_it_took():
     regressor = pb.BNNRegressor(**TWO).fit(*wave(60))
     assert "Chosen: 4 Tanh units" in regressor.status_
-    assert "nats a row" in regressor.status_
+    assert "mean log-density of held-out rows" in regressor.status_
     assert "400 steps of each chain in C" in regressor.status_
     assert regressor.posterior_.path == "C"
     assert regressor.n_iter_ == 20
@@ -268,3 +268,16 @@ def test_the_status_says_how_many_networks_were_not_compared(monkeypatch):
     monkeypatch.setattr(choosing._choose, "_compared", lambda *args: {"curve": 0.0})
     message = fit_best(makers(), as_tensors(*wave(60)), max_draws=10, seed=0).posterior.status.message
     assert message.startswith("Curve; 1 network not compared, for lack of time or of C code. MCLMC: ")
+
+
+def test_a_comparison_that_takes_its_share_of_the_limit_is_cut_short(monkeypatch):
+    def slow(*args):
+        time.sleep(0.3)
+        return 0.5
+
+    monkeypatch.setattr(choosing._choose, "_slowness", lambda *args: 30.0)
+    monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 10)
+    monkeypatch.setattr(choosing._choose, "_held_out_score", slow)
+    chosen = fit_best(makers(), as_tensors(*wave(60)), seconds=0.5, seed=0)
+    assert len(chosen.scores) == 1
+    assert "1 network not compared" in chosen.posterior.status.message

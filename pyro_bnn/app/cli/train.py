@@ -143,7 +143,8 @@ def train(
     output.say(sources.trained_on(config, known))
     said = str(posterior.status).replace("`time_limit=`", "--time-limit")
     said = said.replace(". ", ".\n") if last is None else f"{said} {seconds:.0f} s."  # a line for each fact on chains
-    output.say(said, style="green" if posterior.status else "yellow")
+    is_good = bool(posterior.status) and not (last is None and posterior.status.remedy)
+    output.say(said, style="green" if is_good else "yellow")
     if last is not None:
         output.say(
             f"Last epoch, per {'image' if config.kind == 'images' else 'row'}: NLL {known.nll_of(last):.4f} nats, "

@@ -112,9 +112,9 @@ def fit_best(
             f"steps of each chain, but at least {FEWEST_STEPS} are needed"
         )
     is_open = is_open and len(suited) > 1
-    scores = (
-        _compared({name: candidates[name] for name in suited}, sizes, data, budget, seed, progress) if is_open else {}
-    )
+    end = math.inf if seconds is None else begin + SEARCH * seconds
+    few = {name: candidates[name] for name in suited}
+    scores = _compared(few, sizes, data, budget, end, seed, progress) if is_open else {}
     name = max(scores or suited, key=lambda name: scores.get(name, 0.0))
     model = models[name]
     length = lengths[name]
@@ -133,13 +133,20 @@ def _compared(
     sizes: Mapping[str, int],
     data: Rows,
     budget: Budget,
+    end: float,
     seed: int,
     progress: bool,
 ) -> dict[str, float]:
-    """Return the mean log-density of held-out rows under each model."""
-    folds, scores, reason = _folds(data[0], seed), {}, UnsuitableError("there is no model")
+    """Return the mean log-density of held-out rows under each model.
+
+    After the time `end` of the clock `time.perf_counter`, the remaining models are not compared.
+    """
+    folds, reason = _folds(data[0], seed), UnsuitableError("there is no model")
+    scores: dict[str, float] = {}
     with progress_bar("trial fit", len(candidates) * len(folds), shown=progress) as bar:
         for name, make in candidates.items():
+            if scores and time.perf_counter() > end:
+                break
             try:
                 share = SEARCH / len(candidates)
                 scores[name] = _held_out_score(make, sizes[name], data, folds, budget, share, seed, bar.update)
@@ -225,7 +232,7 @@ def _status(
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ranks = f"{'the other' if len(others) == 1 else 'others'} had {', '.join(f'{score:.3f}' for score in others)}"
-        chosen = f"Chosen: {name} ({scores[name]:.3f} nats a row on held-out rows; {ranks})"
+        chosen = f"Chosen: {name} (mean log-density of held-out rows {scores[name]:.3f} nats; {ranks})"
     else:
         chosen = f"{name[0].upper()}{name[1:]}"
     if skipped:
