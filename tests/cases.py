@@ -163,6 +163,9 @@ GUIDES = {
     "auto-low-rank": lambda model: pb.auto_guide(AutoLowRankMultivariateNormal, model, rank=3),
 }
 
+POINTS = ("auto-delta", "batch-ensemble")
+"""Guides without any width, which refuse learned priors."""
+
 ESTIMATORS = {
     "lrt": pb.LocalReparameterization(),
     "flipout": pb.Flipout(),

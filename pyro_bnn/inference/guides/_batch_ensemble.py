@@ -47,9 +47,10 @@ class BatchEnsembleGuide(FlatGuide):
         num_members: Number K of members.
         init: Initial values of the shared weights, and of each member's other variables. By default these are the
             network's own. The scales of `init` are not used.
-        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign.
-            Random signs make the members different from the start. For a trained network, use a small number such as
-            0.1, so that all members start near this network. The initial factors depend on the shapes only.
+        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign. With
+            random signs the members differ more, but under a strong prior all weights may shrink to zero. For a trained
+            network, use a small number such as 0.1, so that all members start near this network. All guides of the same
+            shape start at the same factors.
 
     Raises:
         ValueError: If `num_members` is less than 1, or if the prior is learned.
@@ -62,7 +63,7 @@ class BatchEnsembleGuide(FlatGuide):
         >>> from pyro_bnn import BatchEnsembleGuide, CategoricalLikelihood, NormalPrior
         >>> net = torch.nn.Linear(4, 3)
         >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
-        >>> guide = BatchEnsembleGuide(model, num_members=2)
+        >>> guide = BatchEnsembleGuide(model, num_members=2, factor_scale=None)
         >>> first, second = guide.draws(2)
         >>> bool((first["net.weight"].abs() == second["net.weight"].abs()).all())
         True
@@ -74,7 +75,7 @@ class BatchEnsembleGuide(FlatGuide):
         *,
         num_members: int = 4,
         init: Init | None = None,
-        factor_scale: float | None = None,
+        factor_scale: float | None = 0.5,
     ) -> None:
         super().__init__()
         require_model(model)
@@ -88,6 +89,8 @@ class BatchEnsembleGuide(FlatGuide):
         self.loc = tree({name: starts[name] for name in self.shared})
         self._layout = _layout_of_member(self.sites)
         like, rows = self.sites[0].start, {}
+        row_bytes = self._layout.num_elements * like.element_size()
+        _checks.in_memory("num_members", self.num_members, row_bytes, "use fewer members")
         with seeded(0, model.device):
             for name, shape in self._layout.shapes.items():
                 kind, _, site = name.partition(".")
