@@ -100,12 +100,12 @@ class BatchEnsemble(PointSetting, Method):
     """Four members that share weight matrices, up to factors of rank one."""
 
     name: ClassVar[str] = "batch-ensemble"
-    factor_scale: float | None = 0.5  # standard deviation of the initial factors around 1; None is random signs
+    factor_scale: float | None = None  # standard deviation of the initial factors around 1; None is random signs
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         rates = dict.fromkeys((*_rates(point), 3e-3))  # each member sees a quarter of the batches
-        return [cls(point.prior_scale, lr, factor_scale) for lr in rates for factor_scale in (0.5, None)]
+        return [cls(point.prior_scale, lr, factor_scale) for lr in rates for factor_scale in (None, 0.5)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         begin = time.process_time()

@@ -47,10 +47,10 @@ class BatchEnsembleGuide(FlatGuide):
         num_members: Number K of members.
         init: Initial values of the shared weights, and of each member's other variables. By default these are the
             network's own. The scales of `init` are not used.
-        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign. With
-            random signs the members differ more, but under a strong prior all weights may shrink to zero. For a trained
-            network, use a small number such as 0.1, so that all members start near this network. All guides of the same
-            shape start at the same factors.
+        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign, which
+            makes the members differ most. But under a strong prior, or in a deep network, random signs may keep the fit
+            from learning. Then use 0.5; such members differ less. For a trained network, use a small number such as
+            0.1, so that all members start near this network. All guides of the same shape start at the same factors.
 
     Raises:
         ValueError: If `num_members` is less than 1, or if the prior is learned.
@@ -63,7 +63,7 @@ class BatchEnsembleGuide(FlatGuide):
         >>> from pyro_bnn import BatchEnsembleGuide, CategoricalLikelihood, NormalPrior
         >>> net = torch.nn.Linear(4, 3)
         >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
-        >>> guide = BatchEnsembleGuide(model, num_members=2, factor_scale=None)
+        >>> guide = BatchEnsembleGuide(model, num_members=2)
         >>> first, second = guide.draws(2)
         >>> bool((first["net.weight"].abs() == second["net.weight"].abs()).all())
         True
@@ -75,7 +75,7 @@ class BatchEnsembleGuide(FlatGuide):
         *,
         num_members: int = 4,
         init: Init | None = None,
-        factor_scale: float | None = 0.5,
+        factor_scale: float | None = None,
     ) -> None:
         super().__init__()
         require_model(model)
