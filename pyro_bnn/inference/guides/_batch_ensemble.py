@@ -47,10 +47,11 @@ class BatchEnsembleGuide(FlatGuide):
         num_members: Number K of members.
         init: Initial values of the shared weights, and of each member's other variables. By default these are the
             network's own. The scales of `init` are not used.
-        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign, which
-            makes the members differ most. But under a strong prior, or in a deep network, random signs may keep the fit
-            from learning. Then use 0.5; such members differ less. For a trained network, use a small number such as
-            0.1, so that all members start near this network. All guides of the same shape start at the same factors.
+        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign.
+            Random signs make the members differ most. But under a strong prior, or in a deep network, they may keep the
+            fit from learning. Then use 0.5, with which members differ less. For a trained network, use a small number
+            such as 0.1, so that all members start near this network. All guides of the same shape start at the same
+            factors.
 
     Raises:
         ValueError: If `num_members` is less than 1, or if the prior is learned.
