@@ -26,10 +26,11 @@ class BatchEnsembleGuide(FlatGuide):
     .. math:: W_k = W \circ (r_k s_k^\top).
 
     In a convolution, both factors belong to channels. Each member has its own copy of every other variable, such as a
-    bias or a noise scale. The K members together have few more parameters than one network.
+    bias or a noise scale. The K members together have few more parameters than one network: the shared weights `loc`,
+    and `members`, which has a row of factors and other variables for each member.
 
     A draw is one member. Each step of a fit draws a member at random, so a fit takes about as long as the fit of one
-    network, and each member sees one batch of K. The fit maximises
+    network, and each member sees one batch in K. The fit maximises
 
     .. math:: \frac1K \sum_k \left(\log p(y \mid w_k) + \log p(w_k)\right),
 
@@ -38,8 +39,8 @@ class BatchEnsembleGuide(FlatGuide):
     thus an ensemble of points of high density, not an approximation of the posterior. The recorded KL is the mean of
     :math:`-\log p(w_k)` and can be negative, as that of :class:`DeltaGuide`.
 
-    :meth:`draws` yields the members in turn. So `predict` with ``num_samples=num_members`` uses each member once. After
-    batch normalisation, the statistics of the layers are averages over all members; compute them for each member by
+    :meth:`draws` yields the members in turn. So `predict` with ``num_samples=num_members`` uses each member once. The
+    running statistics of batch normalisation are averages over all members; compute them for each member by
     :class:`~pyro_bnn.RefreshedPosterior`.
 
     Args:
