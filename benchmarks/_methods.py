@@ -4,7 +4,7 @@ import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -45,6 +45,20 @@ class Network:
                 return nets.lenet5(first=[nets.Standardize(x.mean(), x.std())], dropout=dropout)
             first = [nn.Flatten(), *specs.make_inputs("standardized", x.flatten(1))]
             return nets.mlp([x[0].numel(), self.units, self.units, 10], first=first, dropout=dropout)
+
+
+class NarrowNetwork(Network):
+    """The same network with half as many units, or channels, in each hidden layer."""
+
+    def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Sequential:
+        if self.name == "mlp":
+            return replace(Network(**asdict(self)), units=self.units // 2).build(x, seed, dropout=dropout)
+        net = super().build(x, seed, dropout=dropout)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net.conv1, net.conv2 = nn.Conv2d(1, 3, 5, padding=2), nn.Conv2d(3, 8, 5)
+            net.linear1, net.linear2, net.linear3 = nn.Linear(200, 60), nn.Linear(60, 42), nn.Linear(42, 10)
+        return net
 
 
 NETWORKS = {
@@ -114,9 +128,16 @@ def fit_point(
 ) -> tuple[pb.BayesianModel, pb.GuidePosterior]:
     """One network by Adam: of maximum likelihood, or of largest posterior density under N(0, prior_scale^2)."""
     model = problem.model(pb.NormalPrior(setting.prior_scale or 1.0), seed=seed, dropout=dropout)
-    posterior = pb.fit_svi(
+    return model, fit_as_point(problem, setting, model, pb.DeltaGuide(model), seed)
+
+
+def fit_as_point(
+    problem: Problem, setting: PointSetting, model: pb.BayesianModel, guide: nn.Module, seed: int
+) -> pb.GuidePosterior:
+    """Fit a guide as deterministic networks are trained."""
+    return pb.fit_svi(
         model,
-        pb.DeltaGuide(model),
+        guide,
         problem.data,
         optimizer=adam(setting.lr, problem.network.epochs),
         num_epochs=problem.network.epochs,
@@ -124,7 +145,6 @@ def fit_point(
         kl_weight=0.0 if setting.prior_scale is None else 1.0,
         seed=seed,
     )
-    return model, posterior
 
 
 def adam(lr: float, epochs: int) -> Callable:

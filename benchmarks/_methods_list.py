@@ -4,7 +4,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -15,9 +15,23 @@ import pyro_bnn as pb
 from pyro_bnn.inference.estimators import Estimator
 
 from ._images import cosine
-from ._methods import Fit, Method, Network, Points, PointSetting, Problem, adam, fit_point
+from ._methods import (
+    Fit,
+    Method,
+    NarrowNetwork,
+    Network,
+    Points,
+    PointSetting,
+    Problem,
+    adam,
+    fit_as_point,
+    fit_point,
+)
 
 NUM_MEMBERS = 5
+NUM_SMALL_MEMBERS = 4
+"""Number of members of ensembles that cost about as much as one network."""
+
 INIT = pb.NetworkInit(prior_fraction=0.1)
 """Start of mean-field guides, as in the default recipe."""
 
@@ -58,6 +72,47 @@ class Ensemble(PointSetting, Method):
         members = [points.point(problem, self, member) for member in range(NUM_MEMBERS)]
         posterior = pb.EnsemblePosterior([member.posterior for member in members])
         return Fit(members[0].model, posterior, NUM_MEMBERS, sum(member.cpu_seconds for member in members))
+
+
+@dataclass(frozen=True)
+class NarrowEnsemble(PointSetting, Method):
+    """Four networks of half the width by Adam, each with its own initial weights and its own order of images.
+
+    These are packed ensembles (Laurent et al. 2023, https://arxiv.org/abs/2210.09184) whose members are trained apart.
+    """
+
+    name: ClassVar[str] = "narrow-ensemble"
+
+    @classmethod
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        return [cls(point.prior_scale, lr) for lr in dict.fromkeys((*_rates(point), 3e-3))]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        begin = time.process_time()
+        narrow = replace(problem, network=NarrowNetwork(**asdict(problem.network)))
+        fitted = [fit_point(narrow, self, 1000 * problem.seed + member) for member in range(NUM_SMALL_MEMBERS)]
+        posterior = pb.EnsemblePosterior([member for _, member in fitted])
+        return Fit(fitted[0][0], posterior, NUM_SMALL_MEMBERS, time.process_time() - begin)
+
+
+@dataclass(frozen=True)
+class BatchEnsemble(PointSetting, Method):
+    """Four members that share weight matrices, up to factors of rank one."""
+
+    name: ClassVar[str] = "batch-ensemble"
+    factor_scale: float | None = None  # standard deviation of the initial factors around 1; None is random signs
+
+    @classmethod
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        rates = dict.fromkeys((*_rates(point), 3e-3))  # each member sees a quarter of the batches
+        return [cls(point.prior_scale, lr, factor_scale) for lr in rates for factor_scale in (None, 0.5)]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        begin = time.process_time()
+        model = problem.model(pb.NormalPrior(self.prior_scale or 1.0))
+        guide = pb.BatchEnsembleGuide(model, num_members=NUM_SMALL_MEMBERS, factor_scale=self.factor_scale)
+        posterior = fit_as_point(problem, self, model, guide, problem.seed)
+        return Fit(model, posterior, NUM_SMALL_MEMBERS, time.process_time() - begin)
 
 
 @dataclass(frozen=True)
@@ -168,8 +223,11 @@ class Swag(Method):
         return [cls(lr, point.prior_scale) for lr in (0.01, 0.02, 0.05, 0.1)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, problem.seed)
+
+    def _fit(self, problem: Problem, seed: int) -> Fit:
         begin = time.process_time()
-        model = problem.model(pb.NormalPrior(self.prior_scale or 1.0))
+        model = problem.model(pb.NormalPrior(self.prior_scale or 1.0), seed=seed)
         guide = pb.DeltaGuide(model)
         epochs = problem.network.epochs
         start = epochs // 2
@@ -186,9 +244,22 @@ class Swag(Method):
             batch_size=128,
             kl_weight=0.0 if self.prior_scale is None else 1.0,
             callbacks=[swag],
-            seed=problem.seed,
+            seed=seed,
         )
         return Fit(model, swag.posterior(model), problem.network.draws, time.process_time() - begin)
+
+
+@dataclass(frozen=True)
+class MultiSwag(Swag):
+    """The mixture of five such Gaussians, each around another network."""
+
+    name: ClassVar[str] = "multi-swag"
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        members = [self._fit(problem, 1000 * problem.seed + member) for member in range(NUM_MEMBERS)]
+        posterior = pb.EnsemblePosterior([member.posterior for member in members])
+        num_samples = NUM_MEMBERS * max(problem.network.draws // NUM_MEMBERS, 1)  # as many draws of each member
+        return Fit(members[0].model, posterior, num_samples, sum(member.cpu_seconds for member in members))
 
 
 @dataclass(frozen=True)
@@ -269,11 +340,14 @@ class LastLayerLaplace(KroneckerLaplace):
 METHODS: tuple[type[Method], ...] = (
     Deterministic,
     Ensemble,
+    NarrowEnsemble,
+    BatchEnsemble,
     MCDropout,
     MeanField,
     MeanFieldLocal,
     Natural,
     Swag,
+    MultiSwag,
     LastLayerLaplace,
     KroneckerLaplace,
     Sghmc,

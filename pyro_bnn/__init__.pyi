@@ -16,6 +16,7 @@ from .inference.checkpoint import save_posterior as save_posterior
 from .inference.estimators import Flipout as Flipout
 from .inference.estimators import LocalReparameterization as LocalReparameterization
 from .inference.gauss_newton import fit_gauss_newton as fit_gauss_newton
+from .inference.guides import BatchEnsembleGuide as BatchEnsembleGuide
 from .inference.guides import DeltaGuide as DeltaGuide
 from .inference.guides import GuidePosterior as GuidePosterior
 from .inference.guides import LowRankGuide as LowRankGuide
@@ -36,7 +37,6 @@ from .inference.posterior import Posterior as Posterior
 from .inference.posterior import Status as Status
 from .inference.sgmcmc import SGHMC as SGHMC
 from .inference.sgmcmc import SGLD as SGLD
-from .inference.sgmcmc import ConstantSteps as ConstantSteps
 from .inference.sgmcmc import CyclicalSteps as CyclicalSteps
 from .inference.sgmcmc import fit_sgmcmc as fit_sgmcmc
 from .inference.stored import StoredPosterior as StoredPosterior

@@ -158,9 +158,13 @@ GUIDES = {
     "pruned": lambda model: pruning.prune(pb.MeanFieldGuide(model), fraction=0.4).guide,
     "auto-normal": functools.partial(pb.auto_guide, AutoNormal),
     "auto-delta": pb.DeltaGuide,
+    "batch-ensemble": lambda model: pb.BatchEnsembleGuide(model, num_members=2),
     "auto-full-rank": functools.partial(pb.auto_guide, AutoMultivariateNormal),
     "auto-low-rank": lambda model: pb.auto_guide(AutoLowRankMultivariateNormal, model, rank=3),
 }
+
+POINTS = ("auto-delta", "batch-ensemble")
+"""Guides without any width, which refuse learned priors."""
 
 ESTIMATORS = {
     "lrt": pb.LocalReparameterization(),

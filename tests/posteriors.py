@@ -108,6 +108,7 @@ POSTERIORS = {
     "log-variance": (fitted(lambda model: pb.MeanFieldGuide(model, scale_map=LogVariance())), {}),
     "low-rank": (fitted(lambda model: pb.LowRankGuide(model, rank=3)), {}),
     "delta": (fitted(pb.DeltaGuide), {}),
+    "batch-ensemble": (fitted(lambda model: pb.BatchEnsembleGuide(model, num_members=2)), {}),
     "pruned": (pruned, {}),
     "auto-normal": (fitted(functools.partial(pb.auto_guide, AutoNormal)), {}),
     "auto-full-rank": (fitted(functools.partial(pb.auto_guide, AutoMultivariateNormal)), {}),

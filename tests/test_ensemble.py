@@ -49,7 +49,8 @@ def test_an_ensemble_predicts_the_mixture_of_its_members(name):
     models = [small_model(likelihood="heteroscedastic")[0] for _ in range(3)]
     members = [posterior_of(model, name) for model in models]
     _, x, y = small_model(likelihood="heteroscedastic")
-    mixture = pb.predict(models[0], pb.EnsemblePosterior(members), x, y=y, num_samples=3, keep_draws=True, seed=4)
+    options = {"num_samples": 6 if name == "batch-ensemble" else 3, "keep_draws": True, "seed": 4}
+    mixture = pb.predict(models[0], pb.EnsemblePosterior(members), x, y=y, **options)
     assert mixture.epistemic.min() > 0
     if name == "auto-delta":
         parts = [pb.predict(models[0], member, x, y=y, num_samples=1) for member in members]

@@ -70,7 +70,8 @@ def test_every_method_is_searched_trained_and_measured_once(benchmark, monkeypat
         def grid(network, point, original=grids[method], count=2 if method.name in SEARCHED else 1):
             return original(network, point)[:count]
 
-        monkeypatch.setattr(method, "fit", fit)
+        if "fit" in vars(method):  # an inherited one is counted already
+            monkeypatch.setattr(method, "fit", fit)
         monkeypatch.setattr(method, "grid", grid)
     printed = benchmark("--network", network, "--seeds", 0, "--methods", *names)
     searched, found = (rows(benchmark.out / file) for file in ("search.jsonl", "results.jsonl"))

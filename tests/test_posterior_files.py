@@ -163,7 +163,7 @@ def test_posteriors_of_other_pyro_models(tmp_path):
     with pytest.raises(ValueError, match="saved without a model; pass None"):
         pb.load_posterior(tmp_path / "chains", model)
     pb.save_posterior(pb.DeltaGuide(model), tmp_path / "file", model)
-    with pytest.raises(ValueError, match="saved with a BayesianModel; pass a `model`"):
+    with pytest.raises(ValueError, match="saved with a BayesianModel; pass a `model` built like"):
         pb.load_posterior(tmp_path / "file", None)
 
 

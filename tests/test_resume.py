@@ -115,6 +115,8 @@ CASES = {
     "learned-noise": {"likelihood": pb.GaussianLikelihood()},
     "low-rank": {"guide": functools.partial(pb.LowRankGuide, rank=2)},
     "delta": {"guide": pb.DeltaGuide},
+    "batch-ensemble": {"guide": pb.BatchEnsembleGuide},
+    "batch-ensemble-pyro": {"guide": pb.BatchEnsembleGuide, "path": "pyro"},
     "auto-normal": {"guide": functools.partial(pb.auto_guide, AutoNormal)},
     "loader": {"data": loader},
     "loader-own-generator": {"data": own_generator},

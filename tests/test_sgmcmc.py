@@ -11,7 +11,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import network_potential
 from pyro_bnn.inference.mcmc import convergence
-from pyro_bnn.inference.sgmcmc import ChainOptimizer, Stage
+from pyro_bnn.inference.sgmcmc import ChainOptimizer, ConstantSteps, Stage
 
 from .cases import small_net
 from .chains import quietly
@@ -121,7 +121,7 @@ def test_cycles_follow_the_formula():
 
 
 def test_constant_steps_have_a_warmup():
-    stages = [pb.ConstantSteps(warmup=0.2).stage(step, 10) for step in range(10)]
+    stages = [ConstantSteps(warmup=0.2).stage(step, 10) for step in range(10)]
     assert [stage.is_sampling for stage in stages] == [False] * 2 + [True] * 8
     assert all(stage.is_noisy and stage.factor == 1 for stage in stages)
 
@@ -285,7 +285,7 @@ def test_a_flag_on_the_device_makes_a_step_do_nothing(sampler, flag):
     torch.manual_seed(0)
     point = nn.Parameter(torch.ones(3))
     rest = {"num_steps": 4, "record": lambda step: None, "processes": pb.Execution().processes}
-    chain = ChainOptimizer([point], sampler=sampler, steps=pb.ConstantSteps(), **rest)
+    chain = ChainOptimizer([point], sampler=sampler, steps=ConstantSteps(), **rest)
     for gradient in (1.0, math.nan if flag else 2.0):
         before = point.detach().clone()
         point.grad = torch.full((3,), gradient)
@@ -332,7 +332,7 @@ def test_wrong_arguments_are_named(options, message):
         (lambda: pb.SGHMC(1.0, 1.0), "`momentum` must be at least 0 and below 1"),
         (lambda: pb.SGHMC(1.0, temperature=-1.0), "`temperature`"),
         (lambda: pb.CyclicalSteps(0), "`num_cycles`"),
-        (lambda: pb.ConstantSteps(1.0), "`warmup` must be at least 0 and below 1"),
+        (lambda: ConstantSteps(1.0), "`warmup` must be at least 0 and below 1"),
     ],
 )
 def test_wrong_settings_are_named(make, message):

@@ -25,6 +25,7 @@ STEPS = {
     "flipout": (pb.MeanFieldGuide, {"estimator": pb.Flipout(), "elbo": TraceMeanField_ELBO()}),
     "low-rank": (functools.partial(pb.LowRankGuide, rank=2), {}),
     "point": (pb.DeltaGuide, {}),
+    "batch-ensemble": (pb.BatchEnsembleGuide, {}),
     "auto-normal": (functools.partial(pb.auto_guide, AutoNormal), {}),
 }
 
@@ -179,7 +180,7 @@ def test_parameters_have_memory_of_their_own_after_the_context(name):
     with pb.svi_step(model, guide, ADAM) as step:
         step(x, y)
         num_vectors = len({parameter.untyped_storage().data_ptr() for parameter in guide.parameters()})
-        assert num_vectors == {"mean-field": 2, "log-variance": 2, "low-rank": 3, "point": 1}[name]
+        assert num_vectors == {"mean-field": 2, "log-variance": 2, "low-rank": 3, "point": 1, "batch-ensemble": 2}[name]
         inside = [parameter.detach().clone() for parameter in guide.parameters()]
         gradients = [parameter.grad.clone() for parameter in guide.parameters()]
     assert_own_memory(guide)

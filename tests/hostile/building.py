@@ -278,11 +278,14 @@ GUIDES = [
     *bad(
         "MeanFieldGuide", guide(pb.MeanFieldGuide), "scale_map", {"a class": scale_maps.Softplus}, "must be a ScaleMap"
     ),
+    *bad("BatchEnsembleGuide", guide(pb.BatchEnsembleGuide), "num_members", NOT_A_COUNT, "`num_members` must be"),
+    *bad("BatchEnsembleGuide", guide(pb.BatchEnsembleGuide), "factor_scale", {"less than 0": -1.0}, "`factor_scale`"),
     *bad("LowRankGuide", guide(pb.LowRankGuide), "rank", {**NOT_A_COUNT, "too many": 100}, "`rank` must be"),
     *[
         row
         for name, make in {
             "DeltaGuide": pb.DeltaGuide,
+            "BatchEnsembleGuide": pb.BatchEnsembleGuide,
             **{f"auto_guide({kind.__name__})": functools.partial(pb.auto_guide, kind) for kind in KINDS},
         }.items()
         for row in [

@@ -2,6 +2,7 @@
 
 from ..._core.copies import tree as tree
 from ._auto import auto_guide as auto_guide
+from ._batch_ensemble import BatchEnsembleGuide as BatchEnsembleGuide
 from ._delta import DeltaGuide as DeltaGuide
 from ._diagnosis import Diagnosis as Diagnosis
 from ._diagnosis import SiteDiagnosis as SiteDiagnosis

@@ -11,7 +11,7 @@ from ..._core.copies import tree
 from ...modelling.model import BayesianModel
 from ..joint import Joint, find_sites
 from ._flat import FlatGuide
-from ._init import Init, init_or_default, require_model
+from ._init import Init, init_or_default, require_fixed_prior, require_model
 from ._state import DrawGradients, FlatState, Noise, ParameterVector, lent, scratch_for
 
 
@@ -46,11 +46,7 @@ class DeltaGuide(FlatGuide):
         super().__init__()
         self.jacobian = jacobian
         require_model(model)
-        if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
-            raise ValueError(
-                "a guide that is a point does not work with a learned prior: the density grows without bound as the "
-                "prior narrows around the point. Use MeanFieldGuide, or a fixed prior."
-            )
+        require_fixed_prior(model)
         init = init_or_default(init)
         self.sites = tuple(find_sites(model, (), {}))
         self.loc = tree({site.name: init(site)[0] for site in self.sites})

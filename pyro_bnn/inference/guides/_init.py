@@ -20,6 +20,15 @@ def require_model(model: object) -> None:
         )
 
 
+def require_fixed_prior(model: BayesianModel) -> None:
+    """Refuse a learned prior for guides that are points."""
+    if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
+        raise ValueError(
+            "a guide that is a point does not work with a learned prior: the density grows without bound as the "
+            "prior narrows around the point. Use MeanFieldGuide, or a fixed prior."
+        )
+
+
 class Init(ABC):
     """A rule for the initial location and scale of each site in unconstrained space."""
 

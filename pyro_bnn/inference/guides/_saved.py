@@ -19,6 +19,7 @@ from ..joint import Site
 from ..posterior import Status
 from ..scale_maps import ScaleMap
 from ._auto import KINDS, auto_guide
+from ._batch_ensemble import BatchEnsembleGuide
 from ._delta import DeltaGuide
 from ._flat import FlatGuide, GaussianGuide
 from ._low_rank import LowRankGuide
@@ -65,10 +66,22 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
     MeanFieldGuide: lambda model, record: MeanFieldGuide(model, scale_map=record.map_of_scales()),
     LowRankGuide: lambda model, record: LowRankGuide(model, rank=record.rank or 0, scale_map=record.map_of_scales()),
     DeltaGuide: lambda model, _: DeltaGuide(model),
+    BatchEnsembleGuide: lambda model, record: BatchEnsembleGuide(model, num_members=_num_members(record)),
     **{kind: lambda model, r, kind=kind: auto_guide(kind, model, rank=r.rank) for kind in KINDS},  # type: ignore[misc]
 }
 """Functions that rebuild a guide from its model and its record, by the class of the guide. A guide of any other class
 cannot be rebuilt from a file."""
+
+
+def _num_members(record: GuideRecord) -> int:
+    """Return the number of members of a batch ensemble, which is the number of rows of `members`."""
+    members = record.state.get("members")
+    if members is None or members.dim() != 2 or not members.numel():
+        raise ValueError(
+            "`members` of the guide in the file must have a row for each member, got "
+            f"{'none' if members is None else _checks.shape(members)}; save the posterior again."
+        )
+    return len(members)
 
 
 def record_of(guide: object) -> GuideRecord:

@@ -211,10 +211,10 @@ def svi_step(
     The ELBO is in nats, and refers to the whole data set whatever the size of the batch.
 
     The ELBO and its gradients are computed directly, without Pyro, for a :class:`~pyro_bnn.BayesianModel` and a guide
-    of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :class:`~pyro_bnn.DeltaGuide`)
-    under `Trace_ELBO` or `TraceMeanField_ELBO`. Direct computation is faster than Pyro and gives the same numbers, up
-    to rounding. In all other cases Pyro computes the ELBO and its gradients. :attr:`SVIStep.path` says whether
-    gradients are computed directly or by Pyro, and why.
+    of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :class:`~pyro_bnn.DeltaGuide`,
+    :class:`~pyro_bnn.BatchEnsembleGuide`) under `Trace_ELBO` or `TraceMeanField_ELBO`. Direct computation is faster
+    than Pyro and gives the same numbers, up to rounding. In all other cases Pyro computes the ELBO and its gradients.
+    :attr:`SVIStep.path` says whether gradients are computed directly or by Pyro, and why.
 
     On the direct path, the guide's parameters share long vectors while the context is open.
 

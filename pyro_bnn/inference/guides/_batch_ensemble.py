@@ -1,0 +1,318 @@
+"""The guide with several members that share one set of weights."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.copies import tree
+from ..._core.scope import local_param, outer_stacklevel, seeded
+from ...modelling.model import BayesianModel
+from ..joint import Joint, Layout, Site, find_sites
+from ._flat import FlatGuide
+from ._init import Init, init_or_default, require_fixed_prior, require_model
+from ._state import DrawGradients, FlatState, Noise, ParameterVector, lent, scratch_for
+
+
+class BatchEnsembleGuide(FlatGuide):
+    r"""A guide with K members, which share their weight matrices and differ by factors of rank one.
+
+    For each weight W of two or more axes, member k has its own factors :math:`r_k` over the first axis (the outputs)
+    and :math:`s_k` over the second axis (the inputs), and its own weight
+
+    .. math:: W_k = W \circ (r_k s_k^\top).
+
+    In a convolution, both factors belong to channels. Each member has its own copy of every other variable, such as a
+    bias or a noise scale. The K members together have few more parameters than one network: the shared weights `loc`,
+    and `members`, which has a row of factors and other variables for each member.
+
+    A draw is one member. Each step of a fit draws a member at random, so a fit takes about as long as the fit of one
+    network, and each member sees one batch in K. The fit maximises
+
+    .. math:: \frac1K \sum_k \left(\log p(y \mid w_k) + \log p(w_k)\right),
+
+    where :math:`w_k` are all weights of member k. The prior applies to the weights of the members, not to W and the
+    factors. The mixture of K points has no density, so the objective omits the entropy of the mixture. The guide is
+    thus an ensemble of points of high density, not an approximation of the posterior. The recorded KL is the mean of
+    :math:`-\log p(w_k)` and can be negative, as that of :class:`DeltaGuide`.
+
+    :meth:`draws` yields the members in turn. So `predict` with ``num_samples=num_members`` uses each member once. The
+    running statistics of batch normalisation are averages over all members; compute them for each member by
+    :class:`~pyro_bnn.RefreshedPosterior`.
+
+    Args:
+        model: The model to guide.
+        num_members: Number K of members.
+        init: Initial values of the shared weights, and of each member's other variables. By default these are the
+            network's own. The scales of `init` are not used.
+        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign.
+            Random signs make the members differ most. But under a strong prior, or in a deep network, they may keep the
+            fit from learning. Then use 0.5, with which members differ less. For a trained network, use a small number
+            such as 0.1, so that all members start near this network. All guides of the same shape start at the same
+            factors.
+
+    Raises:
+        ValueError: If `num_members` is less than 1, or if the prior is learned.
+
+    References:
+        Wen, Tran and Ba (2020), BatchEnsemble, https://arxiv.org/abs/2002.06715. There, each batch is divided among the
+        members; here, each batch goes to one member.
+
+    Example:
+        >>> from pyro_bnn import BatchEnsembleGuide, CategoricalLikelihood, NormalPrior
+        >>> net = torch.nn.Linear(4, 3)
+        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
+        >>> guide = BatchEnsembleGuide(model, num_members=2)
+        >>> first, second = guide.draws(2)
+        >>> bool((first["net.weight"].abs() == second["net.weight"].abs()).all())
+        True
+    """
+
+    def __init__(
+        self,
+        model: BayesianModel,
+        *,
+        num_members: int = 4,
+        init: Init | None = None,
+        factor_scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        require_model(model)
+        require_fixed_prior(model)
+        self.num_members = _checks.at_least("num_members", num_members, 1)
+        if factor_scale is not None:
+            _checks.not_negative("factor_scale", factor_scale)
+        init = init_or_default(init)
+        self.sites = tuple(find_sites(model, (), {}))
+        starts = {site.name: init(site)[0] for site in self.sites}
+        self.loc = tree({name: starts[name] for name in self.shared})
+        self._layout = _layout_of_member(self.sites)
+        like, rows = self.sites[0].start, {}
+        row_bytes = self._layout.num_elements * like.element_size()
+        _checks.in_memory("num_members", self.num_members, row_bytes, "use fewer members")
+        with seeded(0, model.device):
+            for name, shape in self._layout.shapes.items():
+                kind, _, site = name.partition(".")
+                if kind == "own":
+                    rows[name] = starts[site].expand(self.num_members, *shape)
+                else:
+                    rows[name] = _factors((self.num_members, *shape), factor_scale).to(like)
+        self.members = nn.Parameter(self._layout.pack(rows).detach())
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The sites whose values the members share up to factors."""
+        return tuple(site.name for site in self.sites if _is_shared(site))
+
+    def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Give every latent variable its value in a member drawn at random. The arguments are ignored."""
+        parameter = self._parameters["members"]
+        assert parameter is not None
+        members = local_param(self._pyro_get_fullname("members"), parameter)
+        row = members.index_select(0, chosen(members))[0]
+        return self.sample_at(self._free({name: self.stated("loc", name) for name in self.shared}, row), jacobian=False)
+
+    def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
+        """Yield the members in turn, beginning with the first."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
+        if num_samples < self.num_members:
+            warnings.warn(
+                f"{num_samples} draws do not use {self.num_members - num_samples} of the guide's {self.num_members} "
+                f"members; draw a multiple of {self.num_members}.",
+                stacklevel=outer_stacklevel(),
+            )
+        for index in range(num_samples):
+            yield self.constrained(self._member(index % self.num_members))
+
+    def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Return the only member, ``{site: shape (*event)}``. The arguments are ignored.
+
+        Raises:
+            ValueError: If the guide has several members.
+        """
+        return self.constrained(self.locations())
+
+    def locations(self) -> dict[str, Tensor]:
+        """Return the only member in unconstrained space. Several members have no common location."""
+        if self.num_members > 1:
+            raise ValueError(
+                f"the {self.num_members} members of a BatchEnsembleGuide have no common `median()` or location; use "
+                f"`sample` instead, whose first {self.num_members} draws are the members."
+            )
+        return self._member(0)
+
+    def _member(self, index: int) -> dict[str, Tensor]:
+        """Return copies of the values of a member in unconstrained space, without gradients."""
+        loc = {name: value.detach() for name, value in self.tree("loc").named_parameters()}
+        return self._free(loc, self.members.detach()[index].clone())
+
+    def _free(self, loc: Mapping[str, Tensor], row: Tensor) -> dict[str, Tensor]:
+        """Return the values of a member in unconstrained space from the shared weights and the member's row."""
+        own, free = self._layout.views(row), {}
+        for site in self.sites:
+            name = site.name
+            if name in loc:
+                over_outputs, over_inputs = _aligned(own, name, loc[name].dim())
+                free[name] = loc[name] * over_inputs * over_outputs
+            else:
+                free[name] = own[f"own.{name}"]
+        return free
+
+    def remarks(self) -> list[str]:
+        return [f"{self.num_members} members share the weights of {len(self.shared)} of {len(self.sites)} sites"]
+
+    def joint(self, model: BayesianModel) -> Joint:
+        return Joint(model, jacobian=False)
+
+    def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
+        if noise is not None:
+            raise ValueError("`estimator` needs random weights, but each member is a point; leave `estimator` out.")
+        loc = ParameterVector(self.tree("loc"), self.shared) if self.shared else None
+        members = ParameterVector(self, ["members"])
+        return lent(BatchEnsembleState(joint, loc, members, self._layout, self.num_members))
+
+
+def _is_shared(site: Site) -> bool:
+    return site.transform is None and site.start.dim() >= 2
+
+
+def _layout_of_member(sites: Iterable[Site]) -> Layout:
+    """Return the layout of a row of `members`: the factors of each shared weight, and all other variables."""
+    shapes: dict[str, torch.Size] = {}
+    for site in sites:
+        shape = site.unconstrained_start.shape
+        if _is_shared(site):
+            shapes |= {f"outputs.{site.name}": shape[:1], f"inputs.{site.name}": shape[1:2]}
+        else:
+            shapes[f"own.{site.name}"] = shape
+    return Layout(shapes)
+
+
+def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
+    """Return random signs, or Gaussian numbers around 1 if `scale` is given."""
+    return 2.0 * torch.randint(2, shape) - 1 if scale is None else 1 + float(scale) * torch.randn(shape)
+
+
+def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Tensor, Tensor]:
+    """Return the factors of a weight as views that multiply its first and its second axis."""
+    rest = [1] * (num_axes - 2)
+    return views[f"outputs.{site}"].view(-1, 1, *rest), views[f"inputs.{site}"].view(1, -1, *rest)
+
+
+def chosen(members: Tensor) -> Tensor:
+    """Draw the index of a row, shape (1,), on the device of the rows, so that no step waits for the device."""
+    return torch.randint(len(members), (1,), device=members.device)
+
+
+class BatchEnsembleState(FlatState):
+    r"""Computes the gradients of one member.
+
+    Let :math:`G` be the gradient of :math:`L - \lambda \log p(w)` with respect to the member's weight :math:`W \circ (r
+    s^\top)`, where L is minus the log-likelihood. Then
+
+    .. math:: \nabla_W = G \circ (r s^\top), \qquad \nabla_r = (G \circ W)\, s, \qquad \nabla_s = (G \circ W)^\top r.
+
+    The gradients of the other members are zero.
+    """
+
+    def __init__(
+        self, joint: Joint, loc: ParameterVector | None, members: ParameterVector, layout: Layout, num_members: int
+    ) -> None:
+        super().__init__(joint, {"members": members} if loc is None else {"loc": loc, "members": members})
+        self._members = members.value.view(num_members, -1)
+        self._members_grad = torch.zeros_like(self._members)
+        members.set_gradient(self._members_grad.view(-1))
+        self._row, self._row_grad = self._members.new_empty(2, 1, layout.num_elements)
+        values, gradients = (layout.views(row[0]) for row in (self._row, self._row_grad))
+        self.value = self._members.new_empty(joint.layout.num_elements)
+        self._gradients = DrawGradients(joint, self.value, large_on_gpu=None)
+        pieces = joint.pieces(self._gradients.label)
+        scratch = scratch_for(pieces, self.value, rows=3)
+        self._pieces = [(p, self.value[p.part], list(scratch[:, : p.part.stop - p.part.start])) for p in pieces]
+        drawn = joint.layout.views(self.value)
+        self._own = {
+            name: (value, values[f"own.{name}"], gradients[f"own.{name}"])
+            for name, value in drawn.items()
+            if f"own.{name}" in values
+        }
+        shared = Layout({name: joint.layout.shapes[name] for name in drawn if name not in self._own})
+        weights = {} if loc is None else shared.views(loc.value)
+        largest = max((weight.numel() for weight in weights.values()), default=0)
+        product = scratch.view(-1) if scratch.numel() >= largest else scratch.new_empty(largest)
+        self._shared = {
+            name: _SharedWeight(name, weight, drawn[name], values, gradients, product)
+            for name, weight in weights.items()
+        }
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        return [*self._gradients.tensors, self._members_grad.view(-1)]
+
+    def update(self) -> None:
+        """Do nothing, since each draw computes its own member."""
+
+    def draw(self) -> Mapping[str, Tensor]:
+        with torch.no_grad():
+            self._chosen = chosen(self._members)
+            torch.index_select(self._members, 0, self._chosen, out=self._row)
+            for weight in self._shared.values():
+                weight.draw()
+            for drawn, value, _ in self._own.values():
+                drawn.copy_(value)
+        return self.joint.constrained(self._gradients.leaves())
+
+    @torch.no_grad()
+    def pull_back(self, weight: float) -> Tensor:
+        self._gradients.take()
+        terms = []
+        for piece, value, scratch in self._pieces:
+            terms.append(piece.density.add_slope(value, self._gradients.of(piece.part), -weight, scratch))
+        for name, gradient in zip(self.joint.layout.shapes, self._gradients.by_site(), strict=True):
+            if name in self._shared:
+                self._shared[name].pull_back(gradient)
+            else:
+                self._own[name][2].copy_(gradient)
+                gradient.zero_()  # the gradients of the draw keep only those of shared weights
+        self._members_grad.zero_().index_copy_(0, self._chosen, self._row_grad)
+        return -torch.stack(terms).sum()
+
+    def give_gradients(self) -> None:
+        self.vectors["members"].give_gradients()
+        if self._shared:
+            by_site = zip(self.joint.layout.shapes, self._gradients.by_site(), strict=True)
+            self.vectors["loc"].give_once(gradient for name, gradient in by_site if name in self._shared)
+
+
+class _SharedWeight:
+    """A shared weight, the weight that is drawn, and the factors of the present member, as views of long vectors."""
+
+    def __init__(
+        self,
+        name: str,
+        weight: Tensor,
+        drawn: Tensor,
+        values: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        scratch: Tensor,
+    ) -> None:
+        self._weight, self._drawn = weight, drawn
+        self._product = scratch[: weight.numel()].view(weight.shape)
+        self._over_outputs, self._over_inputs = _aligned(values, name, weight.dim())
+        self._outputs, self._inputs = self._over_outputs.flatten(), self._over_inputs.flatten()
+        self._outputs_grad, self._inputs_grad = gradients[f"outputs.{name}"], gradients[f"inputs.{name}"]
+
+    def draw(self) -> None:
+        """Compute the weight of the present member."""
+        torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
+
+    def pull_back(self, gradient: Tensor) -> None:
+        """Compute the gradients of the factors, and turn the gradient of the drawn weight into that of the shared."""
+        product = torch.mul(gradient, self._weight, out=self._product)
+        if product.dim() > 2:
+            product = product.flatten(2).sum(2)
+        torch.mv(product, self._inputs, out=self._outputs_grad)
+        torch.mv(product.mT, self._outputs, out=self._inputs_grad)
+        gradient.mul_(self._over_inputs).mul_(self._over_outputs)
