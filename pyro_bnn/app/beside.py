@@ -59,6 +59,21 @@ def compare_with_chains(
     return result, in_words(result.pairs[0], chains.status)
 
 
+def side_by_side(result: Comparison) -> str:
+    """Return a narrow table of a comparison of two methods, with a row for each score and a column for each method."""
+    import pandas  # imported late: importing takes long
+
+    columns = {
+        row.method: ({} if row.seconds is None else {"seconds": f"{row.seconds:.1f}"})
+        | {name: str(score) for name, score in row.scores.items()}
+        for row in result.methods
+    }
+    pair = result.pairs[0]
+    columns[pair.method] |= {name: str(score) for name, score in pair.scores.items()}
+    table = pandas.DataFrame(columns).fillna("")
+    return f"{pair.region}; the last {len(pair.scores)} rows compare with {pair.reference}:\n{table.to_string()}"
+
+
 def in_words(pair: Scores, chains: Status) -> str:
     """Return a sentence on how far a run's predictions are from those of NUTS, or that the chains cannot tell."""
     if not chains:

@@ -65,7 +65,7 @@ def compare(
     with loading():
         from ..._core.scope import silent_fits
         from .. import runs, sources
-        from ..beside import compare_with_chains
+        from ..beside import compare_with_chains, side_by_side
         from ..folders import creating
         from ..own.network import own_code
         from ..study import RegressionStudy, save_comparison
@@ -98,7 +98,7 @@ def compare(
             result, verdict = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
             shown = rows.x_train, rows.y_train
         pictures = save_comparison(result, folder, shown)
-    output.table(f"\n{result}")
+    output.table(f"\n{side_by_side(result) if verdict else result}")
     output.say(
         "\n± is a standard error: of the draws for differences between methods, and of the mean over rows or points "
         "for scores of one method."
