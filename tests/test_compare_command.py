@@ -73,3 +73,4 @@ def test_the_result_is_said_in_words(converged, scores, words):
 def test_huge_numbers_are_short():
     assert str(Estimate(1212995829402882539520.0, 1.2e21)) == "1.21e+21 ± 1.2e+21"
     assert str(Estimate(1234.5, 6.7)) == "1234.5 ± 6.7"
+    assert str(Estimate(4.05e-9, 8.5e-10)) == "4.05e-09 ± 8.5e-10"

@@ -9,8 +9,8 @@ from ..._core.inputs import Inputs
 from ..._core.summary import Number, Shown, Summary, counted
 from ...scores.uncertainty import Prediction
 
-LARGEST_WRITTEN_OUT = 1e6
-"""Larger numbers are shown in scientific notation."""
+LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7
+"""Larger numbers, and numbers that need more digits after the point, are shown in scientific notation."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Estimate:
     def __str__(self) -> str:
         if not (math.isfinite(self.standard_error) and self.standard_error > 0):
             return f"{self.value:.3g}"
-        if max(abs(self.value), self.standard_error) >= LARGEST_WRITTEN_OUT:
-            return f"{self.value:.3g} ± {self.standard_error:.2g}"
         digits = max(0, 1 - math.floor(math.log10(self.standard_error)))  # shows the error with two digits
+        if max(abs(self.value), self.standard_error) >= LARGEST_WRITTEN_OUT or digits > MOST_DIGITS:
+            return f"{self.value:.3g} ± {self.standard_error:.2g}"
         return f"{self.value:.{digits}f} ± {self.standard_error:.{digits}f}"
 
 
