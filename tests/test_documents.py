@@ -160,7 +160,7 @@ def test_readme_snippets_run(index, capsys, tmp_path, monkeypatch):
     exec(compile(snippets("README.md")[index], f"README.md snippet {index}", "exec"), {"__name__": "readme"})
     printed = capsys.readouterr().out
     torch.set_default_dtype(torch.float64)
-    if "doubt" in printed:
+    if "nats" in printed:
         known, unknown = (float(number) for number in re.findall(r"([\d.]+) nats", printed))
         assert 5 * known < unknown
     else:

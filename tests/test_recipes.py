@@ -246,7 +246,7 @@ def run(root, selection, paths, *options):
 
 def documented(kind):
     """Number of files in the heading of the contributor's recipe, and the files that it lists."""
-    text = (ROOT / "docs" / "contributing.md").read_text()
+    text = (ROOT / "docs" / "contributing_recipes.md").read_text()
     ((number, section),) = re.findall(
         rf"^## A new {kind}: (\d+) files\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
     )

@@ -124,7 +124,7 @@ posterior = pb.fit(model, (x, y), method="svi", seed=0)
 print(posterior.status)
 
 # %%
-# **Trap: stopping too early.** The standard deviations converge long after the means. So look at the curves before the
+# **Trap: stopping too early.** The standard deviations converge long after the means. Look at the curves before the
 # predictions: the ELBO must no longer rise.
 
 figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.4), layout="constrained")

@@ -260,7 +260,7 @@ plt.show()
 # The drawn networks agree on these images, which resemble a known kind.
 #
 # **Trap: the KL weight again.** If it is below 1, as it is here for garments, the posterior is narrower than Bayes'
-# rule says. Cold posteriors classify better and detect less. So measure accuracy, calibration and detection for
+# rule says. Cold posteriors classify better and detect less. Measure accuracy, calibration and detection for
 # *one* posterior; do not report the best of each from different settings.
 #
 # **Trap: easy unknown images.** Images of pure noise are easy to detect, so a good result proves little. Test

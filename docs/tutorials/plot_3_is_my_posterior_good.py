@@ -50,7 +50,7 @@ print(fitted.status)
 # %%
 # Check 1: what did the weights learn?
 # ------------------------------------
-# The status says that the objective no longer rises. This is not sufficient, since the objective may be wrong. So look
+# The status says that the objective no longer rises. This is not sufficient, since the objective may be wrong. Look
 # at the weights, site by site.
 
 print(fitted.diagnose())

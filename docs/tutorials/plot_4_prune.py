@@ -97,7 +97,7 @@ plt.show()
 # Prune, then train on
 # --------------------
 # ``prune`` returns a posterior. Removed weights are exactly 0 in every draw, and stay 0 when the guide
-# is trained further. So remove many weights, and train the others:
+# is trained further. You can remove many weights, and train the others:
 
 
 def describe(name: str, pruned: pb.GuidePosterior) -> float:
