@@ -59,7 +59,6 @@ templates_path = ["_templates"]
 
 autosummary_generate = True
 autodoc_typehints = "description"
-python_maximum_signature_line_length = 80
 autodoc_default_options = {"members": True, "show-inheritance": True}
 if not os.environ.get("DOCS_OFFLINE"):
     extensions.append("sphinx.ext.intersphinx")

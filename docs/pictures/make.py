@@ -1,4 +1,4 @@
-"""Make the pictures of the pages in docs/understand, and print the figures shown beside them.
+"""Make the pictures of the pages in docs/understand and docs/start, and print the figures shown beside them.
 
 `python docs/pictures/make.py` makes all of them, some minutes on one core; `python docs/pictures/make.py priors` makes
 one. `--quick` makes all in seconds, from fits that are far too short; the test uses it.
@@ -281,8 +281,22 @@ def trust(out: Path, quick: bool) -> None:
     write(axes[0, 0], out / "trust.png")
 
 
+def regression(out: Path, quick: bool) -> None:
+    """The picture of the quickstart on regression, by the same code."""
+    x, y = pb.data.regression_problem(200, noise=1.0)
+    torch.manual_seed(0)
+    net = nets.mlp([1, 50, 50, 1], activation=nn.ReLU, first=[nets.Standardize.of(x)])
+    likelihood = pb.GaussianLikelihood(1.0)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(0.5), likelihood=likelihood, num_data=len(x))
+    posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)
+    print(posterior.status)
+    ax = plotting.new_axes(1, 1, size=("page", 3.2))[0, 0]
+    plotting.regression_bands(GRID, pb.predict(model, posterior, GRID, seed=0), data=(x, y), ax=ax)
+    write(ax, out / "regression.png")
+
+
 PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
-    function.__name__: function for function in (priors, width, kl_weight, estimators, trust)
+    function.__name__: function for function in (priors, width, kl_weight, estimators, trust, regression)
 }
 """Function that makes each picture, by the name of its file."""
 
