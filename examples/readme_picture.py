@@ -228,9 +228,7 @@ def draw(
         ylim=(-27, 31),
         xticks=(-1, -0.5, 0, 0.5, 1),
     )
-    ax.set_title(
-        "a curve, measured in two intervals; without noise", fontsize=8
-    )
+    ax.set_title("measured in two intervals; bands without noise", fontsize=8)
     for start, end in (
         (-1, float(xy[0].min())),
         (-GAP / 2, GAP / 2),
