@@ -1,18 +1,22 @@
 """The tables and the picture of `benchmarks.methods`."""
 
+import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
+from matplotlib.transforms import Bbox
 
 from pyro_bnn import plotting
 
 from ._methods_list import METHODS
 from ._methods_scores import STRENGTHS
-from ._results import Row, cell_of, head_of, line_of, mean_and_error
+from ._results import Row, cell_of, head_of, line_of, mean_and_error, page_style, save_small
 
 Value = Callable[[Row], float | None]
+MeanAndError = tuple[float, float | None]
 
 QUALITY = {"accuracy, %": ("accuracy", 100.0, 2), "NLL": ("nll", 1.0, 4), "ECE": ("ece", 1.0, 4)}
 """Title, key, factor and digits."""
@@ -126,38 +130,74 @@ def search(rows: Sequence[Row]) -> str:
 def picture(rows: Sequence[Row], path: Path) -> None:
     """Error and NLL against the cost of training, one point for each method, with standard errors over seeds."""
     cost = relative_cost(rows)
-    found = {name: [row for row in some if cost(row) is not None] for name, some in by_method(rows).items()}
-    with plotting.style():
-        axes = plotting.new_axes(1, 2, size=("page", 2.9))[0]
-        panels: tuple[tuple[str, Value], ...] = (
-            ("test error, %", lambda row: 100 - 100 * row["scores"]["accuracy"]),
-            ("NLL, nats", of_score("nll")),
-        )
-        for ax, (label, value) in zip(axes, panels, strict=True):
-            for index, (name, some) in enumerate(found.items()):
-                if not some:
-                    continue
-                (x, x_error), (y, y_error) = (
-                    mean_and_error([float(f(row) or 0) for row in some]) for f in (cost, value)
-                )
-                again, place = divmod(index, len(plotting.PALETTE))
-                ax.errorbar(
-                    x,
-                    y,
-                    xerr=x_error,
-                    yerr=y_error,
-                    linestyle="none",
-                    label=name,
-                    color=plotting.PALETTE[place],
-                    marker="os^Dv<>PXh"[index % 10],
-                    mfc="white" if again else None,  # another method has the same colour
-                    ms=6,
-                    elinewidth=1,
-                    capsize=0,
-                )
+    values = (cost, lambda row: 100 - 100 * row["scores"]["accuracy"], of_score("nll"))
+    points: dict[str, list[MeanAndError]] = {}
+    for name, every in by_method(rows).items():
+        if some := [row for row in every if cost(row) is not None]:
+            points[name] = [mean_and_error([float(value(row) or 0) for row in some]) for value in values]
+    draw(points, path)
+
+
+def draw(points: Mapping[str, Sequence[MeanAndError]], path: Path) -> None:
+    """A point for each method, with its name beside it; `points` has means and errors of cost, error and NLL."""
+    with page_style():
+        axes = plotting.new_axes(1, 2, size=("page", 3.6))[0]
+        for ax, column, label in zip(axes, (1, 2), ("test error, %", "NLL, nats"), strict=True):
+            for x, y in ((row[0], row[column]) for row in points.values()):
+                look = {"linestyle": "none", "marker": "o", "ms": 4.5, "elinewidth": 0.8, "capsize": 0}
+                ax.errorbar(x[0], y[0], xerr=x[1], yerr=y[1], color=plotting.PALETTE[0], **look)
             ax.set(xscale="log", xlabel="training time / that of one network", ylabel=label)
+            ax.set_title("lower left is better", fontsize=8)
+            ax.margins(x=0.22, y=0.08)
             ax.xaxis.set_major_formatter(ScalarFormatter())
             ax.set_xticks([1, 2, 5], minor=False)
             ax.minorticks_off()
-        axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        plotting.save(axes[0], path)
+        axes[0].figure.canvas.draw()  # sizes are known from here on
+        for ax, column in zip(axes, (1, 2), strict=True):
+            name_points(ax, {name: (row[0], row[column]) for name, row in points.items()})
+        save_small(axes[0], path)
+
+
+def name_points(ax: Axes, points: Mapping[str, tuple[MeanAndError, MeanAndError]]) -> None:
+    """Write the name of each point at the nearest place where it covers no point, no bar and no other name."""
+    size = ax.figure.dpi / 72  # pixels of a point of a font
+    taken = [box for x, y in points.values() for box in covered(ax, x, y, size)]
+    inside = ax.get_window_extent()
+    places = {name: (x[0], y[0]) for name, (x, y) in points.items()}
+    for name, place in sorted(places.items(), key=lambda item: item[1][1]):
+        text = ax.annotate(name, place, (0, 0), textcoords="offset points", fontsize=7, va="center")
+        box = text.get_window_extent()
+
+        def cost(offset: tuple[float, float], box: Bbox = box) -> float:
+            moved = box.translated(size * offset[0], size * offset[1])
+            outside = not (inside.x0 <= moved.x0 and moved.x1 <= inside.x1 and inside.y0 <= moved.y0)
+            return math.hypot(*distance(offset, box.width / size)) + 1000 * (outside + moved.count_overlaps(taken))
+
+        best = min(offsets(box.width / size), key=cost)
+        taken.append(box.translated(size * best[0], size * best[1]))
+        text.set_position(best)
+        if math.hypot(*distance(best, box.width / size)) > 12:
+            line = {"arrowstyle": "-", "linewidth": 0.5, "color": "0.5", "shrinkB": 3}
+            width, (right, up) = box.width / size, best
+            end = (min(max(0.0, right), right + width), up - math.copysign(4, up))  # the nearest place of the name
+            ax.annotate("", place, end, textcoords="offset points", arrowprops=line)
+
+
+def covered(ax: Axes, x: MeanAndError, y: MeanAndError, size: float) -> Iterator[Bbox]:
+    """Boxes around a point and around its two bars, in pixels."""
+    for wide, high, edge in ((x[1] or 0.0, 0.0, 1.0), (0.0, y[1] or 0.0, 1.0), (0.0, 0.0, 3.0)):
+        corners = ax.transData.transform([(x[0] - wide, y[0] - high), (x[0] + wide, y[0] + high)])
+        yield Bbox(corners).padded(edge * size)
+
+
+def offsets(width: float) -> Iterator[tuple[float, float]]:
+    """Places of a name, in points of a font from its point to the middle of the left edge of the name."""
+    for up in range(-60, 61, 4):
+        for right in range(-40, 41, 4):
+            yield (right + 7.0 if right >= 0 else right - 3.0 - width, float(up))
+        yield (-width / 2, float(up))
+
+
+def distance(offset: tuple[float, float], width: float) -> tuple[float, float]:
+    """From the point to the nearest place of the name."""
+    return max(offset[0], -offset[0] - width, 0.0), offset[1]

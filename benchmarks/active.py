@@ -193,8 +193,12 @@ def table(rows: Sequence[Row], at: Sequence[int]) -> Iterator[str]:
         yield line_of([method, str(len(of_seeds)), *(reached(of_seeds, error) for error in ERRORS), *cells, published])
 
 
+LAST = 200
+"""Largest number of images in the picture."""
+
+
 def picture(rows: Sequence[Row], path: Path) -> None:
-    """Mean test errors by number of images, with bars of one standard error over seeds to both sides."""
+    """Mean test errors by number of images, with bands of one standard error over seeds to both sides."""
     with page_style():
         ax = plotting.new_axes(1, 1, size=("page", 3.4))[0, 0]
         for place, method in enumerate(METHODS):
@@ -202,15 +206,19 @@ def picture(rows: Sequence[Row], path: Path) -> None:
                 continue
             pairs = [mean_and_error([100 * error for error in errors]) for errors in in_common(of_seeds).values()]
             mean, error = (torch.tensor([pair[side] or 0.0 for pair in pairs]) for side in (0, 1))
-            moved = [count + 0.8 * (place - 2) for count in in_common(of_seeds)]  # bars do not hide each other
-            ax.errorbar(moved, mean, error, label=method, linewidth=1.1, elinewidth=0.6, capsize=0)
+            counts = torch.tensor([*in_common(of_seeds)])
+            counts, mean, error = (part[counts <= LAST] for part in (counts, mean, error))
+            ax.fill_between(counts, mean - error, mean + error, color=plotting.PALETTE[place], alpha=0.18, linewidth=0)
+            look = {"color": plotting.PALETTE[place], "marker": "os^Dv"[place], "markersize": 3.5, "linewidth": 1.1}
+            ax.plot(counts, mean, "-", label=method, **look)
         for level in ERRORS:
             ax.axhline(100 * level, color="0.6", linestyle="-", linewidth=0.6, zorder=0)
         ax.set(yscale="log", xlabel="labelled images", ylabel="test error, %")
         ax.set_yticks([5, 10, 20, 40], labels=["5", "10", "20", "40"])
         ax.minorticks_off()
+        ax.set(xticks=range(20, LAST + 1, 20))
         ax.legend()
-        save_small(ax, path, 64)
+        save_small(ax, path, 128)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ coverage by data set, and in the thirds of the test rows by predicted standard d
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,14 @@ MAPIE = "MAPIE, absolute"
 KINDS = ("network", *SCORES, MAPIE)
 
 THIRDS = ("smallest", "middle", "largest")
-IN_THIRDS: tuple[tuple[str, str], ...] = (("network", "the network's own intervals"), ("scaled", "scaled intervals"))
+IN_THIRDS: tuple[tuple[str, str], ...] = (("network", "Intervals of the network"), ("scaled", "Scaled intervals"))
 """Kinds of intervals whose coverage in the thirds has a panel, and its title."""
+
+GREYS = ("0.7", "0.45", "0.0")
+"""Colours of the thirds, which are none of the colours of the kinds of intervals."""
+
+LOWEST = 65
+"""Lowest coverage of a third that the panels show, in per cent: they have the same range."""
 
 
 def measured(low: Tensor, high: Tensor, y: Tensor, sd: Tensor) -> Row:
@@ -98,20 +104,30 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
     cells, names = by_cell(rows, "intervals"), [*expected]
     with plotting.style():
         axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 6.6))[:, 0]
-        _panel(axes[0], {kind: (kind, lambda row: row["coverage"]) for kind in KINDS}, cells, expected)
-        axes[0].set_ylabel("coverage of all rows, %")
-        axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=6)
+        _panel(
+            axes[0], {kind: (kind, lambda row: row["coverage"]) for kind in KINDS}, cells, expected, plotting.PALETTE
+        )
+        axes[0].set_title("All test rows")
         for ax, (kind, title) in zip(axes[1:], IN_THIRDS, strict=True):
             thirds = {f"{part} sd": (kind, lambda row, i=i: row["thirds"][i]) for i, part in enumerate(THIRDS)}
-            _panel(ax, thirds, cells, expected)
-            ax.set_ylabel(f"{title}, %")
-        axes[1].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
+            _panel(ax, thirds, cells, expected, GREYS)
+            ax.set_title(f"{title}: thirds of the test rows by predicted sd")
+            ax.set_ylim(LOWEST, 102)
         for ax in axes:
             ax.set_xticks(range(len(names)), names)
+            ax.set_ylabel("coverage, %")
+            ax.legend(loc="lower right", ncols=3)
+        axes[0].set_ylim(84, 95.5)
         save_small(axes[0], path)
 
 
-def _panel(ax: Any, series: Mapping[str, tuple[str, Value]], cells: Cells, expected: Mapping[str, float]) -> None:
+def _panel(
+    ax: Any,
+    series: Mapping[str, tuple[str, Value]],
+    cells: Cells,
+    expected: Mapping[str, float],
+    colors: Sequence[str],
+) -> None:
     """Points with error bars; `series` has, by label, the kind of interval and the function that gives the number."""
     for place, share in enumerate(expected.values()):
         label = "expected" if place == 0 else None
@@ -127,7 +143,7 @@ def _panel(ax: Any, series: Mapping[str, tuple[str, Value]], cells: Cells, expec
             marker="os^Dv"[index],
             markersize=5,
             elinewidth=1,
-            color=plotting.PALETTE[index],
+            color=colors[index],
             label=label,
         )
 

@@ -52,12 +52,17 @@ def picture(found: list[Served], path: Path) -> None:
         for style, case in zip(("o", "s", "D"), dict.fromkeys(one.case for one in found), strict=False):
             some = [one for one in found if one.case == case and one.rows == count]
             ax.plot([1e3 * one.median for one in some], [names.index(one.way) for one in some], style, label=case)
+            for way in set(names) - {one.way for one in some}:
+                place = ax.get_yaxis_transform()
+                ax.text(
+                    0.98, names.index(way), f"{case}: not run", ha="right", va="center", fontsize=7, transform=place
+                )
         ax.set(xscale="log", xlabel="latency, ms", title=f"{count} row{'s' if count > 1 else ''}")
         ax.set_yticks(range(len(names)), labels=names)
         ax.invert_yaxis()
         ax.title.set_fontsize(9)
     axes[0, 1].set_yticklabels([])
-    axes[0, 1].legend(fontsize=7, loc="center left")
+    axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), fontsize=7, loc="outside upper center", ncols=3)
     save_small(axes[0, 0], path, 48)
 
 

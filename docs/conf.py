@@ -11,10 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 import pyro_bnn
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery` and `_mathml`
+sys.path.insert(
+    0, str(Path(__file__).parent)
+)  # for `_gallery`, `_mathml` and `_sidebar`
 PUBLIC = (
     "acquisition",
     "calibration",
@@ -97,7 +100,7 @@ sphinx_gallery_conf = {
 # --- look -----------------------------------------------------------------------------------------
 
 html_theme = "furo"
-html_title = "pyro-bnn"
+html_title = f"pyro-bnn {release}"
 html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
@@ -105,8 +108,20 @@ pygments_style = "tango"
 pygments_dark_style = "github-dark"
 
 
+def without_overloads(analyzer: ModuleAnalyzer) -> None:
+    """Analyze a module, but show one signature of each function: overloads differ only in types."""
+    analyze(analyzer)
+    analyzer.overloads = {}
+
+
+analyze = ModuleAnalyzer.analyze
+ModuleAnalyzer.analyze = without_overloads
+
+
 def setup(app: Sphinx) -> None:
-    """Crop thumbnails after sphinx-gallery has made them."""
+    """Crop thumbnails after sphinx-gallery has made them, and add titles to the sidebar after the theme has made it."""
     from _gallery import crop_thumbnails
+    from _sidebar import add_titles
 
     app.connect("builder-inited", crop_thumbnails, priority=900)
+    app.connect("html-page-context", add_titles, priority=900)

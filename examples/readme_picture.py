@@ -194,27 +194,21 @@ def draw(
     left, right = figure.subfigures(1, 2, width_ratios=(1.05, 1))
     ax, x = left.subplots(), GRID.flatten()
     looks = {
-        "NUTS": {"facecolor": "#BFDDF0", "edgecolor": BLUE, "linestyle": "-"},
-        "mean-field": {
-            "facecolor": "none",
-            "edgecolor": VERMILION,
-            "linestyle": "--",
-            "hatch": "/////",
-        },
+        "NUTS": (BLUE, "-", {"facecolor": "#BFDDF0"}),
+        "mean-field": (
+            VERMILION,
+            "--",
+            {"facecolor": "none", "edgecolor": VERMILION, "hatch": "/////"},
+        ),
     }
-    for name, look in looks.items():
-        mean, sd = (
-            curves[name].mean.flatten(),
-            curves[name].epistemic.sqrt().flatten(),
-        )
-        ax.fill_between(
-            x,
-            mean - 2 * sd,
-            mean + 2 * sd,
-            linewidth=0.9,
-            label=f"{name}, ± 2 sd",
-            **look,
-        )
+    for name, (color, line, look) in looks.items():
+        mean = curves[name].mean.flatten()
+        sd = curves[name].epistemic.sqrt().flatten()
+        low, high = mean - 2 * sd, mean + 2 * sd
+        ax.fill_between(x, low, high, linewidth=0, **look)
+        ax.plot(x, low, line, color=color, linewidth=0.9)
+        label = f"{name}, ± 2 sd"
+        ax.plot(x, high, line, color=color, linewidth=0.9, label=label)
     ax.plot(
         x, 10 * torch.sin(2 * torch.pi * x), ":", color="black", label="truth"
     )
@@ -234,7 +228,7 @@ def draw(
         ylim=(-27, 31),
         xticks=(-1, -0.5, 0, 0.5, 1),
     )
-    ax.set_title("a curve, measured in two intervals", fontsize=8)
+    ax.set_title("measured in two intervals; bands without noise", fontsize=8)
     for start, end in (
         (-1, float(xy[0].min())),
         (-GAP / 2, GAP / 2),

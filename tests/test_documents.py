@@ -116,7 +116,7 @@ SHORTER = {
     },
     "docs/how_to/resume.md": {"600": "100", "700": "120"},
     "docs/how_to/own_likelihood.md": {"num_epochs=500": "num_epochs=250"},
-    "docs/how_to/modes.md": {"num_warmup=600": "num_warmup=200", "num_samples=200": "num_samples=100"},
+    "docs/how_to/modes.md": {"num_warmup=3000": "num_warmup=200", "num_samples=400": "num_samples=100"},
     "docs/how_to/hierarchical_priors.md": {
         "num_samples=50,": "num_samples=20,",
         "num_warmup=100": "num_warmup=50",

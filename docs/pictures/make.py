@@ -1,4 +1,4 @@
-"""Make the pictures of the pages in docs/understand, and print the figures shown beside them.
+"""Make the pictures of the pages in docs/understand and docs/start, and print the figures shown beside them.
 
 `python docs/pictures/make.py` makes all of them, some minutes on one core; `python docs/pictures/make.py priors` makes
 one. `--quick` makes all in seconds, from fits that are far too short; the test uses it.
@@ -81,12 +81,15 @@ def bands(ax: Axes, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, 
     for start, end in ((-1, float(x.min())), (-GAP / 2, GAP / 2), (float(x.max()), 1)):
         ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data")
     looks = {
-        "± 2 sd, epistemic": (prediction.epistemic, {"facecolor": "#BFDDF0", "edgecolor": BLUE, "linestyle": "-"}),
-        "± 2 sd, total": (prediction.total, {"facecolor": "none", "edgecolor": VERMILION, "linestyle": "--"}),
+        "± 2 sd, epistemic": (prediction.epistemic, "#BFDDF0", BLUE, "-"),
+        "± 2 sd, with noise": (prediction.total, "none", VERMILION, "--"),
     }
-    for label, (variance, look) in looks.items():
+    for label, (variance, fill, color, line) in looks.items():
         half = 2 * variance.sqrt().flatten()
-        ax.fill_between(grid, mean - half, mean + half, linewidth=0.9, label=label, **look)
+        if fill != "none":
+            ax.fill_between(grid, mean - half, mean + half, facecolor=fill, linewidth=0)
+        for edge, name in ((mean - half, None), (mean + half, label)):
+            ax.plot(grid, edge, line, color=color, linewidth=0.9, label=name)
     ax.plot(grid, mean, "-", color=BLUE, label="mean")
     ax.plot(grid, truth(GRID).flatten(), ":", color="black", label="truth")
     ax.plot(x, y, ".", color="black", markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
@@ -112,15 +115,15 @@ def write(ax: Axes, path: Path) -> None:
 def priors(out: Path, quick: bool) -> None:
     """Functions drawn from priors, before any data."""
     shown = {
-        "NormalPrior(0.3)": pb.NormalPrior(0.3),
-        "NormalPrior(1)": pb.NormalPrior(1.0),
         "FanInNormalPrior(1)": pb.FanInNormalPrior(1.0),
+        "NormalPrior(0.3)": pb.NormalPrior(0.3),
         "FanInNormalPrior(4)": pb.FanInNormalPrior(4.0),
         "ScaleMixturePrior(0.5, 1, 0.01)": pb.ScaleMixturePrior(0.5, 1.0, 0.01),
         "HierarchicalNormalPrior()": pb.HierarchicalNormalPrior(),
+        "NormalPrior(1)": pb.NormalPrior(1.0),
     }
     x = torch.linspace(-3, 3, 121)[:, None]
-    axes = plotting.new_axes(2, 3, size=("page", 3.6))
+    axes = plotting.new_axes(2, 3, size=("page", 4.0))
     print(f"{'prior, 1-50-50-1 tanh':34s} sd of f(0)  sd of f(3)")
     for ax, (name, prior) in zip(axes.flat, shown.items(), strict=True):
         torch.manual_seed(0)
@@ -132,8 +135,15 @@ def priors(out: Path, quick: bool) -> None:
         sds = functions.std(0)
         print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}", flush=True)
         ax.plot(x, functions[:5].T, linestyle="-", linewidth=0.9)
-        ax.fill_between(x.flatten(), -2 * sds, 2 * sds, color="0.85", zorder=0)
-        ax.set_title(name)
+        band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor="0.85", linewidth=0, zorder=0)
+        ax.set(title=name, xlabel="x", xlim=(-3, 3), xticks=(-3, 0, 3))
+    for row in axes:  # one scale for the three panels of a row
+        end = max(abs(limit) for ax in row for limit in ax.get_ylim())
+        for ax in row:
+            ax.set(ylim=(-end, end), ylabel="f(x)" if ax is row[0] else "")
+    handles = [axes[0, 0].lines[0], band]
+    labels = ["five drawn functions", f"± 2 sd of {num_draws} drawn functions"]
+    axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=2)
     write(axes[0, 0], out / "priors.png")
 
 
@@ -271,8 +281,22 @@ def trust(out: Path, quick: bool) -> None:
     write(axes[0, 0], out / "trust.png")
 
 
+def regression(out: Path, quick: bool) -> None:
+    """The picture of the quickstart on regression, by the same code."""
+    x, y = pb.data.regression_problem(200, noise=1.0)
+    torch.manual_seed(0)
+    net = nets.mlp([1, 50, 50, 1], activation=nn.ReLU, first=[nets.Standardize.of(x)])
+    likelihood = pb.GaussianLikelihood(1.0)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(0.5), likelihood=likelihood, num_data=len(x))
+    posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)
+    print(posterior.status)
+    ax = plotting.new_axes(1, 1, size=("page", 3.2))[0, 0]
+    plotting.regression_bands(GRID, pb.predict(model, posterior, GRID, seed=0), data=(x, y), ax=ax)
+    write(ax, out / "regression.png")
+
+
 PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
-    function.__name__: function for function in (priors, width, kl_weight, estimators, trust)
+    function.__name__: function for function in (priors, width, kl_weight, estimators, trust, regression)
 }
 """Function that makes each picture, by the name of its file."""
 

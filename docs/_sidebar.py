@@ -1,0 +1,61 @@
+"""Titles of groups in the sidebar, among the pages of how-to, results and reference."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+HERE = Path(__file__).parent
+ITEM = '<li class="toctree-l2'
+
+
+def groups(document: Path) -> list[tuple[str, int]]:
+    """The sections of a page that lists pages, each with the number of its pages."""
+    text = document.read_text()
+    if document.suffix == ".rst":
+        parts = re.split(r"(?m)^(\S.*)\n-+\n", text)[1:]
+        names = r"(?m)^   (?!:)\S+$"
+    else:
+        parts = re.split(r"(?m)^## (.*)\n", text.partition("```{toctree}")[0])[
+            1:
+        ]
+        names = r"(?m)^(?:- |\| )\[.*?\]\(\w+\.md\)"
+    counts = [len(re.findall(names, part)) for part in parts[1::2]]
+    return [
+        (title, count)
+        for title, count in zip(parts[::2], counts, strict=True)
+        if count
+    ]
+
+
+def with_titles(tree: str, page: str, found: list[tuple[str, int]]) -> str:
+    """The sidebar with a title above each group of the pages below `page`."""
+    above, of_page, below = re.split(
+        rf'(<li class="toctree-l1[^>]*><a[^>]*href="{page}">)', tree, maxsplit=1
+    )
+    own, rest = re.split(r'(?=<li class="toctree-l1)|\Z', below, maxsplit=1)
+    head, *items = own.split(ITEM)
+    if len(items) != sum(count for _, count in found):
+        msg = f"{page} lists {sum(count for _, count in found)} pages but has {len(items)} in the sidebar"
+        raise ValueError(msg)
+    lines, start = [head], 0
+    for title, count in found:
+        lines.append(f'<li class="group">{title}</li>')
+        lines += [ITEM + item for item in items[start : start + count]]
+        start += count
+    return "".join((above, of_page, *lines, rest))
+
+
+def add_titles(
+    app: Sphinx, name: str, template: str, context: dict[str, Any], tree: Any
+) -> None:
+    """Add the titles to the sidebar of one page."""
+    if "furo_navigation_tree" not in context:
+        return
+    for document in ("how_to/index.md", "results/index.md", "api.rst"):
+        target = document.rpartition(".")[0]
+        page = "#" if name == target else re.escape(context["pathto"](target))
+        context["furo_navigation_tree"] = with_titles(
+            context["furo_navigation_tree"], page, groups(HERE / document)
+        )
