@@ -46,10 +46,10 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     with seeded(seed):
         net = mlp([1, 20, 1], activation=nn.Tanh, first=[Standardize(torch.zeros(1), torch.full((1,), 0.25))])
     noise = GaussianLikelihood(LogNormal(0.0, 1.0))
-    model = BayesianModel(net, prior=NormalPrior(4.0), likelihood=noise, num_data=len(x))
+    model = BayesianModel(net, prior=NormalPrior(5.0), likelihood=noise, num_data=len(x))
     with silent_fits():  # a demonstration is short
         posterior = fit_nuts(
-            model, (x, y), max_tree_depth=7, num_warmup=300, num_samples=200, compile="auto", progress=True, seed=seed
+            model, (x, y), max_tree_depth=7, num_warmup=600, num_samples=400, compile="auto", progress=True, seed=seed
         )
     grid = torch.linspace(-1, 1, 401)[:, None]
     prediction = predict(model, posterior, grid, seed=seed).as_kind(RegressionPrediction)
