@@ -63,13 +63,8 @@ def side_by_side(result: Comparison) -> str:
     """Return a narrow table of a comparison of two methods, with a row for each score and a column for each method."""
     import pandas  # imported late: importing takes long
 
-    columns = {
-        row.method: ({} if row.seconds is None else {"seconds": f"{row.seconds:.1f}"})
-        | {name: str(score) for name, score in row.scores.items()}
-        for row in result.methods
-    }
-    pair = result.pairs[0]
-    columns[pair.method] |= {name: str(score) for name, score in pair.scores.items()}
+    columns, pair = {row.method: row.cells for row in result.methods}, result.pairs[0]
+    columns[pair.method] |= pair.cells
     table = pandas.DataFrame(columns).fillna("")
     return f"{pair.region}; the last {len(pair.scores)} rows compare with {pair.reference}:\n{table.to_string()}"
 

@@ -14,7 +14,7 @@ from ...modelling.model import BayesianModel
 from ..joint import Joint, Layout, Site, find_sites
 from ._flat import FlatGuide
 from ._init import Init, init_or_default, require_fixed_prior, require_model
-from ._state import DrawGradients, FlatState, Noise, ParameterVector, lent, scratch_for
+from ._state import DrawGradients, FlatState, Noise, ParameterVector, PriorOfPoint, lent
 
 
 class BatchEnsembleGuide(FlatGuide):
@@ -229,9 +229,8 @@ class BatchEnsembleState(FlatState):
         values, gradients = (layout.views(row[0]) for row in (self._row, self._row_grad))
         self.value = self._members.new_empty(joint.layout.num_elements)
         self._gradients = DrawGradients(joint, self.value, large_on_gpu=None)
-        pieces = joint.pieces(self._gradients.label)
-        scratch = scratch_for(pieces, self.value, rows=3)
-        self._pieces = [(p, self.value[p.part], list(scratch[:, : p.part.stop - p.part.start])) for p in pieces]
+        self._prior = PriorOfPoint(joint, self._gradients, self.value)
+        scratch = self._prior.scratch
         drawn = joint.layout.views(self.value)
         self._own = {
             name: (value, values[f"own.{name}"], gradients[f"own.{name}"])
@@ -267,9 +266,7 @@ class BatchEnsembleState(FlatState):
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
         self._gradients.take()
-        terms = []
-        for piece, value, scratch in self._pieces:
-            terms.append(piece.density.add_slope(value, self._gradients.of(piece.part), -weight, scratch))
+        energy = self._prior.pull_back(weight)
         for name, gradient in zip(self.joint.layout.shapes, self._gradients.by_site(), strict=True):
             if name in self._shared:
                 self._shared[name].pull_back(gradient)
@@ -277,7 +274,7 @@ class BatchEnsembleState(FlatState):
                 self._own[name][2].copy_(gradient)
                 gradient.zero_()  # the gradients of the draw keep only those of shared weights
         self._members_grad.zero_().index_copy_(0, self._chosen, self._row_grad)
-        return -torch.stack(terms).sum()
+        return energy
 
     def give_gradients(self) -> None:
         self.vectors["members"].give_gradients()

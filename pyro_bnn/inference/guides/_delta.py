@@ -12,7 +12,7 @@ from ...modelling.model import BayesianModel
 from ..joint import Joint, find_sites
 from ._flat import FlatGuide
 from ._init import Init, init_or_default, require_fixed_prior, require_model
-from ._state import DrawGradients, FlatState, Noise, ParameterVector, lent, scratch_for
+from ._state import DrawGradients, FlatState, Noise, ParameterVector, PriorOfPoint, lent
 
 
 class DeltaGuide(FlatGuide):
@@ -82,9 +82,7 @@ class DeltaState(FlatState):
         super().__init__(joint, {"loc": loc})
         self.value = loc.value
         self._gradients = DrawGradients(joint, loc.value, large_on_gpu=None)
-        pieces = joint.pieces(self._gradients.label)
-        scratch = scratch_for(pieces, loc.value, rows=3)
-        self._pieces = [(p, self.value[p.part], list(scratch[:, : p.part.stop - p.part.start])) for p in pieces]
+        self._prior = PriorOfPoint(joint, self._gradients, self.value)
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -99,10 +97,7 @@ class DeltaState(FlatState):
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
         self._gradients.take()
-        terms = []
-        for piece, value, scratch in self._pieces:
-            terms.append(piece.density.add_slope(value, self._gradients.of(piece.part), -weight, scratch))
-        return -torch.stack(terms).sum()
+        return self._prior.pull_back(weight)
 
     def give_gradients(self) -> None:
         self.vectors["loc"].give_once(self._gradients.by_site())

@@ -301,3 +301,22 @@ def lent(state: State) -> Iterator[State]:
 def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
     """Return scratch memory for the longest piece, shape (rows, length of that piece)."""
     return like.new_empty(rows, max(piece.part.stop - piece.part.start for piece in pieces))
+
+
+class PriorOfPoint:
+    """Adds the gradient of the log prior at a point to the gradients of the likelihood."""
+
+    def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
+        self._gradients = gradients
+        pieces = joint.pieces(gradients.label)
+        self.scratch = scratch_for(pieces, value, rows=3)
+        """Memory that may be overwritten between two calls of :meth:`pull_back`."""
+        self._pieces = [(p, value[p.part], list(self.scratch[:, : p.part.stop - p.part.start])) for p in pieces]
+
+    def pull_back(self, weight: float) -> Tensor:
+        """Subtract `weight` times the gradient of the log prior from the gradients, and return minus the log prior."""
+        terms = [
+            piece.density.add_slope(value, self._gradients.of(piece.part), -weight, scratch)
+            for piece, value, scratch in self._pieces
+        ]
+        return -torch.stack(terms).sum()

@@ -232,9 +232,14 @@ class Modes(Shown):
     share: float
 
     @property
+    def num_unexplored(self) -> int:
+        """Number of chains that have not explored their modes."""
+        return int((self.within > LARGEST_WITHIN).sum())
+
+    @property
     def problems(self) -> list[str]:
         """The problems found, each with a remedy; empty if every chain has explored its mode."""
-        bad = int((self.within > LARGEST_WITHIN).sum())
+        bad = self.num_unexplored
         if not bad:
             return []
         worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
@@ -265,11 +270,13 @@ def modes(values: Tensor) -> Modes:
     return Modes(within, -_smallest(-r_hats(values)), float(share))
 
 
-def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes:
+def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes | None:
     """Find out whether chains have explored their modes, from predictions at up to 50 of the inputs x.
 
-    `samples` contains the draws of the chains, ``{site: shape (K, S, *event)}``.
+    `samples` contains the draws of the chains, ``{site: shape (K, S, *event)}``. Return None if S is less than 8.
     """
+    if next(iter(samples.values())).shape[1] < 2 * FEWEST_DRAWS:
+        return None
     return modes(_predicted(model, samples, _few_rows(model, x), MAX_QUANTITIES_OF_MODES))
 
 
@@ -352,8 +359,7 @@ def judge(
     divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
     done = f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"
     try:
-        if at_modes and model is not None and x is not None and num_draws >= 2 * FEWEST_DRAWS:
-            found = modes_of_predictions(model, samples, x)
+        if at_modes and model is not None and x is not None and (found := modes_of_predictions(model, samples, x)):
             return _judged(f"{done}; {found}", [*_of_divergences(num_divergences), *found.problems])
         if x is not None and model is not None:
             x = _few_rows(model, x)

@@ -63,6 +63,12 @@ class Scores:
     reference: str = ""
     seconds: float | None = None
 
+    @property
+    def cells(self) -> dict[str, str]:
+        """The seconds, if they are known, and the scores as text, by name."""
+        seconds = {} if self.seconds is None else {"seconds": f"{self.seconds:.1f}"}
+        return seconds | {name: str(estimate) for name, estimate in self.scores.items()}
+
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
@@ -153,9 +159,4 @@ class Comparison(Shown):
 def _table(rows: list[Scores]) -> str:
     import pandas  # imported late: importing takes long
 
-    lines = [
-        ({} if row.seconds is None else {"seconds": f"{row.seconds:.1f}"})
-        | {name: str(estimate) for name, estimate in row.scores.items()}
-        for row in rows
-    ]
-    return pandas.DataFrame(lines, index=[row.method for row in rows]).fillna("").to_string()
+    return pandas.DataFrame([row.cells for row in rows], index=[row.method for row in rows]).fillna("").to_string()

@@ -115,7 +115,7 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
         if diverging is None
         else f"{percent(float(diverging.double().mean()))} of the draws diverged"
     )
-    unexplored = 0 if modes is None else int((modes.within > LARGEST_WITHIN).sum())
+    unexplored = 0 if modes is None else modes.num_unexplored
     least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f}"
     few = f"modes not yet explored by {unexplored} of {count}"
     return judged(

@@ -19,9 +19,6 @@ from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units, rivals_of, ways_to_predict
 from ..trained import Trained
 
-FEWEST_DRAWS = 8
-"""With fewer draws of a chain, R-hat of its halves is not computed."""
-
 
 @dataclass(frozen=True)
 class Classified:
@@ -142,7 +139,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
 
 def _modes_of(run: Trained) -> Modes | None:
     """How well chains have explored their modes; None for a variational run, and for too few draws to tell."""
-    if not runs.is_chains(run.posterior) or run.posterior.num_stored < FEWEST_DRAWS * run.posterior.num_chains:
+    if not runs.is_chains(run.posterior):
         return None
     return modes_of_predictions(run.model, run.posterior.chains, run.test[0])
 
