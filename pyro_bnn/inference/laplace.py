@@ -14,12 +14,13 @@ from .._core import checks as _checks
 from .._core.checkpointing import check_fit
 from .._core.copies import copied
 from .._core.functional import ordinary_attention
-from .._core.inputs import Inputs, Pairs
+from .._core.inputs import Inputs, Pairs, take
 from .._core.progress import progress_bar
 from .._core.records import check_tensors, plain, record
 from .._core.scope import EXCLUSIVE, restored, seeded
 from ..modelling.model import BayesianModel
 from .joint import Coordinates, NetworkPotential, Potential, find_sites, network_potential
+from .last_layer import last_layer_of, plain_network
 from .posterior import Destination, Draw, Posterior, Status
 
 __all__ = ["LaplacePosterior", "fit_laplace"]
@@ -39,6 +40,7 @@ class LaplaceRecord:
     location: Tensor
     precision: Tensor
     peak: float
+    is_linearised: bool
     status: Status
     seconds: float
 
@@ -52,6 +54,7 @@ class LaplacePosterior(Posterior):
         precision: The Hessian H of the potential at the mode, shape (P, P), positive definite.
         peak: Log joint density of data and latent variables at the mode, in nats.
         dtype: Dtype of the draws.
+        is_linearised: Whether predictions linearise the network in its weights by default.
         status: How the search for the mode ended.
         seconds: Wall time of the inference.
     """
@@ -66,11 +69,12 @@ class LaplacePosterior(Posterior):
         *,
         peak: float,
         dtype: torch.dtype,
+        is_linearised: bool,
         status: Status,
         seconds: float,
     ) -> None:
         self.status, self.location, self.precision, self.peak = status, location, precision, peak
-        self._coordinates, self._dtype, self.seconds = coordinates, dtype, seconds
+        self._coordinates, self._dtype, self._is_linearised, self.seconds = coordinates, dtype, is_linearised, seconds
         self._factor = _cholesky(precision)
 
     @property
@@ -80,6 +84,11 @@ class LaplacePosterior(Posterior):
     @property
     def shapes(self) -> dict[str, torch.Size]:
         return {site.name: site.start.shape for site in self._coordinates.sites}
+
+    @property
+    def is_linearised(self) -> bool:
+        """False only if the random weights are those of a linear last layer, so that the network is linear in them."""
+        return self._is_linearised
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         num_samples = _checks.at_least("num_samples", num_samples, 1)
@@ -107,7 +116,8 @@ class LaplacePosterior(Posterior):
         return self.peak + 0.5 * len(self.location) * math.log(2 * math.pi) - half_log_det
 
     def to_record(self) -> dict[str, Any]:
-        return plain(LaplaceRecord(self.location, self.precision, self.peak, self.status, self.seconds))
+        told = self.is_linearised, self.status, self.seconds
+        return plain(LaplaceRecord(self.location, self.precision, self.peak, *told))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "LaplacePosterior":
@@ -126,6 +136,7 @@ class LaplacePosterior(Posterior):
             saved.precision.to(model.device),
             peak=saved.peak,
             dtype=model.dtype,
+            is_linearised=saved.is_linearised,
             status=saved.status,
             seconds=saved.seconds,
         )
@@ -166,6 +177,8 @@ def fit_laplace(
 
     Returns:
         A posterior with `location` (the mode, in unconstrained space), `precision`, `log_evidence` and `status`.
+        :func:`predict` linearises the network in its weights around the mode, since the network itself may predict much
+        worse at drawn weights.
 
     Raises:
         ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if even the changed
@@ -173,7 +186,8 @@ def fit_laplace(
 
     References:
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
-        https://arxiv.org/abs/2106.14806.
+        https://arxiv.org/abs/2106.14806; Immer, Korzepa and Bauer (2021), https://arxiv.org/abs/2008.08400, for the
+        linearised prediction.
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     max_iterations = _checks.at_least("max_iterations", max_iterations, 1)
@@ -200,12 +214,14 @@ def fit_laplace(
         mode = _minimise(potential, start, max_iterations, bar)
     precision, num_negative = _precision(potential, mode)
     value, gradient = potential.value_and_grad(mode[None])
+    coordinates = Coordinates(potential.sites)  # without the data, which the potential contains
     return LaplacePosterior(
-        Coordinates(potential.sites),  # without the data, which the potential contains
+        coordinates,
         mode,
         precision,
         peak=-float(value[0]),
         dtype=model.dtype,
+        is_linearised=not _is_linear(model, coordinates.constrain(mode[None]), x),
         status=_status(gradient, precision, num_negative),
         seconds=time.perf_counter() - begin,
     )
@@ -231,6 +247,13 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqd
 
     optimizer.step(closure)
     return z.detach()
+
+
+def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) -> bool:
+    r"""Return whether the random weights are those of a linear last layer. `values` have shapes (1, \*event)."""
+    point = {name: value[0].to(model.like) for name, value in values.items()}
+    net = plain_network(model, point, model.parameter_paths.keys())
+    return last_layer_of(net, take(x, slice(1))) is not None
 
 
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:

@@ -16,6 +16,7 @@ from ..._core.scope import eval_mode, restored, seeded
 from ..._core.summary import counted
 from ...modelling.model import BayesianModel, Rules, sites_among
 from ..joint import Layout
+from ..last_layer import last_layer_of, plain_network
 from ..posterior import Posterior, Status
 from ._evidence import LATENT, Evidence, noise_of, set_noise
 from ._gaussian import Curvature, CurvatureAlongAxes, FullCurvature
@@ -26,8 +27,6 @@ from ._model import (
     expansion,
     features,
     gaussian_prior,
-    last_layer_of,
-    plain_network,
     point_of,
     sites_of,
 )

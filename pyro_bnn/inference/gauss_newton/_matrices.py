@@ -1,7 +1,6 @@
 """Gauss-Newton matrices, their diagonals, and their Kronecker factors."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from functools import reduce
 from typing import Any
 
@@ -32,6 +31,7 @@ from ...modelling.likelihoods import (
     Likelihood,
     PoissonLikelihood,
 )
+from ..last_layer import owners, watched
 from ._gaussian import CurvatureAlongAxes, kronecker
 
 MOST_NUMBERS = 2**24
@@ -267,30 +267,6 @@ def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
                 found[id(parameter)] += part
     pairs_of = zip(expected, found.values(), strict=True)
     return all(bool((a - b).abs().max() <= TOLERANCE * a.abs().max()) for a, b in pairs_of)
-
-
-def owners(net: nn.Module) -> list[nn.Module]:
-    """Return the modules that have parameters of their own that need gradients."""
-    return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
-
-
-def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network, and return its output and the (input, output) of each call of a module of :func:`owners`.
-
-    The next layer gets a copy of each output, since a layer may change its input in place.
-    """
-    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in owners(net)}
-
-    def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        calls[module].append((inputs[0].detach().clone(), output))
-        return output.clone()
-
-    with ExitStack() as stack, torch.enable_grad():
-        for layer in calls:
-            stack.callback(layer.register_forward_hook(watch).remove)
-        output = call(net, x)
-    assert isinstance(output, Tensor)
-    return output, calls
 
 
 # --- Kronecker factors, by laplace-torch ------------------------------------------------------------------------------

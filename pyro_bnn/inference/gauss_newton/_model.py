@@ -1,22 +1,21 @@
 """Functions that check a model, and compute its network at a point, its prior, and its log-likelihood."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.copies import copied
 from ..._core.inputs import Inputs, Pair, Pairs, num_rows
 from ..._core.reflection import unwrap
-from ..._core.scope import without_pyro
 from ...modelling.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from ...modelling.model import BayesianModel, network_values
 from ..guides import GuidePosterior
+from ..last_layer import watched
 from ..posterior import Draw, Posterior
 from ._evidence import LATENT, latent_noise
-from ._matrices import SERVED, owners, watched
+from ._matrices import SERVED
 
 MANY_ROWS = 4096
 """Heuristic: number of rows in a batch of inputs of the last layer. Large batches save time, since each batch costs a
@@ -153,45 +152,10 @@ def expansion(
 # --- the network at the point -----------------------------------------------------------------------------------------
 
 
-def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
-    """Copy a model's network with the weights `values`, in eval mode. Only parameters of `random` sites need gradients.
-
-    Layers with a tied weight share one parameter in the copy, too.
-    """
-    weights = model.network_weights(values)
-    net = without_pyro(copied(model.network))
-    net.requires_grad_(False).eval()
-    for site, paths in model.parameter_paths.items():
-        shared = nn.Parameter(weights[paths[0]].detach().clone(), requires_grad=site in random)
-        for path in paths:
-            owner, _, name = path.rpartition(".")
-            layer = net.get_submodule(owner)
-            delattr(layer, name)
-            layer.register_parameter(name, shared)
-    return net
-
-
 def sites_of(net: nn.Module, model: BayesianModel) -> list[str]:
     """Return the sites of the parameters that need gradients, in the order of the network."""
     sites = {path: site for site, paths in model.parameter_paths.items() for path in paths}
     return [sites[path] for path, parameter in net.named_parameters() if parameter.requires_grad]
-
-
-def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
-    """Return the last layer if it is linear and the only layer whose parameters need gradients; else return None.
-
-    All parameters of the layer must need gradients.
-    """
-    found = owners(net)
-    if len(found) != 1 or type(found[0]) is not nn.Linear:
-        return None
-    layer = found[0]
-    if not all(parameter.requires_grad for parameter in layer.parameters()):
-        return None
-    output, calls = watched(net, x)
-    taken = [inputs for inputs, _ in calls[layer]]
-    is_last = len(taken) == 1 and taken[0].dim() == 2 and torch.equal(layer(taken[0]), output)
-    return layer if is_last else None
 
 
 def features(net: nn.Module, layer: nn.Linear, source: Iterable[Pair]) -> Iterator[tuple[Tensor, Tensor]]:
