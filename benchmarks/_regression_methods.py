@@ -101,7 +101,9 @@ class Laplace(NetworkMethod):
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model, point = fit_point(problem, setting, budget, seed)
-        return model, pb.fit_laplace(model, (problem.x, problem.y), init=point, max_iterations=budget.steps, seed=seed)
+        posterior = pb.fit_laplace(model, (problem.x, problem.y), init=point, max_iterations=budget.steps, seed=seed)
+        draws = posterior.sample(budget.predictive_draws, seed=seed)  # stored draws have no median to linearise around
+        return model, pb.StoredPosterior(draws, method=self.name, status=posterior.status, seconds=posterior.seconds)
 
 
 class Linearised(NetworkMethod):

@@ -219,3 +219,24 @@ def test_only_those_members_of_an_ensemble_are_linearised_that_are_meant_for_it(
     assert (mixture[1::2] - as_it_is).abs().max() > 1e-2
     with pytest.raises(ValueError, match="needs posteriors with a median"):
         pb.predict(model, pb.EnsemblePosterior([drawn, linear]), x, num_samples=4, linearised=True)
+
+
+def test_laplace_is_linearised_unless_only_the_last_layer_is_random(tmp_path):
+    model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
+    posterior = pb.fit_laplace(model, (x, y))
+    pb.save_posterior(posterior, tmp_path / "laplace.pt", model)
+    loaded = pb.load_posterior(tmp_path / "laplace.pt", model)
+    assert posterior.is_linearised
+    assert loaded.is_linearised
+    means = {flag: pb.predict(model, loaded, x, seed=0, linearised=flag).mean for flag in (None, True, False)}
+    assert torch.equal(means[None], means[True])
+    assert (means[None] - means[False]).abs().max() > 1e-3
+    frozen = nn.Linear(4, 4).requires_grad_(False)
+    last = pb.BayesianModel(
+        nn.Sequential(frozen, nn.Tanh(), nn.Linear(4, 1)),
+        prior=pb.NormalPrior(1.0),
+        likelihood=pb.GaussianLikelihood(0.5),
+        num_data=6,
+        where="net.2.*",
+    )
+    assert not pb.fit_laplace(last, (x, torch.randn(6, 1))).is_linearised

@@ -102,8 +102,8 @@ def predict(
         linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, so that
             its outputs are :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. For an ensemble, :math:`w^*` is the median of the
             member from which the draw comes. By default (None), the network is linearised only if `posterior` is a
-            result of :func:`fit_gauss_newton` with random weights before the last layer. A linearised prediction takes
-            about three times as long.
+            result of :func:`fit_laplace` or :func:`fit_gauss_newton` with random weights before the last layer. A
+            linearised prediction takes about three times as long.
         site: What a Pyro model of your own predicts: the name of an observed site with one row for each input, or
             ``"_RETURN"`` for the return value. None takes the observed site if there is exactly one, otherwise the
             return value.
@@ -187,7 +187,7 @@ def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
     except ValueError as error:
         raise ValueError(
             "a linearised prediction needs posteriors with a median, around which the network is taken as linear, got "
-            f"one of {posterior.method}; pass `linearised=False`, or a result of `fit_gauss_newton` or of SVI."
+            f"one of {posterior.method}; pass `linearised=False`, or a result of Laplace's method or of SVI."
         ) from error
     carried = posterior.carried
     return [
