@@ -305,7 +305,7 @@ def test_a_prediction_without_draws_says_how_to_keep_them():
     model = pb.BayesianModel(
         torch.nn.Linear(4, 3), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6
     )
-    prediction = pb.predict(model, pb.MeanFieldGuide(model), torch.randn(7, 4), num_samples=8)
+    prediction = pb.predict(model, pb.MeanFieldGuide(model), torch.randn(7, 4), num_samples=8, keep_draws=False)
     acquisition.bald(prediction)
     for call in (functools.partial(acquisition.epig, targets=prediction), lambda p: acquisition.batch_bald(p, 2)):
         with pytest.raises(ValueError, match="keep_draws=True"):

@@ -295,7 +295,8 @@ def test_loaders_batches_and_points_give_the_same_prediction():
     assert_identical(point.within_components + point.between_components, point.aleatoric)
     with pytest.raises(ValueError, match="needs at least 2 draws"):
         _ = point.total
-    for call in (lambda: point.log_prob(y), lambda: point.sample(3), lambda: point.quantile(0.5)):
+    summary = pb.predict(model, guide, x, num_samples=2, keep_draws=False)
+    for call in (lambda: summary.log_prob(y), lambda: summary.sample(3), lambda: summary.quantile(0.5)):
         with pytest.raises(ValueError, match=r"call `predict\(..., keep_draws=True\)`"):
             call()
     with pytest.raises(ValueError, match="`num_samples` must be a whole number of at least 1"):

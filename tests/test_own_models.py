@@ -225,7 +225,7 @@ def test_a_prediction_of_values_can_be_shown_cut_and_tabled(data):
     assert list(prediction.to_frame().columns) == ["mean", "sd"]
     assert prediction[:3].values.shape == (5, 3)
     assert "standard deviation over draws" in str(prediction)
-    single = pb.predict(line, pb.MeanFieldGuide(line, x, y), x, num_samples=1, **options)
+    single = pb.predict(line, pb.MeanFieldGuide(line, x, y), x, num_samples=1, keep_draws=False, **options)
     with pytest.raises(ValueError, match="at least"):
         _ = single.variance
     with pytest.raises(ValueError, match="keep_draws=True"):

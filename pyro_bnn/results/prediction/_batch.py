@@ -19,7 +19,7 @@ from ..._core.reuse import Memory, Plan
 from ..._core.scope import eval_mode, filtered_warnings, reseed, restored
 from ...inference.posterior import Draw
 from ...modelling.model import BayesianModel
-from ...scores.uncertainty import Prediction
+from ...scores.uncertainty import Prediction, are_few
 from ._at_once import Block, remembered
 
 P = TypeVar("P", bound=Prediction)
@@ -76,8 +76,9 @@ class Way:
 
     constant: Collection[str] = ()  # sites with the same value in all draws
     centers: Sequence[Draw | None] = ()  # points of linearisation, in turn; None runs the network without linearisation
-    keep: bool = False  # whether to keep the prediction of each draw
+    keep: bool | None = None  # whether to keep the prediction of each draw; None keeps them if they are few
     carried: Mapping[str, str] = field(default_factory=dict)  # paths of parameters and buffers in the draws, by name
+    num_predictions: int = 1  # number of draws times number of rows
 
 
 class Batch(Generic[P]):
@@ -143,7 +144,10 @@ class Batch(Generic[P]):
 
     def _add(self, observations: Distribution) -> None:
         """Add the distributions of the targets for S draws, batch shape ``(S, N, *O)``."""
-        self._sum.add_draws(observations, keep=self._way.keep)
+        keep = self._way.keep
+        if keep is None:
+            keep = are_few(observations, self._way.num_predictions)
+        self._sum.add_draws(observations, keep=keep)
         if self._y is None:
             return
         log_prob = observations.log_prob(self._y)

@@ -20,6 +20,7 @@ from ...inference.guides import FlatGuide
 from ...inference.posterior import Draw, Posterior
 from ...modelling.distributions import NormalMixture
 from ...scores.uncertainty import (
+    MOST_KEPT,
     Accumulator,
     ClassAccumulator,
     MixtureAccumulator,
@@ -27,6 +28,7 @@ from ...scores.uncertainty import (
     Prediction,
     RunningMoments,
     ValuePrediction,
+    are_few,
 )
 from ._drawn import new_seed
 
@@ -42,7 +44,7 @@ def predict_own(
     num_samples: int,
     y: Any,
     site: str | None,
-    keep_draws: bool,
+    keep_draws: bool | None,
     seed: int | None,
 ) -> Prediction:
     """Return the prediction of a Pyro model over draws from a posterior; see :func:`predict`.
@@ -62,7 +64,7 @@ def predict_own(
             draw = next(source)
             trace = _traced(model, draw, arguments)
             if total is None:
-                total = _sum_of(model, trace, draw, rows, site, targets, keep=keep_draws)
+                total = _sum_of(model, trace, draw, rows, site, targets, keep_draws, num_samples)
             total.add(trace.nodes)
     assert total is not None
     prediction = total.prediction()
@@ -101,7 +103,14 @@ def _traced(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -
 
 
 def _sum_of(
-    model: object, trace: Any, draw: Draw, rows: int, site: str | None, y: Tensor | None, *, keep: bool
+    model: object,
+    trace: Any,
+    draw: Draw,
+    rows: int,
+    site: str | None,
+    y: Tensor | None,
+    keep: bool | None,
+    num_samples: int,
 ) -> "_Sum":
     """Check the first draw, and return the running sum for the predicted site."""
     nodes: dict[str, Any] = trace.nodes
@@ -127,6 +136,8 @@ def _sum_of(
                 f"`y` needs an observed site, whose density is evaluated, but the return value is predicted; name one "
                 f"of {observed} as `site`, or leave `y` out."
             )
+        if keep is None:
+            keep = num_samples * nodes[RETURN]["value"].numel() <= MOST_KEPT
         return _Sum(site, _Values(), lambda node: node["value"], keep=keep)
     distribution = nodes[site]["fn"]
     if distribution.shape()[:1] != (rows,):
@@ -135,6 +146,9 @@ def _sum_of(
         )
     y = None if y is None else _checked_targets(site, nodes[site], y)
     accumulator = _accumulator_of(unwrap(distribution))
+    if keep is None:
+        drawn = unwrap(distribution)
+        keep = are_few(drawn.expand(torch.Size([1, *drawn.batch_shape])), num_samples * rows)
     if accumulator is None:
         return _Sum(site, _Values(), _drawn, y, keep=keep)
     return _Sum(site, accumulator, lambda node: unwrap(node["fn"]), y, keep=keep)

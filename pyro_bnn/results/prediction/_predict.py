@@ -40,7 +40,7 @@ def predict(  # a BayesianModel is a callable, too; the first overload that fits
     num_samples: int | None = None,
     y: Tensor | None = None,
     batch_size: int = 10_000,
-    keep_draws: bool = False,
+    keep_draws: bool | None = None,
     linearised: bool | None = None,
     seed: int | None = None,
 ) -> P: ...
@@ -54,7 +54,7 @@ def predict(
     *,
     num_samples: int | None = None,
     y: Tensor | None = None,
-    keep_draws: bool = False,
+    keep_draws: bool | None = None,
     site: str | None = None,
     seed: int | None = None,
 ) -> Prediction: ...
@@ -68,7 +68,7 @@ def predict(
     num_samples: int | None = None,
     y: Tensor | None = None,
     batch_size: int = 10_000,
-    keep_draws: bool = False,
+    keep_draws: bool | None = None,
     linearised: bool | None = None,
     site: str | None = None,
     seed: int | None = None,
@@ -77,10 +77,10 @@ def predict(
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    Predictions are summed up over small blocks of draws. So the memory does not grow with `num_samples`, unless
-    `keep_draws` is true. All rows of x get the same draws. The network runs in eval mode, and returns to its former
-    mode afterwards. Computations before the first random parameter run once for each batch of rows. For a small network
-    several draws run at once.
+    Predictions are summed up over small blocks of draws. So the memory does not grow with `num_samples`, unless the
+    prediction of each draw is kept (see `keep_draws`). All rows of x get the same draws. The network runs in eval mode,
+    and returns to its former mode afterwards. Computations before the first random parameter run once for each batch of
+    rows. For a small network several draws run at once.
 
     A Pyro model of your own runs for each draw with all rows at once, as ``model(x)``, or as ``model(*x)`` if x is a
     tuple. If the model has one observed site, the distribution of this site is predicted. Otherwise the return value is
@@ -97,8 +97,9 @@ def predict(
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Number of rows in each run of the network.
         keep_draws: Whether to keep the prediction of each draw, too: logits for classes, and mixture components for
-            numbers. Quantiles, densities and draws of the prediction need the components. With `keep_draws`, a
-            prediction takes S times the memory.
+            numbers. Intervals, quantiles, densities and draws of the prediction need the components. With `keep_draws`,
+            a prediction takes S times the memory. By default (None), the draws are kept if they have at most a million
+            elements (S times N times the number of outputs or classes).
         linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, so that
             its outputs are :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. For an ensemble, :math:`w^*` is the median of the
             member from which the draw comes. By default (None), the network is linearised only if `posterior` is a
@@ -132,9 +133,9 @@ def predict(
     if num_samples is None:
         num_samples = min(DEFAULT_NUM_SAMPLES, source.num_stored or DEFAULT_NUM_SAMPLES)
     count = _checks.at_least("num_samples", num_samples, 1)
+    keep = None if keep_draws is None else _checks.flag("keep_draws", keep_draws)
     if not isinstance(model, BayesianModel):
         _require_own_model(model, x, {"linearised": linearised or None})
-        keep = _checks.flag("keep_draws", keep_draws)
         return predict_own(model, source, x, num_samples=count, y=y, site=site, keep_draws=keep, seed=seed)
     if site is not None:
         raise ValueError(f"`site` is for Pyro models of your own, got {site!r} with a BayesianModel; leave it out.")
@@ -142,9 +143,7 @@ def predict(
     is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
     centers = _centers(source, everywhere=linearised is not None) if is_linear else ()
     _warn_of_shared_network(model, source)
-    way = Way(
-        source.constants.keys(), centers, _checks.flag("keep_draws", keep_draws), _own_paths(model, source.carried)
-    )
+    way = Way(source.constants.keys(), centers, keep, _own_paths(model, source.carried))
     return _predict(model, lambda x: source.draws(count, x), count, x, y, batch_size, way, seed)
 
 
@@ -243,10 +242,11 @@ def _predict(
     seed = new_seed(seed)
     stream = Stream(seed, model.device)
     seeds = draw_seeds(stream, num_samples)
-    parts = [
-        _predict_rows(model, partial(draws, inputs), seeds, inputs, targets, batch_size, way)
-        for inputs, targets in _parts(x, y, stream, model.like)
-    ]
+    parts, count = [], 0
+    for inputs, targets in _parts(x, y, stream, model.like):
+        count += len(seeds) * num_rows(inputs)
+        own = replace(way, num_predictions=count)
+        parts.append(_predict_rows(model, partial(draws, inputs), seeds, inputs, targets, batch_size, own))
     if not parts:
         raise ValueError("the loader is empty; pass one with at least one batch.")
     return replace(concatenate(parts), seed=seed)

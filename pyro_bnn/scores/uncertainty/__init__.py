@@ -16,9 +16,11 @@ from ._accumulators import MomentAccumulator as MomentAccumulator
 from ._accumulators import RunningMoments as RunningMoments
 from ._classification import ClassificationPrediction
 from ._entropy import entropy, expected_entropy, mutual_information, predictive_entropy
+from ._prediction import MOST_KEPT as MOST_KEPT
 from ._prediction import P_co as P_co
 from ._prediction import Prediction, ValuePrediction
 from ._prediction import Sliced as Sliced
+from ._prediction import are_few as are_few
 from ._prediction import concatenate as concatenate
 from ._prediction import in_double as in_double
 from ._quantiles import cdf_of_each_draw as cdf_of_each_draw

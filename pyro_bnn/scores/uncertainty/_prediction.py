@@ -42,6 +42,10 @@ P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
 DRAWS_FIRST = ("logits", "components", "values")
 """Fields with draws on the first axis and data on the second; the other fields have data on the first axis."""
 
+MOST_KEPT = 2**20
+"""Heuristic: largest number of elements in the predictions of all draws that `predict` keeps by default. The parameters
+of a million Gaussians take 8 MB, and their CRPS takes a few seconds."""
+
 HALF = (torch.float16, torch.bfloat16)
 """Floating-point types that data frames do not fully support."""
 
@@ -157,14 +161,19 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """Join the predictions of successive batches of data. All predictions must come from the same weight draws."""
+    """Join the predictions of successive batches of data. All predictions must come from the same weight draws.
+
+    If a batch lacks the predictions of single draws, the result lacks them, too.
+    """
     first = predictions[0]
     if len(predictions) == 1:
         return first
     joined: dict[str, Any] = {}
     for name, value in vars(first).items():
         parts, data_axis = [getattr(p, name) for p in predictions], int(name in DRAWS_FIRST)
-        if isinstance(value, Tensor):
+        if data_axis and any(part is None for part in parts):
+            value = None
+        elif isinstance(value, Tensor):
             value = torch.cat(parts, data_axis)
         elif isinstance(value, Distribution):
             value = join_distributions(parts, data_axis)
@@ -227,12 +236,29 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
     return value.index_select(dim, index) if isinstance(value, Tensor) else value
 
 
+def are_few(distribution: Distribution, num_predictions: int) -> bool:
+    """Return whether the predictions of all draws are kept unless the caller decides.
+
+    Args:
+        distribution: Distribution of the observations, batch shape ``(S, N, *O)``, of any draws and rows.
+        num_predictions: Number of draws times number of rows of the whole prediction.
+    """
+    if not isinstance(distribution, Sliced) and not _found_names(distribution):
+        return False
+    shape = torch.Size(getattr(distribution, "param_shape", distribution.shape()))  # with the axis of classes
+    return num_predictions * shape[2:].numel() <= MOST_KEPT
+
+
+def _found_names(distribution: Distribution) -> list[str]:
+    return [name for name in distribution.arg_constraints if name in vars(distribution)]
+
+
 def _names(distribution: Distribution) -> list[str]:
     """Return the names of the arguments from which a distribution was built.
 
     A Bernoulli, for example, was built from either probabilities or logits.
     """
-    names = [name for name in distribution.arg_constraints if name in vars(distribution)]
+    names = _found_names(distribution)
     if not names:
         raise ValueError(
             f"`keep_draws` cannot store distributions of type {type(distribution).__name__}; leave `keep_draws` out."

@@ -74,6 +74,19 @@ class RegressionPrediction(Prediction):
         """Variance of an observation, shape ``(N, *O)``: aleatoric plus epistemic."""
         return self.aleatoric + self.epistemic
 
+    @property
+    def sd(self) -> Tensor:
+        """Standard deviation of an observation, shape ``(N, *O)``: the square root of `total`."""
+        return self.total.sqrt().to(self.mean.dtype)
+
+    def interval(self, level: float = 0.9) -> Tensor:
+        """Return the central interval of an observation, shape ``(2, N, *O)``: the lower and the upper ends.
+
+        An observation lies in it with probability `level`, and above and below it with equal probabilities.
+        """
+        tail = (1 - _checks.between_zero_and_one("level", level)) / 2
+        return self.quantile([tail, 1 - tail])
+
     def variances(self) -> dict[str, Tensor]:
         """Return the predictive variance and its parts by name, each of shape ``(N, *O)``.
 
@@ -93,8 +106,7 @@ class RegressionPrediction(Prediction):
         and their names end in the output's name or number.
 
         Args:
-            level: Probability of the interval from ``lower`` to ``upper``, such as 0.9. The probabilities below and
-                above the interval are equal. A level needs `keep_draws`.
+            level: Probability of the interval from ``lower`` to ``upper``, such as 0.9; see :meth:`interval`.
             outputs: Names of the outputs; by default their numbers, if there are several.
             index: Labels of the rows; by default 0 to N - 1.
         """
@@ -102,8 +114,7 @@ class RegressionPrediction(Prediction):
         for name, variance in self.variances().items():
             columns |= by_output(f"{name}_sd", variance.sqrt().to(self.mean.dtype), outputs)
         if level is not None:
-            tail = (1 - _checks.between_zero_and_one("level", level)) / 2
-            for name, bound in zip(("lower", "upper"), self.quantile([tail, 1 - tail]), strict=True):
+            for name, bound in zip(("lower", "upper"), self.interval(level), strict=True):
                 columns |= by_output(name, bound, outputs)
         columns |= self.target_columns(outputs)
         if self.log_density is not None:
@@ -313,6 +324,19 @@ class MixtureDensityPrediction(RegressionPrediction):
 
     within_components: Tensor
     between_components: Tensor
+
+    @property
+    def sd(self) -> Tensor:
+        """Standard deviation of an observation, shape ``(N, *O)``: the square root of `total`."""
+        return self.total.sqrt().to(self.mean.dtype)
+
+    def interval(self, level: float = 0.9) -> Tensor:
+        """Return the central interval of an observation, shape ``(2, N, *O)``: the lower and the upper ends.
+
+        An observation lies in it with probability `level`, and above and below it with equal probabilities.
+        """
+        tail = (1 - _checks.between_zero_and_one("level", level)) / 2
+        return self.quantile([tail, 1 - tail])
 
     def variances(self) -> dict[str, Tensor]:
         parts = {"within_components": self.within_components, "between_components": self.between_components}
