@@ -171,9 +171,7 @@ plt.show()
 # How often does the band of two standard deviations contain the truth?
 
 outside = grid.flatten().abs() > 0.5
-inside_band = (
-    (prediction.mean - truth).abs() <= 2 * prediction.total.sqrt()
-).flatten()
+inside_band = ((prediction.mean - truth).abs() <= 2 * prediction.sd).flatten()
 for name, rows in (("inside the data", ~outside), ("outside", outside)):
     print(
         "the band holds the truth at "
