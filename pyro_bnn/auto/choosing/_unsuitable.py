@@ -43,6 +43,8 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
     learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if learned:
         names = ", ".join(learned[:MOST_NAMED]) + (", ..." if len(learned) > MOST_NAMED else "")
+        if "likelihood.rho" in learned:
+            names += "; `GaussianLikelihood(pyro.distributions.HalfNormal(1.0))` would give the noise scale a prior"
         raise UnsuitableError(f"the model learns parameters that have no prior ({names})")
     if not _is_fixed(model, x[:NUM_TRIED]):
         raise UnsuitableError(

@@ -67,10 +67,20 @@ class BNNEstimator(Settings):
     def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
         """Return inputs, shape (N, D), and targets after checks. Set `is_next` if an earlier part was fitted."""
         least = 1 if is_next else 2
-        inputs, targets = validate_data(
-            self, X, y, dtype=np.float64, accept_sparse="csr", ensure_min_samples=least, reset=not is_next, **options
-        )
-        return _dense(inputs), targets
+        return self._validated(X, y, ensure_min_samples=least, reset=not is_next, **options)
+
+    def _validated(self, X: Any, *targets: Any, **options: Any) -> Any:
+        """Return dense inputs after scikit-learn's checks, with the targets if there are any."""
+        try:
+            found = validate_data(self, X, *targets, dtype=np.float64, accept_sparse="csr", **options)
+        except ValueError as error:
+            if "convert string to float" not in str(error):
+                raise
+            raise ValueError(
+                f"{error}: columns of text must be encoded as numbers first, for example by scikit-learn's "
+                "`OneHotEncoder` in a pipeline; `pyro-bnn train` encodes them by itself."
+            ) from error
+        return (_dense(found[0]), found[1]) if targets else _dense(found)
 
     def _is_next(self) -> bool:
         """Return whether an earlier part of the data was fitted. Raise if `method` has no partial fits."""
@@ -201,8 +211,7 @@ class BNNEstimator(Settings):
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
         """Predict the targets of a table. Repeated calls use the same draws."""
         check_is_fitted(self)
-        inputs = _dense(validate_data(self, X, dtype=np.float64, accept_sparse="csr", reset=False))
-        return self._predicted(inputs, keep_draws=keep_draws).as_kind(kind)
+        return self._predicted(self._validated(X, reset=False), keep_draws=keep_draws).as_kind(kind)
 
     def _predicted(self, inputs: Tensor, *, keep_draws: bool) -> Prediction:
         stored = self.posterior_.num_stored

@@ -85,7 +85,11 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
     if tuple(y.shape) != tuple(expected):
         remedy = ""
         if y.numel() == math.prod(expected):
-            remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
+            remedy = (
+                "; call `y.squeeze(-1)`"
+                if y.dim() > len(expected)
+                else "; pass `y[:, None]`, or `y.to_frame()` of a Series"
+            )
         elif isinstance(likelihood, CategoricalLikelihood) and y.dim() == len(expected) + 1:
             remedy = ", one class number a row; call `y.argmax(-1)` if the rows are one-hot"
         if likelihood.has_row_weights and tuple(y.shape) == tuple(observed):

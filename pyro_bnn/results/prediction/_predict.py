@@ -129,6 +129,10 @@ def predict(
         Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
         https://arxiv.org/abs/2008.08400, for `linearised`.
     """
+    if isinstance(posterior, BayesianModel):
+        raise ValueError(
+            "`posterior` must be a posterior or a guide, got a model; call `predict(model, posterior, x)`."
+        )
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     if num_samples is None:
         num_samples = min(DEFAULT_NUM_SAMPLES, source.num_stored or DEFAULT_NUM_SAMPLES)

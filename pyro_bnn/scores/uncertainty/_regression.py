@@ -133,6 +133,8 @@ class RegressionPrediction(Prediction):
             y. If y are not the targets that were given to `predict`, ``nll`` needs `keep_draws`.
         """
         y = self._targets_for_score(y)
+        if y.shape != self.mean.shape:
+            raise ValueError(f"`y` must have shape {_checks.shape(self.mean)}, got {_checks.shape(y)}.")
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
         if self.log_density is not None and self.targets is not None and torch.equal(y.to(self.targets), self.targets):
             scores["nll"] = self.nll
