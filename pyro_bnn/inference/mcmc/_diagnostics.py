@@ -252,9 +252,13 @@ class Modes(Shown):
         return [f"{bad} of {len(self.within)} chains have not explored their modes ({worst}): warm up longer."]
 
     def __str__(self) -> str:
-        number, places = f"{len(self.within)} modes with equal weights, which are not their posterior weights", "modes"
-        if max(self.between, float(self.within.max())) <= LARGEST_WITHIN:
-            number, places = f"{len(self.within)} chains whose predictions agree", "chains"
+        count, places = len(self.within), "chains"
+        if self.num_unexplored:
+            number = f"{count} chains from trained networks, too short to explore their modes, with equal weights"
+        elif self.between > LARGEST_WITHIN:
+            number, places = f"{count} modes with equal weights, which are not their posterior weights", "modes"
+        else:
+            number = f"{count} chains whose predictions agree"
         return (
             f"{number}; R-hat within chains up to {self.within.max():.2f}, between them {self.between:.2f}; "
             f"{self.share:.0%} of the variance of predictions lies between {places}"
