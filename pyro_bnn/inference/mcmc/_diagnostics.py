@@ -254,7 +254,7 @@ class Modes(Shown):
     def __str__(self) -> str:
         count, places = len(self.within), "chains"
         if self.num_unexplored:
-            number = f"{count} chains from trained networks, too short to explore their modes, with equal weights"
+            number = f"{count} chains with equal weights, which are too short to explore their modes"
         elif self.between > LARGEST_WITHIN:
             number, places = f"{count} modes with equal weights, which are not their posterior weights", "modes"
         else:
