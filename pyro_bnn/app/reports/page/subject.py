@@ -16,7 +16,7 @@ from ...config import RunConfig
 from ..calibrated import interval_of
 from ..drivers import Driver, drivers_of
 from ..evaluation import Evaluation, evaluate_classifier
-from ..scores import in_units, rivals_of, ways_to_predict
+from ..scores import baselines_of, in_units, ways_to_predict
 from ..trained import Trained
 
 
@@ -29,7 +29,7 @@ class Classified:
     noun: str  # word for one row, such as "image"
     test_name: str  # words for the test rows, such as "test images"
     evaluation: Evaluation
-    rivals: Mapping[str, ClassificationPrediction]  # of simple methods
+    baselines: Mapping[str, ClassificationPrediction]  # predictions without a network
     calibration: runs.RunCalibration | None = None
     images: Tensor | None = None  # the test rows as grey images, (N, H, W), if they are images
     unknown: Tensor | None = None  # out-of-domain images, (M, H, W)
@@ -54,7 +54,7 @@ class Regressed:
     names: tuple[str, ...]  # of the outputs
     prediction: RegressionPrediction  # with its components
     single: tuple[str, RegressionPrediction]  # name and prediction of a single network
-    rivals: Mapping[str, RegressionPrediction]  # of simple methods
+    baselines: Mapping[str, RegressionPrediction]  # predictions without a network
     train_mean: Tensor  # mean of the training targets, (O,)
     train_scale: Tensor  # standard deviation of the training targets, (O,)
     is_count: bool
@@ -99,7 +99,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
             noun,
             f"{'validation' if config.validation else 'test'} {noun}s",
             evaluate_classifier(found),
-            {name: rival.as_kind(ClassificationPrediction) for name, rival in rivals_of(rows).items()},
+            {name: way.as_kind(ClassificationPrediction) for name, way in baselines_of(rows).items()},
             calibration=found.calibration,
             images=rows.x_test if is_image else None,
             unknown=unknown,
@@ -148,7 +148,7 @@ def _regressed(run: Trained) -> Regressed:
     target = run.rows.facts.target
     ways = ways_to_predict(run)
     name, *_ = ways
-    one, ensemble, *rivals = (in_units(way.as_kind(RegressionPrediction), target) for way in ways.values())
+    one, ensemble, *baselines = (in_units(way.as_kind(RegressionPrediction), target) for way in ways.values())
     assert ensemble.targets is not None
     y = ensemble.targets.double()
     mean, scale = (torch.tensor(part, dtype=torch.double, device=y.device) for part in (target.mean, target.scale))
@@ -158,7 +158,7 @@ def _regressed(run: Trained) -> Regressed:
         (target.name,) if target.size == 1 else tuple(f"{target.name} {i + 1}" for i in range(target.size)),
         ensemble,
         (name, one),
-        {name.removeprefix("baseline: "): rival for name, rival in zip([*ways][2:], rivals, strict=True)},
+        dict(zip((name.removeprefix("baseline: ") for name in [*ways][2:]), baselines, strict=True)),
         train_mean=train.mean(0),
         train_scale=train.std(0),
         is_count=isinstance(run.model.likelihood, PoissonLikelihood),
