@@ -9,8 +9,9 @@ import torch
 from scipy.stats import spearmanr
 from torch.distributions import Laplace, Normal, Poisson
 
+from pyro_bnn.app.reports.page.chains import diagnostics_of, of_chains
 from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_section
-from pyro_bnn.app.reports.page.fit import of_chains, of_temperature, of_weights
+from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, ranking_of
 from pyro_bnn.app.reports.page.section import first_line
 from pyro_bnn.app.reports.page.subject import Regressed
@@ -291,21 +292,60 @@ def test_weights_that_are_at_the_prior_are_not_said_to_have_left_it(share, level
 
 
 @pytest.mark.parametrize(
-    ("diverged", "within", "level", "words"),
+    ("diverged", "within", "between", "level", "words", "shown"),
     [
-        (0, [1.0, 1.02], "good", "Of 2 chains, 0.0 % of the draws diverged, and every chain has explored its mode"),
-        (0, [1.0, 1.5], "note", "Modes not yet explored by 1 of 2 chains: R-hat of a chain's halves is up to 1.50."),
-        (30, [1.0, 1.5], "problem", "many draws diverged."),
+        (
+            0,
+            [1.0, 1.02],
+            1.0,
+            "good",
+            "Of 2 chains, 0.0 % of the draws diverged, and every chain has explored its mode",
+            ["few enough", "each chain has explored its mode", "the chains agree"],
+        ),
+        (
+            2,
+            [1.0, 1.02],
+            2.5,
+            "good",
+            "Of 2 chains, 1.0 % of the draws diverged",
+            ["few enough", "each chain has explored its mode", "no fault: the chains are in different modes"],
+        ),
+        (
+            0,
+            [1.0, 1.5],
+            2.5,
+            "note",
+            "Modes not yet explored by 1 of 2 chains: R-hat of a chain's halves is up to 1.50.",
+            [
+                "few enough",
+                "1 of 2 chains have not explored their modes",
+                "unclear until each chain has explored its mode",
+            ],
+        ),
+        (30, [1.0, 1.5], 1.0, "problem", "many draws diverged.", ["too many: ", "1 of 2 chains", "the chains agree"]),
     ],
 )
-def test_chains_that_have_not_explored_their_modes_are_noted(diverged, within, level, words):
+def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, level, words, shown):
     diverging = (torch.arange(200) < diverged).reshape(2, 100)
     posterior = MCMCPosterior(
         {"w": torch.zeros(2, 100)},
         ChainStatistics(diverging=diverging),
-        Status(diverged == 0, "many draws diverged." if diverged else "well."),
+        Status(level != "problem", "many draws diverged." if diverged else "well."),
         sampler="MCLMC",
     )
-    verdict = of_chains(posterior, Modes(torch.tensor(within), 1.0, 0.0))
+    found = Modes(torch.tensor(within), between, 0.25)
+    verdict = of_chains(posterior, found)
     assert verdict.level == level
     assert verdict.text.startswith(words)
+    values, thresholds, verdicts = zip(*(row[1:] for row in diagnostics_of(posterior, found)), strict=True)
+    assert values == (f"{diverged} of 200 ({diverged / 2:.1f} %)", f"{max(within):.2f}", f"{between:.2f}", "25 %")
+    assert thresholds == ("at most 1 %", "at most 1.1", "at most 1.1 if they agree", "none")
+    assert all(said.startswith(start) for said, start in zip(verdicts[:3], shown, strict=True))
+
+
+def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
+    posterior = MCMCPosterior({"w": torch.zeros(2, 4)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    assert [(row[1], row[3]) for row in diagnostics_of(posterior, None)] == [
+        ("not reported", "unknown"),
+        ("unknown", "too few draws to tell"),
+    ]

@@ -31,6 +31,7 @@ class Classified:
     evaluation: Evaluation
     baselines: Mapping[str, ClassificationPrediction]  # predictions without a network
     calibration: runs.RunCalibration | None = None
+    rows: Sequence[int] = ()  # number of each test row in its file, from 1; empty for image sets
     images: Tensor | None = None  # the test rows as grey images, (N, H, W), if they are images
     unknown: Tensor | None = None  # out-of-domain images, (M, H, W)
     unknown_name: str = ""
@@ -59,6 +60,7 @@ class Regressed:
     train_scale: Tensor  # standard deviation of the training targets, (O,)
     is_count: bool
     calibration: runs.RunCalibration | None = None
+    rows: Sequence[int] = ()  # number of each test row in its file, from 1
 
     def interval(self, level: float) -> Tensor:
         """Return the lower and upper ends of intervals, shape (2, N, O), calibrated if there is a calibration."""
@@ -101,6 +103,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
             evaluate_classifier(found),
             {name: way.as_kind(ClassificationPrediction) for name, way in baselines_of(rows).items()},
             calibration=found.calibration,
+            rows=rows.test_rows,
             images=rows.x_test if is_image else None,
             unknown=unknown,
             unknown_name=found.unknown_name,
@@ -163,4 +166,5 @@ def _regressed(run: Trained) -> Regressed:
         train_scale=train.std(0),
         is_count=isinstance(run.model.likelihood, PoissonLikelihood),
         calibration=run.calibration,
+        rows=run.rows.test_rows,
     )

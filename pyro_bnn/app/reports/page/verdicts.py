@@ -75,9 +75,9 @@ def of_baseline(name: str, own: float, theirs: float, error: float, *, points: s
     return judged(
         "uncertainty" if is_beaten and is_nearer else about,
         "The baseline with the lowest NLL is compared. Problem: its NLL is lower than that of the network by more than "
-        f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is lower "
-        f" by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the "
-        "smaller errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
+        f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
+        f"lower by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the smaller "
+        "errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
         (is_tied, "note", f"no better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
