@@ -54,7 +54,7 @@ def diagnostics_of(posterior: MCMCPosterior, modes: Modes | None) -> Sequence[tu
         agreed = "the chains agree"
     elif modes.num_unexplored:
         agreed = "unclear until each chain has explored its mode"
-    between = "part of the uncertainty that is due to different modes, which all count equally"
+    between = "no limit: the part of the uncertainty that lies between chains, which all count equally"
     return [
         *rows,
         ("largest R-hat of a chain's halves", f"{modes.within.max():.2f}", limit, explored),
