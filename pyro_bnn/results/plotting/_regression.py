@@ -49,10 +49,10 @@ def regression_bands(
         (prediction.epistemic, EPISTEMIC_FILL, EPISTEMIC_EDGE, "-", "epistemic"),
     ):
         half, label = num_scales * flat(variance.sqrt()), f"± {num_scales:g} sd, {name}"
-        edges = {"edgecolor": edge, "linewidth": 0.8, "linestyle": dashes}
-        ax.fill([], [], facecolor=fill, **edges, label=label)  # for the legend only
+        # An empty patch for the legend. Edges of the band itself would also have lines at the ends of the grid.
+        ax.fill([], [], facecolor=fill, edgecolor=edge, linewidth=0.8, linestyle=dashes, label=label)
         ax.fill_between(grid, mean - half, mean + half, facecolor=fill, linewidth=0)
-        for end in (mean - half, mean + half):  # an edge of the fill would also have lines at the ends of the grid
+        for end in (mean - half, mean + half):
             ax.plot(grid, end, color=edge, linewidth=0.8, linestyle=dashes)
     ax.plot(grid, mean, "-", color=BLACK, label="mean")
     if truth is not None:
