@@ -1,22 +1,19 @@
 """The tables and the picture of `benchmarks.methods`."""
 
-import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
-from matplotlib.transforms import Bbox
 
 from pyro_bnn import plotting
 
 from ._methods_list import METHODS
 from ._methods_scores import STRENGTHS
+from ._names import MeanAndError, Names
 from ._results import Row, cell_of, head_of, line_of, mean_and_error, page_style, save_small
 
 Value = Callable[[Row], float | None]
-MeanAndError = tuple[float, float | None]
 
 QUALITY = {"accuracy, %": ("accuracy", 100.0, 2), "NLL": ("nll", 1.0, 4), "ECE": ("ece", 1.0, 4)}
 """Title, key, factor and digits."""
@@ -154,50 +151,5 @@ def draw(points: Mapping[str, Sequence[MeanAndError]], path: Path) -> None:
             ax.minorticks_off()
         axes[0].figure.canvas.draw()  # sizes are known from here on
         for ax, column in zip(axes, (1, 2), strict=True):
-            name_points(ax, {name: (row[0], row[column]) for name, row in points.items()})
+            Names(ax, {name: (row[0], row[column]) for name, row in points.items()}).place()
         save_small(axes[0], path)
-
-
-def name_points(ax: Axes, points: Mapping[str, tuple[MeanAndError, MeanAndError]]) -> None:
-    """Write the name of each point at the nearest place where it covers no point, no bar and no other name."""
-    size = ax.figure.dpi / 72  # pixels of a point of a font
-    taken = [box for x, y in points.values() for box in covered(ax, x, y, size)]
-    inside = ax.get_window_extent()
-    places = {name: (x[0], y[0]) for name, (x, y) in points.items()}
-    for name, place in sorted(places.items(), key=lambda item: item[1][1]):
-        text = ax.annotate(name, place, (0, 0), textcoords="offset points", fontsize=7, va="center")
-        box = text.get_window_extent()
-
-        def cost(offset: tuple[float, float], box: Bbox = box) -> float:
-            moved = box.translated(size * offset[0], size * offset[1])
-            outside = not (inside.x0 <= moved.x0 and moved.x1 <= inside.x1 and inside.y0 <= moved.y0)
-            return math.hypot(*distance(offset, box.width / size)) + 1000 * (outside + moved.count_overlaps(taken))
-
-        best = min(offsets(box.width / size), key=cost)
-        taken.append(box.translated(size * best[0], size * best[1]))
-        text.set_position(best)
-        if math.hypot(*distance(best, box.width / size)) > 12:
-            line = {"arrowstyle": "-", "linewidth": 0.5, "color": "0.5", "shrinkB": 3}
-            width, (right, up) = box.width / size, best
-            end = (min(max(0.0, right), right + width), up - math.copysign(4, up))  # the nearest place of the name
-            ax.annotate("", place, end, textcoords="offset points", arrowprops=line)
-
-
-def covered(ax: Axes, x: MeanAndError, y: MeanAndError, size: float) -> Iterator[Bbox]:
-    """Boxes around a point and around its two bars, in pixels."""
-    for wide, high, edge in ((x[1] or 0.0, 0.0, 1.0), (0.0, y[1] or 0.0, 1.0), (0.0, 0.0, 3.0)):
-        corners = ax.transData.transform([(x[0] - wide, y[0] - high), (x[0] + wide, y[0] + high)])
-        yield Bbox(corners).padded(edge * size)
-
-
-def offsets(width: float) -> Iterator[tuple[float, float]]:
-    """Places of a name, in points of a font from its point to the middle of the left edge of the name."""
-    for up in range(-60, 61, 4):
-        for right in range(-40, 41, 4):
-            yield (right + 7.0 if right >= 0 else right - 3.0 - width, float(up))
-        yield (-width / 2, float(up))
-
-
-def distance(offset: tuple[float, float], width: float) -> tuple[float, float]:
-    """From the point to the nearest place of the name."""
-    return max(offset[0], -offset[0] - width, 0.0), offset[1]

@@ -135,7 +135,7 @@ def by_bde(members: int, warmup: int, samples: int) -> Callable[..., Gaussians]:
     return fit
 
 
-RIVALS: dict[str, Callable[..., Gaussians]] = {
+OTHER_PACKAGES: dict[str, Callable[..., Gaussians]] = {
     "XGBoost": by_xgboost,
     "CatBoost": by_catboost,
     "NGBoost": by_ngboost,
@@ -167,8 +167,8 @@ def regressed(name: str, method: str, seed: int, folder: Path, limit: float | No
     train, test = scaler.transform(train), scaler.transform(test)
     (x, y), (x_test, y_test) = ((rows[:, :-1], rows[:, -1]) for rows in (train, test))
     begin, begin_cpu = time.perf_counter(), processor_seconds()
-    if method in RIVALS:
-        moments, found = RIVALS[method](x, y, x_test, seed), {}
+    if method in OTHER_PACKAGES:
+        moments, found = OTHER_PACKAGES[method](x, y, x_test, seed), {}
     else:
         moments, found = by_default(x, y, x_test, y_test, seed, limit)
     seconds, cpu = time.perf_counter() - begin, processor_seconds() - begin_cpu
@@ -200,7 +200,7 @@ def main() -> None:
         help="folder that contains tables/; default $PYRO_BNN_DATA",
     )
     parser.add_argument("--datasets", nargs="+", default=[*CLASS_SETS, "airfoil", "bikesharing"], metavar="NAME")
-    parser.add_argument("--methods", nargs="+", default=USUAL, choices=[*USUAL, *RIVALS], metavar="NAME")
+    parser.add_argument("--methods", nargs="+", default=USUAL, choices=[*USUAL, *OTHER_PACKAGES], metavar="NAME")
     parser.add_argument("--runs", type=int, default=10, help="splits for classes; the others have at most five")
     parser.add_argument("--time-limit", type=float, help="time limit for airfoil and bikesharing, in seconds")
     options = parser.parse_args()

@@ -208,6 +208,7 @@ def test_classes_by_hand():
     assert scores(result, "methods")["accuracy"].value == pytest.approx(1 / 3)
     assert scores(result, "methods")["entropy"].value == pytest.approx(float(-(p * p.log()).sum()))
     assert plotting.comparison(result).shape == (1, 2)
+    assert result.verdict.startswith("second and first agree on the most probable class of 100.0% of the points. Their")
 
 
 def test_tables(result, tmp_path):
@@ -225,6 +226,31 @@ def test_tables(result, tmp_path):
     assert "±" in text
     assert "coverage_90" in text
     assert len({len(line) for line in text.split("\n\n", maxsplit=1)[0].splitlines()[1:]}) == 1  # columns line up
+
+
+def test_print_ends_with_the_result_in_words(result):
+    pair = {name: estimate.value for name, estimate in scores(result).items()}
+    assert result.verdict == (
+        f"The standard deviation of the predictions of b is {pair['total sd ratio']:.2f} times that of a, and its "
+        f"epistemic part {pair['epistemic sd ratio']:.2f} times that of a. Their means differ by "
+        f"{pair['rms mean difference']:.3g} (root mean square over points)."
+    )
+    assert str(result).endswith(f"\n\n{result.verdict}")
+
+
+def test_of_several_methods_the_closest_is_named_in_each_region():
+    entries = {"exact": Weights(*A), "far": Weights(5.0, 0.4), "near": Weights(1.1, 0.4)}
+    regions = {"left": torch.tensor([False, False, True]), "right": torch.tensor([True, True, False])}
+    first, second = pb.compare(line(), entries, X, regions=regions, num_samples=100, seed=0).verdict.splitlines()
+    assert first.startswith("left: near is the closest of 2 methods to exact (wasserstein 0.")
+    assert second.startswith("right: near is the closest of 2 methods to exact (wasserstein 0.")
+
+
+def test_a_reference_that_went_wrong_tells_nothing_about_the_others():
+    reference = Weights(*A)
+    reference.status = pb.Status(False, "made up")
+    verdict = pb.compare(line(), {"nuts": reference, "b": Weights(*B)}, X, num_samples=100, seed=0).verdict
+    assert verdict.startswith("The status of nuts is not ok, and names a remedy.")
 
 
 def test_the_picture_of_curves(result, tmp_path):
@@ -258,6 +284,7 @@ def test_ensembles_of_chains_and_things_that_are_infinite(tmp_path):
     result = pb.compare(line(), posteriors, X, num_samples=400)
     assert [p.num_samples for p in result.predictions.values()] == [400, 100]
     assert "inf" in str(result)
+    assert "times that of point, and point has no epistemic part. Their" in result.verdict
     result.to_json(tmp_path / "table.json")
     content = json.loads((tmp_path / "table.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert content["pairs"][0]["scores"]["epistemic sd ratio"]["value"] is None

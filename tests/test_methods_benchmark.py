@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from benchmarks import _methods, _methods_list, _methods_scores, _methods_tables, methods
+from benchmarks._names import Names
+from pyro_bnn import plotting
 
 from .test_damaged_files import NAMES, idx
 
@@ -144,3 +146,20 @@ def test_a_network_of_another_budget_is_not_taken(benchmark, monkeypatch):
     benchmark("--seeds", 0, "--methods", "deterministic")
     with pytest.raises(ValueError, match="was made with other settings; choose another --out, or delete it"):
         benchmark("--seeds", 0, "--methods", "deterministic", "--epochs", 1)
+
+
+def test_names_of_close_points_cover_no_point_and_no_other_name():
+    axes = plotting.new_axes(1, 1, size=("column", 2.4))[0]
+    ax = axes[0]
+    places = {"one": (1.0, 1.0), "two": (1.02, 1.0), "three": (1.0, 1.02), "far": (2.0, 2.0), "further": (0.0, 0.0)}
+    for x, y in places.values():
+        ax.plot(x, y, "o")
+    ax.margins(0.3)
+    ax.figure.canvas.draw()
+    Names(ax, {name: ((x, None), (y, 0.1)) for name, (x, y) in places.items()}).place()
+    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts if text.get_text()}
+    assert boxes.keys() == places.keys()
+    points = ax.transData.transform([*places.values()])
+    for name, box in boxes.items():
+        assert not box.count_overlaps([other for key, other in boxes.items() if key != name])
+        assert not any(box.contains(*point) for point in points)

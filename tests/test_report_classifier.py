@@ -33,13 +33,13 @@ def classes(probs, y):
     )
 
 
-def classifier(probs, y, rival):
+def classifier(probs, y, baseline):
     network = classes(probs, y)
     report = ClassifierScores([ONE_DRAW], {}, len(y), 0)
     evaluation = Evaluation(report, network, ("mean weights", network), None, {})
     names = tuple("abcdefgh"[: probs.shape[-1]])
-    rivals = {"logistic regression": classes(rival, y)}
-    return Measured(classified=Classified(y, names, "row", "test rows", evaluation, rivals))
+    baselines = {"logistic regression": classes(baseline, y)}
+    return Measured(classified=Classified(y, names, "row", "test rows", evaluation, baselines))
 
 
 def labelled(kind):
@@ -49,7 +49,7 @@ def labelled(kind):
     if kind in ("imbalanced", "a class missed"):
         logits[:, 2] -= 30
     y = torch.multinomial(logits.softmax(-1), 1, generator=generator).flatten()
-    probs, rival = logits.softmax(-1), (0.3 * logits).softmax(-1)
+    probs, baseline = logits.softmax(-1), (0.3 * logits).softmax(-1)
     if kind == "too sure":
         probs = (4 * logits).softmax(-1)
     elif kind == "too unsure":
@@ -59,17 +59,17 @@ def labelled(kind):
         places = logits.argsort(-1).argsort(-1)
         probs = sizes.gather(-1, places).softmax(-1)
     elif kind == "beaten":
-        probs, rival = (logits + 4 * torch.randn(logits.shape, generator=generator)).softmax(-1), logits.softmax(-1)
+        probs, baseline = (logits + 4 * torch.randn(logits.shape, generator=generator)).softmax(-1), logits.softmax(-1)
     elif kind == "tied":
-        rival = probs
+        baseline = probs
     elif kind == "imbalanced":
         y = torch.zeros(NUM_ROWS, dtype=torch.long)
         y[:8] = 1
         probs = torch.tensor([8e2, 9.0, 1.0]).expand(NUM_ROWS, 3) / 810
-        rival = torch.tensor([1.0, 1.0, 1.0]).expand(NUM_ROWS, 3) / 3
+        baseline = torch.tensor([1.0, 1.0, 1.0]).expand(NUM_ROWS, 3) / 3
     elif kind == "a class missed":
         y[:40] = 2
-    return classifier(probs, y, rival)
+    return classifier(probs, y, baseline)
 
 
 @pytest.mark.parametrize(
@@ -186,10 +186,10 @@ def test_the_examples_are_the_extremes_of_all():
     assert groups["Surest, and wrong"][0]["votes"] == [("a", 1.0)]
 
 
-def test_the_rival_is_the_best_of_the_simple_methods():
+def test_the_best_baseline_counts():
     subject = labelled("tied")
-    best = subject.classified.rivals["logistic regression"]
+    best = subject.classified.baselines["logistic regression"]
     flat = classes(torch.full_like(best.probs, 1 / 3), best.targets)
-    for rivals in ({"first": flat, "second": best}, {"second": best, "first": flat}):
-        subject.classified = replace(subject.classified, rivals=rivals)
+    for baselines in ({"first": flat, "second": best}, {"second": best, "first": flat}):
+        subject.classified = replace(subject.classified, baselines=baselines)
         assert "no better than second" in judged(subject)[1]

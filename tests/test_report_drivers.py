@@ -13,7 +13,7 @@ from pyro_bnn.app.own.arrays import ArrayEncoding
 from pyro_bnn.app.own.encoding import Feature, TableEncoding
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports import drivers
-from pyro_bnn.app.reports.page.drivers import drivers_section
+from pyro_bnn.app.reports.page.drivers import conclusion_of, drivers_section
 from pyro_bnn.app.reports.trained import Trained
 
 NUMBER = Target("y", [], [0.0], [1.0])
@@ -46,6 +46,7 @@ def test_changes_of_a_linear_regression():
     assert found["input 1"].mean == pytest.approx(math.sqrt(2 / 5), rel=0.1)
     assert found["input 2"].mean < 0.03
     assert max(found["input 0"].epistemic, found["input 1"].epistemic) < 1e-3
+    assert all(driver.growth == pytest.approx(1) for driver in found.values())  # the columns are independent
     # E| |x| - |x'| | / E|x| of two independent normal numbers is 2 (sqrt(2) - 1)
     assert found["input 2"].epistemic == pytest.approx(2 * (math.sqrt(2) - 1), rel=0.15)
 
@@ -78,3 +79,25 @@ def test_nothing_for_images_or_many_columns(monkeypatch):
     monkeypatch.setattr(drivers, "MOST_COLUMNS", 2)
     assert drivers.drivers_of(run) == []
     assert drivers_section(SimpleNamespace(drivers=[])) is None
+
+
+def test_new_combinations_of_equal_columns_raise_the_uncertainty():
+    """E sqrt(x^2 + x'^2) / E sqrt(2 x^2) of two independent normal numbers is pi / (2 sqrt(2))."""
+    x = torch.randn(500, 1).expand(-1, 2).contiguous()
+    for driver in drivers.drivers_of(trained([[2.0, 1.0]], [[0.05, 0.05]], pb.GaussianLikelihood(1.0), x=x)):
+        assert driver.growth == pytest.approx(math.pi / math.sqrt(8), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("epistemic", "growth", "words"),
+    [
+        (0.1, 1.0, "The epistemic sd hardly depends on any single column."),
+        (4.2, 5.2, "changes most with b: after the exchange it is 5.20 times as large in the mean."),
+        (0.8, 1.04, "changes most with b: it becomes larger in some rows and smaller in others (1.04 times"),
+    ],
+)
+def test_the_drivers_are_concluded_in_words(epistemic, growth, words):
+    found = [drivers.Driver("a", 1.0, 0.05, 1.0), drivers.Driver("b", 0.5, epistemic, growth)]
+    said = conclusion_of(found, is_class=False)
+    assert said.startswith("The predictions depend most on a. ")
+    assert words in said

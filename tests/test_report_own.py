@@ -48,7 +48,7 @@ def test_numbers(pyro_bnn, table):  # noqa: F811
 
 
 def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_bnn, table):  # noqa: F811
-    """The rivals are those of `evaluate`, with its numbers."""
+    """The baselines are those of `evaluate`, with its numbers."""
     page, printed = report(pyro_bnn, table, "line")
     assert re.match(
         "(Not usable as it is:|Usable, but) beaten by a straight line|Usable, but no better than a straight line",
@@ -59,7 +59,7 @@ def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_
     scores = {row["name"]: row["scores"] for row in rows}
     for name, shown in (
         ("ensemble of 20", "average over 20 draws"),
-        ("baseline: Bayesian ridge", "rival: Bayesian ridge"),
+        ("baseline: Bayesian ridge", "baseline: Bayesian ridge"),
     ):
         cells = (f"{scores[name]['rmse']:.4g}", f"{scores[name]['nll']:.4f}", f"{scores[name]['crps']:.4g}")
         assert f"{shown} {' '.join(cells)}".replace(" ", "") in page.words.replace(" ", "")

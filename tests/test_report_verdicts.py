@@ -1,4 +1,4 @@
-"""Verdicts of `pyro-bnn report` on synthetic regressions with one known fault each, on rivals, training and weights."""
+"""Verdicts of `pyro-bnn report` on synthetic regressions with one fault each, on baselines, training and weights."""
 
 import math
 import re
@@ -9,12 +9,13 @@ import torch
 from scipy.stats import spearmanr
 from torch.distributions import Laplace, Normal, Poisson
 
+from pyro_bnn.app.reports.page.chains import diagnostics_of, of_chains
 from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_section
-from pyro_bnn.app.reports.page.fit import of_chains, of_temperature, of_weights
+from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, ranking_of
 from pyro_bnn.app.reports.page.section import first_line
 from pyro_bnn.app.reports.page.subject import Regressed
-from pyro_bnn.app.reports.page.verdicts import of_rival
+from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.inference.guides import Diagnosis, SiteDiagnosis
 from pyro_bnn.inference.history import History
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
@@ -92,14 +93,14 @@ def regressed(kind="good", *, num_outputs=1):
         centre, scale = mean + 3 * torch.randn(shape, generator=generator), (truth.square() + 9).sqrt()
     right = predicted(mean, truth, y)
     plain = predicted(torch.zeros_like(mean), torch.full_like(mean, 10.0), y)
-    rivals = {"mean of the targets": plain}
+    baselines = {"mean of the targets": plain}
     if kind in ("noisy", "tied"):
-        rivals["Bayesian ridge"] = right
+        baselines["Bayesian ridge"] = right
     network = predicted(centre, scale, y, num_draws=4, epistemic=1e-3)
     names = tuple(f"target {i}" for i in range(num_outputs))
     zero = torch.zeros(num_outputs)
     return Measured(
-        regressed=Regressed(y, names, network, ("mean weights", network), rivals, zero, zero + 10, is_count=False)
+        regressed=Regressed(y, names, network, ("mean weights", network), baselines, zero, zero + 10, is_count=False)
     )
 
 
@@ -152,14 +153,14 @@ def test_equal_predicted_sds_rank_nothing_and_could_not():
     mean = 10 * torch.randn(NUM_ROWS, 1, generator=generator)
     y, one = mean + torch.randn(mean.shape, generator=generator), torch.ones_like(mean)
     network = predicted(mean, one, y, num_draws=4, epistemic=1e-3)
-    rivals = {"mean of the targets": predicted(0 * mean, 10 * one, y)}
+    baselines = {"mean of the targets": predicted(0 * mean, 10 * one, y)}
     subject = Measured(
         regressed=Regressed(
             y,
             ("t",),
             network,
             ("mean weights", network),
-            rivals,
+            baselines,
             torch.zeros(1),
             torch.full((1,), 10.0),
             is_count=False,
@@ -191,14 +192,19 @@ def test_the_numbers_of_a_regression_are_those_of_its_rows():
     assert ranking["surest"] == pytest.approx(ends[0])
 
 
-def test_the_scores_of_rivals_are_on_the_page():
+def test_the_scores_of_baselines_are_on_the_page():
     found = regressed("noisy")
     rows = {row["name"]: row for row in errors_section(found).values["scores"]}
-    assert list(rows) == ["mean weights", "average over 4 draws", "rival: mean of the targets", "rival: Bayesian ridge"]
-    right = found.regressed.rivals["Bayesian ridge"]
-    assert rows["rival: Bayesian ridge"]["nll"] == pytest.approx(-float(right.log_density.mean()))
+    assert list(rows) == [
+        "mean weights",
+        "average over 4 draws",
+        "baseline: mean of the targets",
+        "baseline: Bayesian ridge",
+    ]
+    right = found.regressed.baselines["Bayesian ridge"]
+    assert rows["baseline: Bayesian ridge"]["nll"] == pytest.approx(-float(right.log_density.mean()))
     y, mean = found.regressed.y, right.mean
-    assert rows["rival: Bayesian ridge"]["rmse"] == pytest.approx(float((y - mean).square().mean().sqrt()))
+    assert rows["baseline: Bayesian ridge"]["rmse"] == pytest.approx(float((y - mean).square().mean().sqrt()))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +237,7 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
     assert section.values["levels"][0]["promised"] > 0.55
 
 
-# --- rivals, training and weights -------------------------------------------------------------------------------------
+# --- baselines, training and weights ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -243,21 +249,21 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
         (-5.430, 0.001, "note", "gain +0.004 ± 0.001; RMSE 2 against 1"),
     ],
 )
-def test_a_rival_is_compared_by_the_standard_error_of_the_difference(own, error, level, words):
-    verdict = of_rival("a line", own, -5.434, error, points="RMSE 2 against 1", is_nearer=False)
+def test_a_baseline_is_compared_by_the_standard_error_of_the_difference(own, error, level, words):
+    verdict = of_baseline("a line", own, -5.434, error, points="RMSE 2 against 1", is_nearer=False)
     assert verdict.level == level
     assert words in verdict.text
 
 
-def test_who_errs_less_than_a_rival_is_not_beaten_in_its_predictions():
-    verdict = of_rival("a line", -6.0, -5.4, 0.01, points="RMSE 1 against 2", is_nearer=True)
+def test_who_errs_less_than_a_baseline_is_not_beaten_in_its_predictions():
+    verdict = of_baseline("a line", -6.0, -5.4, 0.01, points="RMSE 1 against 2", is_nearer=True)
     assert (verdict.level, verdict.about) == ("problem", "uncertainty")
     assert verdict.text.startswith("The network has smaller errors than a line, but its probabilities are worse")
 
 
-def test_a_network_that_a_simple_method_beats_by_little_is_usable():
-    little, much = (of_rival("a line", own, -5.4, 0.01, points="", is_nearer=False) for own in (-5.46, -5.6))
-    assert (little.level, little.about) == ("problem", "rival")
+def test_a_network_that_a_baseline_beats_by_little_is_usable():
+    little, much = (of_baseline("a line", own, -5.4, 0.01, points="", is_nearer=False) for own in (-5.46, -5.6))
+    assert (little.level, little.about) == ("problem", "baseline")
     assert first_line([little], "99 % right") == "Usable, but beaten by a line: 99 % right."
     assert first_line([much], "99 % right") == "Not usable as it is: beaten by a line."
 
@@ -286,21 +292,60 @@ def test_weights_that_are_at_the_prior_are_not_said_to_have_left_it(share, level
 
 
 @pytest.mark.parametrize(
-    ("diverged", "within", "level", "words"),
+    ("diverged", "within", "between", "level", "words", "shown"),
     [
-        (0, [1.0, 1.02], "good", "Of 2 chains, 0.0 % of the draws diverged, and every chain has explored its mode"),
-        (0, [1.0, 1.5], "note", "Modes not yet explored by 1 of 2 chains: R-hat of a chain's halves is up to 1.50."),
-        (30, [1.0, 1.5], "problem", "many draws diverged."),
+        (
+            0,
+            [1.0, 1.02],
+            1.0,
+            "good",
+            "Of 2 chains, 0.0 % of the draws diverged, and every chain has explored its mode",
+            ["few enough", "each chain has explored its mode", "the chains agree"],
+        ),
+        (
+            2,
+            [1.0, 1.02],
+            2.5,
+            "good",
+            "Of 2 chains, 1.0 % of the draws diverged",
+            ["few enough", "each chain has explored its mode", "no fault: the chains are in different modes"],
+        ),
+        (
+            0,
+            [1.0, 1.5],
+            2.5,
+            "note",
+            "Modes not yet explored by 1 of 2 chains: R-hat of a chain's halves is up to 1.50.",
+            [
+                "few enough",
+                "1 of 2 chains have not explored their modes",
+                "unclear until each chain has explored its mode",
+            ],
+        ),
+        (30, [1.0, 1.5], 1.0, "problem", "many draws diverged.", ["too many: ", "1 of 2 chains", "the chains agree"]),
     ],
 )
-def test_chains_that_have_not_explored_their_modes_are_noted(diverged, within, level, words):
+def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, level, words, shown):
     diverging = (torch.arange(200) < diverged).reshape(2, 100)
     posterior = MCMCPosterior(
         {"w": torch.zeros(2, 100)},
         ChainStatistics(diverging=diverging),
-        Status(diverged == 0, "many draws diverged." if diverged else "well."),
+        Status(level != "problem", "many draws diverged." if diverged else "well."),
         sampler="MCLMC",
     )
-    verdict = of_chains(posterior, Modes(torch.tensor(within), 1.0, 0.0))
+    found = Modes(torch.tensor(within), between, 0.25)
+    verdict = of_chains(posterior, found)
     assert verdict.level == level
     assert verdict.text.startswith(words)
+    values, thresholds, verdicts = zip(*(row[1:] for row in diagnostics_of(posterior, found)), strict=True)
+    assert values == (f"{diverged} of 200 ({diverged / 2:.1f} %)", f"{max(within):.2f}", f"{between:.2f}", "25 %")
+    assert thresholds == ("at most 1 %", "at most 1.1", "at most 1.1 if they agree", "none")
+    assert all(said.startswith(start) for said, start in zip(verdicts[:3], shown, strict=True))
+
+
+def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
+    posterior = MCMCPosterior({"w": torch.zeros(2, 4)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    assert [(row[1], row[3]) for row in diagnostics_of(posterior, None)] == [
+        ("not reported", "unknown"),
+        ("unknown", "too few draws to tell"),
+    ]

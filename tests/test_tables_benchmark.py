@@ -62,13 +62,13 @@ def test_classes_are_scored_on_the_rows_that_were_held_out(real_uci, monkeypatch
     assert f"| heart | logistic regression | 1 | {row['nll']:.3f} |" in printed
 
 
-def test_rivals_are_scored_in_units_of_the_targets_deviation(monkeypatch, capsys, tmp_path):
+def test_other_packages_are_scored_in_units_of_the_targets_deviation(monkeypatch, capsys, tmp_path):
     random = np.random.default_rng(0)
     (tmp_path / "tables").mkdir()
     table = random.normal(size=(200, 2)) * [1, 50]
     np.savetxt(tmp_path / "tables" / "airfoil.csv", table, delimiter=",", header="x,y", comments="")
     nothing = lambda x, y, x_test, seed: (np.zeros(len(x_test)), np.ones(len(x_test)))  # noqa: E731
-    monkeypatch.setitem(tables.RIVALS, "XGBoost", nothing)
+    monkeypatch.setitem(tables.OTHER_PACKAGES, "XGBoost", nothing)
     options = ("--data", tmp_path, "--out", tmp_path, "--datasets", "airfoil", "--runs", 1)
     run(monkeypatch, capsys, tables, *options, "--methods", "XGBoost")
     row = json.loads((tmp_path / "tables.jsonl").read_text())

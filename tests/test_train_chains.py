@@ -117,8 +117,10 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
     assert ">Training</h2>" not in page
     assert ">Weights</h2>" not in page
     assert "of the draws diverged" in out or "not yet explored" in out
-    assert "On the test rows: 8 " in page
-    assert "R-hat within chains" in page
+    assert "Diagnostics of 8 chains" in page
+    for cell in ("draws with a divergent step", "largest R-hat of a chain&#39;s halves", "at most 1.1"):
+        assert cell in page
+    assert "time_limit=" not in page
 
 
 @pytest.mark.parametrize("command", ["prune", "weights"])

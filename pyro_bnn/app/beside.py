@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 
 from ..inference.mcmc import fit_nuts
-from ..inference.posterior import Status
-from ..results.comparison import Comparison, Scores, compare
+from ..results.comparison import Comparison, compare
 from .config import RunConfig
 from .datasets import Dataset
 from .runs import is_chains, load_run
@@ -30,10 +29,9 @@ def compare_with_chains(
     num_samples: int,
     seed: int = 0,
     report: Callable[[str], None] = print,
-) -> tuple[Comparison, str]:
+) -> Comparison:
     """Draw four chains from the exact posterior of a run, and compare their predictions with the run's.
 
-    Return the comparison, and its result in a sentence.
     Numbers that the run learned, such as the scale of the noise, keep their values. The test rows are predicted, or the
     training rows if there are no test rows.
     """
@@ -55,8 +53,7 @@ def compare_with_chains(
     kind, x, y = ("test rows", rows.x_test, rows.y_test) if len(rows.x_test) else ("rows", rows.x_train, rows.y_train)
     x, y = x[:MOST_POINTS], y[:MOST_POINTS]
     regions = {kind: torch.ones(len(x), dtype=torch.bool)}
-    result = compare(model, entries, x, y=y, regions=regions, num_samples=4 * num_samples, seed=seed)
-    return result, in_words(result.pairs[0], chains.status)
+    return compare(model, entries, x, y=y, regions=regions, num_samples=4 * num_samples, seed=seed)
 
 
 def side_by_side(result: Comparison) -> str:
@@ -67,23 +64,3 @@ def side_by_side(result: Comparison) -> str:
     columns[pair.method] |= pair.cells
     table = pandas.DataFrame(columns).fillna("")
     return f"{pair.region}; the last {len(pair.scores)} rows compare with {pair.reference}:\n{table.to_string()}"
-
-
-def in_words(pair: Scores, chains: Status) -> str:
-    """Return a sentence on how far a run's predictions are from those of NUTS, or that the chains cannot tell."""
-    if not chains:
-        return (
-            "The chains of NUTS have not converged, so these numbers do not tell how far the run is from the exact "
-            "posterior. Draw more (--num-samples), or compare a run with a smaller network."
-        )
-    scores = {name: estimate.value for name, estimate in pair.scores.items()}
-    if "agreement" in scores:
-        return (
-            f"The run and NUTS agree on the most probable class of {scores['agreement']:.1%} of the rows. Their "
-            f"probabilities differ by {scores['total variation']:.3f} (mean total variation)."
-        )
-    return (
-        f"The standard deviation of the run's predictions is {scores['total sd ratio']:.2f} times that of NUTS, and "
-        f"its epistemic part {scores['epistemic sd ratio']:.2f} times. Their means differ by "
-        f"{scores['rms mean difference']:.3g} (root mean square over rows)."
-    )

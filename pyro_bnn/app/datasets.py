@@ -52,6 +52,7 @@ class Dataset:
     facts: Facts
     notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
     held_out: tuple[Tensor, Tensor] | None = None  # inputs and targets of the rows that calibrate, if there are any
+    test_rows: tuple[int, ...] = ()  # number of each test row in the file, from 1; empty for image sets
 
     @property
     def classes(self) -> tuple[str, ...]:

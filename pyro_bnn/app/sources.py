@@ -163,7 +163,8 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     x, y = encoding.inputs(table), target.encoded(cells)
     found = Facts(digest, len(training), len(testing), [encoding.width], target, encoding, None)
     calibrating = (x[held_out], y[held_out]) if held_out else None
-    return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating)
+    rows = tuple(table.frame.index[testing].tolist())
+    return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating, rows)
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
@@ -184,6 +185,7 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     check_same(config, facts, digest, path)
     (x, y), test = pairs_of(arrays, shown)
     is_class = config.likelihood == "categorical"
+    testing = [] if test is None else [*range(len(test[0]))]
     if test is None:
         labels = target_labels(array_labels("y", y, shown)) if is_class else None
         training, testing = split_rows(len(x), config.test_fraction, seed=config.split_seed, labels=labels)
@@ -206,7 +208,8 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
         encoding, target = facts.arrays, facts.target
     sets = [(encoding.inputs(a, shown), _array_targets(target, b, shown, name)) for name, a, b in named]
     found = Facts(digest, len(fitted), len(test[0]), encoding.shape, target, None, encoding)
-    return Dataset(*sets[0], *sets[1], found, held_out=sets[2] if held_out else None)
+    rows = tuple(row + 1 for row in testing)
+    return Dataset(*sets[0], *sets[1], found, held_out=sets[2] if held_out else None, test_rows=rows)
 
 
 def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -> Tensor:

@@ -1,8 +1,8 @@
 """`pyro-bnn compare`.
 
 The JSON of `compare` has `folder`, `pictures` (file names), `statuses` (the status of each fit, by the name of the
-method), `verdict` (the result of a comparison with a run, in words) and `rows`. Each row is a number, with `reference`
-("" if the number describes a single method), `method`, `region`, `score`, `value` and `standard_error`.
+method), `verdict` (the result in words) and `rows`. Each row is a number, with `reference` ("" if the number describes
+a single method), `method`, `region`, `score`, `value` and `standard_error`.
 """
 
 from pathlib import Path
@@ -78,7 +78,7 @@ def compare(
         statuses[method] = status
         output.say(line)
 
-    verdict, config = "", None if run is None else runs.load_config(run)
+    config = None if run is None else runs.load_config(run)
     if run is not None:
         runs.check_apart(out, run)
     opened = creating(out, command="compare", force=force, picture_format=picture_format)
@@ -95,17 +95,19 @@ def compare(
                     f"The run has a cold posterior (--kl-weight {config.kl_weight}), but the chains have KL weight 1."
                 )
             count = num_samples or NUM_SAMPLES_OF_RUN
-            result, verdict = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
+            result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
             shown = rows.x_train, rows.y_train
         pictures = save_comparison(result, folder, shown)
-    output.table(f"\n{side_by_side(result) if verdict else result}")
+    output.table(f"\n{result if run is None else side_by_side(result)}")
     output.say(
         "\n± is a standard error: of the draws for differences between methods, and of the mean over rows or points "
         "for scores of one method."
     )
-    if verdict:
-        output.say(verdict)
+    if run is not None:
+        output.say(result.verdict)
+        if not result.status:
+            output.say("Draw more (--num-samples), or compare a run with a smaller network.")
     if config is not None and rows.facts.target.scale not in ([], [1.0]):
         output.say("\nAll numbers are in units of the standard deviation of the training targets.")
     output.say(f"\n{', '.join(['comparison.csv', 'comparison.json', *pictures])} in {out}.")
-    output.document(folder=out, pictures=pictures, statuses=statuses, verdict=verdict, rows=result.rows())
+    output.document(folder=out, pictures=pictures, statuses=statuses, verdict=result.verdict, rows=result.rows())

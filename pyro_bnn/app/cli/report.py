@@ -1,7 +1,7 @@
 """`pyro-bnn report`.
 
 The JSON of `report` has `folder`, `page` (the path of the page), `headline`, and the list `verdicts`. A verdict has
-`level` (good, note or problem), `about` (predictions, uncertainty, fit or rival), `short`, `text` and `rule`.
+`level` (good, note or problem), `about` (predictions, uncertainty, fit or baseline), `short`, `text` and `rule`.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ def report(
     """Write a report on a training run as one HTML page that can be read offline.
 
     The first line of the page says whether the run is usable. Below are verdicts with their thresholds, the scores of
-    the network and of simple methods, and sections on calibration, unknown images, examples, the training curves, the
+    the network and of baselines, and sections on calibration, unknown images, examples, the training curves, the
     weights and the settings.
     """
     if out is not None:

@@ -31,11 +31,13 @@ class Driver:
             the rows. For classes, the mean change of the probabilities (total variation).
         epistemic: Mean absolute change of the epistemic uncertainty, divided by its mean over the rows. For numbers
             this uncertainty is the epistemic standard deviation, for classes the mutual information.
+        growth: Mean of the epistemic uncertainty after the permutation, divided by its mean before.
     """
 
     name: str
     mean: float
     epistemic: float
+    growth: float
 
 
 def columns_of(run: Trained) -> dict[str, slice]:
@@ -81,8 +83,8 @@ def drivers_of(run: Trained) -> list[Driver]:
     return sorted(drivers, key=lambda driver: -driver.mean)
 
 
-def _changes(before: Prediction, after: Prediction) -> tuple[float, float]:
-    """Return the changes of the mean and of the epistemic uncertainty that `Driver` describes."""
+def _changes(before: Prediction, after: Prediction) -> tuple[float, float, float]:
+    """Return the changes of the mean and of the epistemic uncertainty, and its growth, as `Driver` describes them."""
     if isinstance(before, ClassificationPrediction) and isinstance(after, ClassificationPrediction):
         moved = (before.probs - after.probs).abs().sum(-1).mean() / 2
         old, new = before.epistemic, after.epistemic
@@ -90,4 +92,5 @@ def _changes(before: Prediction, after: Prediction) -> tuple[float, float]:
         first, second = before.as_kind(RegressionPrediction), after.as_kind(RegressionPrediction)
         moved = ((first.mean - second.mean).square().mean(0) / first.mean.var(0).clamp_min(TINY)).sqrt().mean()
         old, new = first.epistemic.sqrt(), second.epistemic.sqrt()
-    return float(moved), float((new - old).abs().mean() / old.mean().clamp_min(TINY))
+    usual = old.mean().clamp_min(TINY)
+    return float(moved), float((new - old).abs().mean() / usual), float(new.mean() / usual)

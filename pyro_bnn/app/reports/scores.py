@@ -1,4 +1,4 @@
-"""The report on a run with the user's own data. It scores the network and simple methods on the test rows."""
+"""The report on a run with the user's own data. It scores the network and baselines on the test rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -126,11 +126,11 @@ def compared_coverage(run: Trained, ensemble: Prediction) -> BeforeAndAfter | No
 
 
 def ways_to_predict(run: Trained) -> dict[str, Prediction]:
-    """Predict the test rows by a single network, by the ensemble, and by simple methods, in this order."""
+    """Predict the test rows by a single network, by the ensemble, and by baselines, in this order."""
     ensemble = run.ensemble(keep_draws=not run.rows.facts.target.is_class)
-    rivals = rivals_of(run.rows, is_count=isinstance(run.model.likelihood, PoissonLikelihood))
-    baselines = {f"baseline: {name}": rival for name, rival in rivals.items()}
-    return {**dict([run.single()]), f"ensemble of {run.num_samples}": ensemble, **baselines}
+    baselines = baselines_of(run.rows, is_count=isinstance(run.model.likelihood, PoissonLikelihood))
+    named = {f"baseline: {name}": way for name, way in baselines.items()}
+    return {**dict([run.single()]), f"ensemble of {run.num_samples}": ensemble, **named}
 
 
 def scores_of(prediction: Prediction, target: Target, calibration: RunCalibration | None = None) -> dict[str, float]:
@@ -167,8 +167,8 @@ def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPred
     )
 
 
-def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
-    """Predict the test rows by simple methods, with log-densities.
+def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
+    """Predict the test rows without a network, with log-densities.
 
     If the training rows have more than `MOST_NUMBERS` inputs, linear methods are fitted to a random part of the rows.
     """

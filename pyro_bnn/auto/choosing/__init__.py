@@ -4,6 +4,7 @@ The network, the prior and the likelihood are those that predict held-out rows b
 """
 
 from ._budget import Budget as Budget
+from ._choose import MOST_DIVERGING as MOST_DIVERGING
 from ._choose import Candidate as Candidate
 from ._choose import Chosen as Chosen
 from ._choose import fit_best as fit_best

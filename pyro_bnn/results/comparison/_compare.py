@@ -14,7 +14,8 @@ from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
 from ..prediction import new_seed, predict, require_model
-from ._result import Comparison, Scores
+from ._result import Comparison
+from ._scores import Scores
 from ._summary import NUM_GROUPS, summarise
 
 Model = BayesianModel | Callable[..., object]
@@ -109,7 +110,8 @@ def compare(
         for region, mask in masks.items()
         for name, summary in summaries.items()
     ]
-    return Comparison(methods, pairs, predictions, x)
+    first = next(iter(entries.values()))[1]
+    return Comparison(methods, pairs, predictions, x, first.status)
 
 
 def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]:

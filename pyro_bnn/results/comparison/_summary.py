@@ -20,7 +20,7 @@ from ...scores.uncertainty import (
     has_cdf,
     in_double,
 )
-from ._result import Estimate
+from ._scores import Estimate
 
 NUM_GROUPS = 20
 """Heuristic: number of groups of draws. The jackknife leaves out each group in turn; the bootstrap resamples them."""

@@ -6,12 +6,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...runs import is_chains
 from .calibrated import calibrated_section
+from .chains import chains_section
 from .classifier import accuracy_section, calibration_section, examples_section, unknown_section
 from .drivers import drivers_section
-from .fit import about_section, chains_section, configuration_section, of_temperature, training_section, weights_section
+from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
 from .section import Section, Verdict, first_line, percent, plural
 from .subject import Subject
+from .surprises import surprises_section
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     accuracy_section,
@@ -20,6 +22,7 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     errors_section,
     intervals_section,
     calibrated_section,
+    surprises_section,
     drivers_section,
     examples_section,
     chains_section,

@@ -63,7 +63,7 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4
 def accuracy_section(subject: Subject) -> Section | None:
     """Make the section on accuracy.
 
-    It compares the scores of the network and of simple methods, and has the recall and the precision of each class and
+    It compares the scores of the network and of baselines, and has the recall and the precision of each class and
     the accuracy on the surest rows.
     """
     found = subject.classified
@@ -75,14 +75,14 @@ def accuracy_section(subject: Subject) -> Section | None:
     accuracy, (low, high) = num_right / num_rows, wilson(num_right, num_rows)
     classes, certainty = _by_class(found.classes, matrix), _by_certainty(found.prediction.total.cpu(), is_right)
     balanced = mean(row["recall"] for row in classes)
-    name, rival = best_of(found.rivals)
-    is_rival_right = (rival.labels.cpu() == y).double()
-    gain, error = mean_and_error(is_right.double() - is_rival_right)
-    points = f"{percent(accuracy)} right against {percent(float(is_rival_right.mean()))}"
+    name, baseline = best_of(found.baselines)
+    is_baseline_right = (baseline.labels.cpu() == y).double()
+    gain, error = mean_and_error(is_right.double() - is_baseline_right)
+    points = f"{percent(accuracy)} right against {percent(float(is_baseline_right.mean()))}"
     verdicts = [
         _of_accuracy(found, num_right),
         _of_recall(classes, balanced, accuracy),
-        *of_ways(found, name, rival, points=points, is_nearer=gain > NUM_ERRORS * error),
+        *of_ways(found, name, baseline, points=points, is_nearer=gain > NUM_ERRORS * error),
     ]
     if FEWEST <= num_right <= num_rows - FEWEST:
         verdicts.append(_of_error_detection(found.prediction, is_right))
@@ -102,7 +102,7 @@ def accuracy_section(subject: Subject) -> Section | None:
         (
             Tile("Accuracy", percent(accuracy), f"95 % interval {percent(low)} to {percent(high)}"),
             Tile("Balanced accuracy", percent(balanced), "mean of the classes' recalls"),
-            density_tile(found, name, rival, noun=found.noun),
+            density_tile(found, name, baseline, noun=found.noun),
         ),
         usable=_usable(accuracy, certainty, found.noun),
     )

@@ -13,6 +13,10 @@ from .subject import Subject
 MOST_DRAWN = 10
 """Largest number of columns in the picture."""
 
+CLEAR = 0.2
+"""Heuristic: the epistemic uncertainty has clearly changed if the change is at least this share of its mean. It has
+clearly grown if its mean is larger by at least this share."""
+
 LONGEST = 20
 """Largest number of letters of a column's name in the picture."""
 
@@ -24,12 +28,36 @@ def drivers_section(subject: Subject) -> Section | None:
     values = {
         "drivers": subject.drivers,
         "is_class": subject.classified is not None,
+        "conclusion": conclusion_of(subject.drivers, is_class=subject.classified is not None),
         "picture": _bars(subject.drivers[:MOST_DRAWN]),
         "num_drawn": min(len(subject.drivers), MOST_DRAWN),
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
     }
     return Section("What drives the predictions", "drivers.html", values)
+
+
+def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
+    """Say in words which column matters most, and what follows from the column with the largest change of uncertainty.
+
+    `drivers` has the column with the largest change of the prediction first.
+    """
+    first, last = drivers[0], max(drivers, key=lambda driver: driver.epistemic)
+    doubt = "mutual information" if is_class else "epistemic sd"
+    said = f"The predictions depend most on {first.name}. "
+    if last.epistemic < CLEAR:
+        return f"{said}The {doubt} hardly depends on any single column."
+    changed = f"The {doubt} changes most with {last.name}: "
+    if last.growth >= 1 + CLEAR:
+        return (
+            f"{said}{changed}after the exchange it is {last.growth:.2f} times as large in the mean. Only the "
+            f"combinations of {last.name} with other columns are new in these rows, so the network is less sure where "
+            "combinations are rare in the training rows. Expect the same for new rows of this kind."
+        )
+    return (
+        f"{said}{changed}it becomes larger in some rows and smaller in others ({last.growth:.2f} times as large in the "
+        "mean). So this column tells in which rows the network is unsure."
+    )
 
 
 def _short(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The report's sections on the training or the chains, on the weights' posterior, and on how to repeat the run."""
+"""The report's sections on the training, on the weights' posterior, and on how to repeat the run."""
 
 import math
 import platform
@@ -16,7 +16,6 @@ import pyro_bnn
 
 from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
-from ....inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
 from ....results import plotting, pruning
 from ... import recipes
 from ...chains import OF_NET
@@ -24,7 +23,7 @@ from ...config import RunConfig, settings
 from ...runs import is_chains
 from ...starting import OWN, VARIATIONAL
 from ..pictures import drawn, panel
-from .section import Section, Verdict, judged, percent, plural, sentence
+from .section import Section, Verdict, percent, plural, sentence
 from .subject import Subject
 from .verdicts import NUM_ERRORS
 
@@ -76,59 +75,6 @@ def training_section(subject: Subject) -> Section | None:
             "pictures": [drawn(ax) for ax in axes],
         },
         (has_settled(history),),
-    )
-
-
-def chains_section(subject: Subject) -> Section | None:
-    """Make the section on chains: how the network was chosen, and the log-density along each chain.
-
-    Return None for a variational run.
-    """
-    posterior = subject.posterior
-    if not is_chains(posterior):
-        return None
-    status, density = posterior.status, posterior.statistics.log_density
-    ax = panel()
-    if density is not None:
-        ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-")
-        ax.set(xlabel="draw", ylabel="log-density (nats)")
-    values = {
-        "agreement": str(subject.modes) if subject.modes else "",
-        "status": str(status),
-        "num_chains": posterior.num_chains,
-        "num_draws": posterior.num_stored // posterior.num_chains,
-        "seconds": posterior.seconds or 0.0,
-        "pictures": [] if density is None else [drawn(ax)],
-    }
-    return Section("Chains", "chains.html", values, (of_chains(posterior, subject.modes),))
-
-
-def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
-    """Judge whether draws diverged, and whether every chain has explored its mode."""
-    rule = (
-        "Problem: more than 1 % of the draws diverged. Note: R-hat between the two halves of a chain is above "
-        f"{LARGEST_WITHIN} for the prediction of some test row."
-    )
-    count, diverging = plural(posterior.num_chains, "chain"), posterior.statistics.diverging
-    diverged = (
-        "the sampler does not report divergences"
-        if diverging is None
-        else f"{percent(float(diverging.double().mean()))} of the draws diverged"
-    )
-    unexplored = 0 if modes is None else modes.num_unexplored
-    least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f}"
-    few = f"modes not yet explored by {unexplored} of {count}"
-    return judged(
-        "fit",
-        rule,
-        (not posterior.status, "problem", "the chains are in trouble", posterior.status.message),
-        (
-            unexplored > 0,
-            "note",
-            few,
-            f"{sentence(few)}{least}. With more time, set by --time-limit, the chains explore further.",
-        ),
-        (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
     )
 
 

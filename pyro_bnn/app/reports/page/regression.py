@@ -43,20 +43,20 @@ MOST_OUTPUTS = 3
 def errors_section(subject: Subject) -> Section | None:
     """Make the section on errors, with pictures of observed against predicted numbers.
 
-    It compares the errors and the NLL of the network and of simple methods.
+    It compares the errors and the NLL of the network and of baselines.
     """
     found = subject.regressed
     if found is None:
         return None
     squared, guessed = (found.y - found.prediction.mean).square(), (found.y - found.train_mean).square()
-    name, rival = best_of(found.rivals)
-    missed = (found.y - rival.mean.to(found.y)).square()
+    name, baseline = best_of(found.baselines)
+    missed = (found.y - baseline.mean.to(found.y)).square()
     root, theirs = (math.sqrt(float(part.mean())) for part in (squared, missed))
     gain, error = mean_and_error((missed - squared).mean(-1))
     points = f"RMSE {root:.4g} against {theirs:.4g}"
     verdicts = [
         _of_errors(squared, guessed),
-        *of_ways(found, name, rival, points=points, is_nearer=gain > NUM_ERRORS * error),
+        *of_ways(found, name, baseline, points=points, is_nearer=gain > NUM_ERRORS * error),
     ]
     low, high = found.interval(HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)
@@ -74,7 +74,7 @@ def errors_section(subject: Subject) -> Section | None:
             "pictures": [_predicted_and_observed(found, i) for i in range(min(len(found.names), MOST_OUTPUTS))],
         },
         tuple(verdicts),
-        (Tile("RMSE", f"{root:.4g}", f"{theirs:.4g} for {name}"), density_tile(found, name, rival, noun="row")),
+        (Tile("RMSE", f"{root:.4g}", f"{theirs:.4g} for {name}"), density_tile(found, name, baseline, noun="row")),
         usable=f"RMSE {root:.4g} beside {theirs:.4g} of {name}, and the {percent(HEADLINE, 0)} intervals hold "
         f"{percent(held)} of {len(found.y):,} rows",
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from scipy.stats import binomtest
 
 Level: TypeAlias = Literal["good", "note", "problem"]
-About: TypeAlias = Literal["predictions", "uncertainty", "fit", "rival"]
+About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline"]
 Case: TypeAlias = tuple[bool, Level, str, str]
 """A possible verdict: whether it holds, its level, the finding in a few words, and the finding in sentences."""
 
@@ -59,7 +59,7 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     faults = [verdict.short for verdict in problems]
     if any(verdict.about in ("predictions", "fit") for verdict in problems):
         return f"Not usable as it is: {'; '.join(faults)}."
-    limits = [verdict.short for verdict in problems if verdict.about == "rival"]
+    limits = [verdict.short for verdict in problems if verdict.about == "baseline"]
     limits += [note.short for note in notes if note.about == "predictions"]
     others = len(notes) - sum(note.about == "predictions" for note in notes)
     below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} below" if others else ""

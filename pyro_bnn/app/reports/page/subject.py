@@ -16,7 +16,7 @@ from ...config import RunConfig
 from ..calibrated import interval_of
 from ..drivers import Driver, drivers_of
 from ..evaluation import Evaluation, evaluate_classifier
-from ..scores import in_units, rivals_of, ways_to_predict
+from ..scores import baselines_of, in_units, ways_to_predict
 from ..trained import Trained
 
 
@@ -29,8 +29,9 @@ class Classified:
     noun: str  # word for one row, such as "image"
     test_name: str  # words for the test rows, such as "test images"
     evaluation: Evaluation
-    rivals: Mapping[str, ClassificationPrediction]  # of simple methods
+    baselines: Mapping[str, ClassificationPrediction]  # predictions without a network
     calibration: runs.RunCalibration | None = None
+    rows: Sequence[int] = ()  # number of each test row in its file, from 1; empty for image sets
     images: Tensor | None = None  # the test rows as grey images, (N, H, W), if they are images
     unknown: Tensor | None = None  # out-of-domain images, (M, H, W)
     unknown_name: str = ""
@@ -54,11 +55,12 @@ class Regressed:
     names: tuple[str, ...]  # of the outputs
     prediction: RegressionPrediction  # with its components
     single: tuple[str, RegressionPrediction]  # name and prediction of a single network
-    rivals: Mapping[str, RegressionPrediction]  # of simple methods
+    baselines: Mapping[str, RegressionPrediction]  # predictions without a network
     train_mean: Tensor  # mean of the training targets, (O,)
     train_scale: Tensor  # standard deviation of the training targets, (O,)
     is_count: bool
     calibration: runs.RunCalibration | None = None
+    rows: Sequence[int] = ()  # number of each test row in its file, from 1
 
     def interval(self, level: float) -> Tensor:
         """Return the lower and upper ends of intervals, shape (2, N, O), calibrated if there is a calibration."""
@@ -99,8 +101,9 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
             noun,
             f"{'validation' if config.validation else 'test'} {noun}s",
             evaluate_classifier(found),
-            {name: rival.as_kind(ClassificationPrediction) for name, rival in rivals_of(rows).items()},
+            {name: way.as_kind(ClassificationPrediction) for name, way in baselines_of(rows).items()},
             calibration=found.calibration,
+            rows=rows.test_rows,
             images=rows.x_test if is_image else None,
             unknown=unknown,
             unknown_name=found.unknown_name,
@@ -148,7 +151,7 @@ def _regressed(run: Trained) -> Regressed:
     target = run.rows.facts.target
     ways = ways_to_predict(run)
     name, *_ = ways
-    one, ensemble, *rivals = (in_units(way.as_kind(RegressionPrediction), target) for way in ways.values())
+    one, ensemble, *baselines = (in_units(way.as_kind(RegressionPrediction), target) for way in ways.values())
     assert ensemble.targets is not None
     y = ensemble.targets.double()
     mean, scale = (torch.tensor(part, dtype=torch.double, device=y.device) for part in (target.mean, target.scale))
@@ -158,9 +161,10 @@ def _regressed(run: Trained) -> Regressed:
         (target.name,) if target.size == 1 else tuple(f"{target.name} {i + 1}" for i in range(target.size)),
         ensemble,
         (name, one),
-        {name.removeprefix("baseline: "): rival for name, rival in zip([*ways][2:], rivals, strict=True)},
+        dict(zip((name.removeprefix("baseline: ") for name in [*ways][2:]), baselines, strict=True)),
         train_mean=train.mean(0),
         train_scale=train.std(0),
         is_count=isinstance(run.model.likelihood, PoissonLikelihood),
         calibration=run.calibration,
+        rows=run.rows.test_rows,
     )

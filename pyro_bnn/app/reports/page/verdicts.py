@@ -1,4 +1,4 @@
-"""Verdicts on whether the ensemble predicts better than simple methods, and better than a single network."""
+"""Verdicts on whether the ensemble predicts better than baselines, and better than a single network."""
 
 import math
 from collections.abc import Mapping
@@ -19,18 +19,18 @@ SMALL_GAIN = 0.01
 """Heuristic: a difference in NLL below this number, in nats per row, counts as a tie."""
 
 LARGE_LOSS = 0.1
-"""Heuristic: a network is called unusable if the NLL of a simple method is lower by this number of nats per row."""
+"""Heuristic: a network is called unusable if the NLL of a baseline is lower by this number of nats per row."""
 
 WEAK = 0.5
 """Heuristic: a network is called weak if it avoids less than this share of the errors of a guess. The errors are
 mistakes if the target is a class, and squared errors if the target is a number."""
 
-RIVALS = {
+IN_A_SENTENCE = {
     "mean of the targets": "the mean of the targets",
     "shares of the classes": "the shares of the classes",
     "Bayesian ridge": "a straight line",
 }
-"""For some simple methods, the name in tables and the name in the sentences of the report."""
+"""For some baselines, the name in tables and the name in the sentences of the report."""
 
 SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}
 """For each kind of single network, the name in tables and the name in the sentences of the report."""
@@ -52,18 +52,18 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
     return float(values.mean()), error
 
 
-def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
-    """Return the name and the prediction of the simple method with the lowest NLL. The name fits into a sentence."""
-    name, rival = max(rivals.items(), key=lambda item: _mean_density(item[1]))
-    return RIVALS.get(name, name), rival
+def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
+    """Return the name and the prediction of the baseline with the lowest NLL. The name fits into a sentence."""
+    name, best = max(baselines.items(), key=lambda item: _mean_density(item[1]))
+    return IN_A_SENTENCE.get(name, name), best
 
 
-def of_rival(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
-    """Judge whether a network predicts better than the best simple method.
+def of_baseline(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
+    """Judge whether a network predicts better than the best baseline.
 
-    `own` and `theirs` are the mean log-densities of the network and of the method, in nats per row. `points` is a text
-    that compares the errors of the network with the errors of the method. `is_nearer` says whether the network has
-    clearly smaller errors than the method.
+    `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` is a
+    text that compares the errors of the network with the errors of the baseline. `is_nearer` says whether the network
+    has clearly smaller errors than the baseline.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -71,13 +71,13 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
     tied = f"The network's probabilities are no better than those of {name} ({numbers})."
     worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
     is_beaten = gain < 0 and not is_tied
-    about: About = "rival" if is_beaten and gain > -LARGE_LOSS else "predictions"
+    about: About = "baseline" if is_beaten and gain > -LARGE_LOSS else "predictions"
     return judged(
         "uncertainty" if is_beaten and is_nearer else about,
-        "The rival is the simple method with the lowest NLL. Problem: its NLL is lower than that of the network by "
-        f"more than {NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If "
-        f"it is lower by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the "
-        "smaller errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
+        "The baseline with the lowest NLL is compared. Problem: its NLL is lower than that of the network by more than "
+        f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
+        f"lower by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the smaller "
+        "errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
         (is_tied, "note", f"no better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
@@ -86,13 +86,13 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
 
 
 def of_ways(
-    found: Classified | Regressed, name: str, rival: Prediction, *, points: str, is_nearer: bool
+    found: Classified | Regressed, name: str, baseline: Prediction, *, points: str, is_nearer: bool
 ) -> list[Verdict]:
-    """Judge the ensemble against a rival and, if the difference is clear, against a single network."""
+    """Judge the ensemble against a baseline and, if the difference is clear, against a single network."""
     one, single = found.single
-    own, theirs, alone = (log_density(way) for way in (found.prediction, rival, single))
+    own, theirs, alone = (log_density(way) for way in (found.prediction, baseline, single))
     error = mean_and_error(own - theirs)[1]
-    beaten = of_rival(name, float(own.mean()), float(theirs.mean()), error, points=points, is_nearer=is_nearer)
+    beaten = of_baseline(name, float(own.mean()), float(theirs.mean()), error, points=points, is_nearer=is_nearer)
     gain, error = mean_and_error(own - alone)
     if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
         return [beaten]
@@ -108,16 +108,16 @@ def of_ways(
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
-    """Return the names and scores of a single network, the ensemble and the rivals."""
+    """Return the names and scores of a single network, the ensemble and the baselines."""
     ways = {
         found.single[0]: found.single[1],
         f"average over {found.prediction.num_samples} draws": found.prediction,
-        **{f"rival: {name}": rival for name, rival in found.rivals.items()},
+        **{f"baseline: {name}": way for name, way in found.baselines.items()},
     }
     return [{"name": name, **way.score(), "nll": -_mean_density(way)} for name, way in ways.items()]
 
 
-def density_tile(found: Classified | Regressed, name: str, rival: Prediction, *, noun: str) -> Tile:
-    """Make a tile with the mean log-likelihoods of the ensemble and of a rival."""
-    remark = f"nats per {noun}; {name} has {_mean_density(rival):.3f}"
+def density_tile(found: Classified | Regressed, name: str, baseline: Prediction, *, noun: str) -> Tile:
+    """Make a tile with the mean log-likelihoods of the ensemble and of a baseline."""
+    remark = f"nats per {noun}; {name} has {_mean_density(baseline):.3f}"
     return Tile("Log-likelihood", f"{_mean_density(found.prediction):.3f}", remark)

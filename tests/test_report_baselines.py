@@ -1,4 +1,4 @@
-"""The simple methods that `evaluate` and `report` compare a network with, against scikit-learn and scipy by hand."""
+"""The baselines that `evaluate` and `report` compare a network with, against scikit-learn and scipy by hand."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegre
 from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports import scores
-from pyro_bnn.app.reports.scores import rivals_of, scores_of
+from pyro_bnn.app.reports.scores import baselines_of, scores_of
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 TRAIN, TEST = slice(0, 45), slice(45, 60)
@@ -27,7 +27,7 @@ NUMBERS = Target("size", [], [10.0], [2.0])
 
 
 def test_classes():
-    found = rivals_of(dataset(LABELS, CLASSES))
+    found = baselines_of(dataset(LABELS, CLASSES))
     assert list(found) == ["shares of the classes", "logistic regression"]
     shares, linear = found.values()
     expected = np.bincount(LABELS[TRAIN]) / 45
@@ -45,12 +45,12 @@ def test_classes():
 def test_a_class_that_training_lacks_has_no_logistic_regression():
     labels = LABELS.copy()
     labels[TRAIN][labels[TRAIN] == 2] = 0
-    assert list(rivals_of(dataset(labels, CLASSES))) == ["shares of the classes"]
+    assert list(baselines_of(dataset(labels, CLASSES))) == ["shares of the classes"]
 
 
 def test_numbers_in_units_of_the_target():
     y = (X @ [1.0, -2.0] + 0.1 * X[:, 0] ** 2)[:, None]
-    found = rivals_of(dataset(y, NUMBERS))
+    found = baselines_of(dataset(y, NUMBERS))
     assert list(found) == ["mean of the targets", "Bayesian ridge"]
     mean, scale = BayesianRidge().fit(X[TRAIN], y[TRAIN, 0]).predict(X[TEST], return_std=True)
     np.testing.assert_allclose(found["Bayesian ridge"].log_density, norm.logpdf(y[TEST, 0], mean, scale))
@@ -66,7 +66,7 @@ def test_numbers_in_units_of_the_target():
 
 def test_counts_have_probabilities_and_no_densities():
     y = np.random.default_rng(1).poisson(np.exp(X[:, :1])).astype(float)
-    found = rivals_of(dataset(y, Target("n", [], [0.0], [1.0])), is_count=True)
+    found = baselines_of(dataset(y, Target("n", [], [0.0], [1.0])), is_count=True)
     assert list(found) == ["mean of the targets", "Poisson regression"]
     rate = PoissonRegressor(max_iter=1000).fit(X[TRAIN], y[TRAIN, 0]).predict(X[TEST])
     np.testing.assert_allclose(found["Poisson regression"].log_density, poisson.logpmf(y[TEST, 0], rate))
@@ -75,7 +75,7 @@ def test_counts_have_probabilities_and_no_densities():
 
 def test_a_linear_method_is_fitted_to_as_many_rows_as_it_can_be_in_seconds(monkeypatch):
     monkeypatch.setattr(scores, "MOST_NUMBERS", 60)  # 30 of 45 rows
-    found = rivals_of(dataset(LABELS, CLASSES))["logistic regression"]
+    found = baselines_of(dataset(LABELS, CLASSES))["logistic regression"]
     rows = np.sort(torch.randperm(45, generator=torch.Generator().manual_seed(0))[:30].numpy())
     probs = LogisticRegression(max_iter=1000).fit(X[rows], LABELS[rows]).predict_proba(X[TEST])
     np.testing.assert_allclose(found.probs, probs)

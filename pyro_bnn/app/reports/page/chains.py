@@ -1,0 +1,92 @@
+"""The report's section on chains: their diagnostics, and the log-density along each chain."""
+
+from collections.abc import Sequence
+
+from ....auto.choosing import MOST_DIVERGING
+from ....inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
+from ...runs import is_chains
+from ..pictures import drawn, panel
+from .section import Section, Verdict, judged, percent, plural, sentence
+from .subject import Subject
+
+
+def chains_section(subject: Subject) -> Section | None:
+    """Make the section on chains: their choice, their diagnostics, and the log-density along each chain.
+
+    Return None for a variational run.
+    """
+    posterior = subject.posterior
+    if not is_chains(posterior):
+        return None
+    density = posterior.statistics.log_density
+    ax = panel()
+    if density is not None:
+        ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-")
+        ax.set(xlabel="draw", ylabel="log-density (nats)")
+    values = {
+        "chosen": posterior.status.message.partition(". ")[0].rstrip("."),
+        "diagnostics": diagnostics_of(posterior, subject.modes),
+        "num_chains": posterior.num_chains,
+        "num_draws": posterior.num_stored // posterior.num_chains,
+        "seconds": posterior.seconds or 0.0,
+        "pictures": [] if density is None else [drawn(ax)],
+    }
+    return Section("Chains", "chains.html", values, (of_chains(posterior, subject.modes),))
+
+
+def diagnostics_of(posterior: MCMCPosterior, modes: Modes | None) -> Sequence[tuple[str, str, str, str]]:
+    """Return for each diagnostic its name, its value, its threshold, and a verdict in words."""
+    diverging, limit = posterior.statistics.diverging, f"at most {LARGEST_WITHIN:g}"
+    divergences = "not reported", "unknown"
+    if diverging is not None:
+        share = float(diverging.double().mean())
+        few = "too many: the steps were too long" if share > MOST_DIVERGING else "few enough"
+        divergences = f"{int(diverging.sum())} of {diverging.numel():,} ({percent(share)})", few
+    rows = [("draws with a divergent step", divergences[0], f"at most {percent(MOST_DIVERGING, 0)}", divergences[1])]
+    if modes is None:
+        return [*rows, ("largest R-hat of a chain's halves", "unknown", limit, "too few draws to tell")]
+    count = plural(posterior.num_chains, "chain")
+    explored = "each chain has explored its mode"
+    if modes.num_unexplored:
+        explored = f"{modes.num_unexplored} of {count} have not explored their modes; more time helps"
+    agreed = "no fault: the chains are in different modes of the posterior"
+    if modes.between <= LARGEST_WITHIN:
+        agreed = "the chains agree"
+    elif modes.num_unexplored:
+        agreed = "unclear until each chain has explored its mode"
+    between = "no limit: the part of the uncertainty that lies between chains, which all count equally"
+    return [
+        *rows,
+        ("largest R-hat of a chain's halves", f"{modes.within.max():.2f}", limit, explored),
+        ("largest R-hat between chains", f"{modes.between:.2f}", f"{limit} if they agree", agreed),
+        ("variance of the predictions between chains", percent(modes.share, 0), "none", between),
+    ]
+
+
+def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
+    """Judge whether draws diverged, and whether every chain has explored its mode."""
+    rule = (
+        f"Problem: more than {percent(MOST_DIVERGING, 0)} of the draws diverged. Note: R-hat between the two halves of "
+        f"a chain is above {LARGEST_WITHIN} for the prediction of some test row."
+    )
+    count, diverging = plural(posterior.num_chains, "chain"), posterior.statistics.diverging
+    diverged = (
+        "the sampler does not report divergences"
+        if diverging is None
+        else f"{percent(float(diverging.double().mean()))} of the draws diverged"
+    )
+    unexplored = 0 if modes is None else modes.num_unexplored
+    least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f}"
+    few = f"modes not yet explored by {unexplored} of {count}"
+    return judged(
+        "fit",
+        rule,
+        (not posterior.status, "problem", "the chains are in trouble", posterior.status.message),
+        (
+            unexplored > 0,
+            "note",
+            few,
+            f"{sentence(few)}{least}. With more time, set by --time-limit, the chains explore further.",
+        ),
+        (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
+    )

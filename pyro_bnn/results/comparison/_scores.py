@@ -1,0 +1,64 @@
+"""Scores of methods and of pairs of methods, with their errors."""
+
+import math
+from dataclasses import dataclass
+
+LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7
+"""Larger numbers, and numbers that need more digits after the point, are shown in scientific notation."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its standard error.
+
+    Args:
+        value: The estimate.
+        standard_error: Standard error of the value. For a pair of methods, this is the Monte Carlo error of the draws.
+            For a single method, this is the standard error of a mean over independent points. If the points are a
+            grid, this number only shows how much the score varies between points.
+    """
+
+    value: float
+    standard_error: float
+
+    def __str__(self) -> str:
+        if not (math.isfinite(self.standard_error) and self.standard_error > 0):
+            return f"{self.value:.3g}"
+        digits = max(0, 1 - math.floor(math.log10(self.standard_error)))  # shows the error with two digits
+        if max(abs(self.value), self.standard_error) >= LARGEST_WRITTEN_OUT or digits > MOST_DIGITS:
+            return f"{self.value:.3g} ± {self.standard_error:.2g}"
+        return f"{self.value:.{digits}f} ± {self.standard_error:.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of one method, or its distances from a reference method, over the points of a region.
+
+    Args:
+        method: Name of the method.
+        region: Name of the region.
+        scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (means over
+            points), and with targets also ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. For a
+            method that predicts classes: ``entropy`` (in nats), and with targets also ``nll`` and ``accuracy``.
+            For a pair that predicts numbers: ``rms mean difference`` (root mean
+            square over points), ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means;
+            the first is 0 if the method is a point estimate, and infinite if the reference is one), ``wasserstein``
+            (first Wasserstein distance between predictive distributions, in the units of y, mean over points; two sets
+            of draws from one posterior have a positive distance, which shrinks with the number of draws). For a
+            pair that predicts classes: ``agreement`` (fraction of points with the same most probable class), ``total
+            variation`` (half the summed absolute difference of probabilities, mean over points).
+        reference: Name of the method with which `method` is compared; "" for a single method.
+        seconds: Wall time of the inference; None if unknown, and for a pair.
+    """
+
+    method: str
+    region: str
+    scores: dict[str, Estimate]
+    reference: str = ""
+    seconds: float | None = None
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """The seconds, if they are known, and the scores as text, by name."""
+        seconds = {} if self.seconds is None else {"seconds": f"{self.seconds:.1f}"}
+        return seconds | {name: str(estimate) for name, estimate in self.scores.items()}

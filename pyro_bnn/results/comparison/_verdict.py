@@ -1,0 +1,54 @@
+"""The result of a comparison in words."""
+
+import math
+from collections.abc import Sequence
+
+from ...inference.posterior import Status
+from ._scores import Scores
+
+
+def in_words(pairs: Sequence[Scores], status: Status) -> str:
+    """Say how far methods are from their reference, in one line for each region.
+
+    If there are several methods, a line is about the method that is closest to the reference.
+
+    Args:
+        pairs: The pairs of one reference with each other method, in all regions.
+        status: Status of the reference. If it is not ok, the numbers do not tell how good the other methods are.
+    """
+    reference, methods = pairs[0].reference, {pair.method for pair in pairs}
+    if not status:
+        return (
+            f"The status of {reference} is not ok, and names a remedy. Until then, these numbers do not tell how good "
+            "the other methods are."
+        )
+    regions = list(dict.fromkeys(pair.region for pair in pairs))
+    lines = []
+    for region in regions:
+        score = "total variation" if "total variation" in pairs[0].scores else "wasserstein"
+        closest = min((p for p in pairs if p.region == region), key=lambda pair: pair.scores[score].value)
+        text = _in_words(closest)
+        if len(methods) > 1:
+            distance = f"{score} {closest.scores[score]}"
+            text = f"{closest.method} is the closest of {len(methods)} methods to {reference} ({distance}). {text}"
+        lines.append(f"{region}: {text}" if len(regions) > 1 else text)
+    return "\n".join(lines)
+
+
+def _in_words(pair: Scores) -> str:
+    """Say how far the predictions of a method are from those of its reference."""
+    method, reference = pair.method, pair.reference
+    scores = {name: estimate.value for name, estimate in pair.scores.items()}
+    if "agreement" in scores:
+        return (
+            f"{method} and {reference} agree on the most probable class of {scores['agreement']:.1%} of the points. "
+            f"Their probabilities differ by {scores['total variation']:.3f} (mean total variation)."
+        )
+    part = f"its epistemic part {scores['epistemic sd ratio']:.2f} times that of {reference}"
+    if math.isinf(scores["epistemic sd ratio"]):
+        part = f"{reference} has no epistemic part"
+    return (
+        f"The standard deviation of the predictions of {method} is {scores['total sd ratio']:.2f} times that of "
+        f"{reference}, and {part}. Their means differ by {scores['rms mean difference']:.3g} (root mean square over "
+        "points)."
+    )
