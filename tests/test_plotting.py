@@ -119,7 +119,11 @@ def test_regression_bands_are_two_around_the_mean():
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
     prediction = pb.predict(model, guide, grid, num_samples=20, seed=0)
     ax = plotting.regression_bands(grid, prediction, data=(x[:, :1], y), truth=grid, num_scales=2)
-    np.testing.assert_allclose(ax.lines[1].get_ydata(), grid.flatten())
+    *edges, _, truth, _ = ax.lines
+    np.testing.assert_allclose(truth.get_ydata(), grid.flatten())
+    assert len(edges) == 4
+    assert all((np.diff(edge.get_xdata()) > 0).all() for edge in edges)  # no vertical line at an end of a band
+    assert all((band.get_linewidth() == 0).all() for band in ax.collections)
     outer, inner = (band.get_paths()[0].vertices[:, 1] for band in ax.collections)
     assert outer.max() == pytest.approx(float((prediction.mean + 2 * prediction.total.sqrt()).max()))
     assert inner.max() == pytest.approx(float((prediction.mean + 2 * prediction.epistemic.sqrt()).max()))

@@ -114,11 +114,13 @@ def test_pdf_has_its_fonts_and_svg_needs_none(tmp_path):
 
 
 def test_bands_differ_in_print_without_colours():
-    outer, inner = bands().collections
-    light, dark = (luminance(band.get_facecolor()[0]) for band in (outer, inner))
+    ax = bands()
+    light, dark = (luminance(band.get_facecolor()[0]) for band in ax.collections)
     assert light - dark > 0.3
     assert light < 0.95  # not lost on white
+    outer, inner = ax.patches  # in the legend
     assert outer.get_linestyle() != inner.get_linestyle()
+    assert [line.get_linestyle() for line in ax.lines[:4]] == ["--", "--", "-", "-"]  # their lower and upper edges
     assert luminance("#0072B2") - luminance("#D55E00") < 0.3  # two colours that would not do
 
 

@@ -48,17 +48,12 @@ def regression_bands(
         (prediction.total, TOTAL_FILL, TOTAL_EDGE, DASHES[1], "total"),
         (prediction.epistemic, EPISTEMIC_FILL, EPISTEMIC_EDGE, "-", "epistemic"),
     ):
-        half = num_scales * flat(variance.sqrt())
-        ax.fill_between(
-            grid,
-            mean - half,
-            mean + half,
-            facecolor=fill,
-            edgecolor=edge,
-            linewidth=0.8,
-            linestyle=dashes,
-            label=f"± {num_scales:g} sd, {name}",
-        )
+        half, label = num_scales * flat(variance.sqrt()), f"± {num_scales:g} sd, {name}"
+        edges = {"edgecolor": edge, "linewidth": 0.8, "linestyle": dashes}
+        ax.fill([], [], facecolor=fill, **edges, label=label)  # for the legend only
+        ax.fill_between(grid, mean - half, mean + half, facecolor=fill, linewidth=0)
+        for end in (mean - half, mean + half):  # an edge of the fill would also have lines at the ends of the grid
+            ax.plot(grid, end, color=edge, linewidth=0.8, linestyle=dashes)
     ax.plot(grid, mean, "-", color=BLACK, label="mean")
     if truth is not None:
         ax.plot(grid, flat(truth), color=VERMILION, linestyle=DASHES[2], label="truth")
