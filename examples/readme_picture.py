@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor, nn
 
 import pyro_bnn as pb
@@ -194,7 +195,7 @@ def draw(
     left, right = figure.subfigures(1, 2, width_ratios=(1.05, 1))
     ax, x = left.subplots(), GRID.flatten()
     looks = {
-        "NUTS": (BLUE, "-", {"facecolor": "#6BAED6"}),
+        "NUTS": (BLUE, "-", {"facecolor": "#BFDDF0"}),
         "mean-field": (
             GREEN,
             "--",
@@ -288,8 +289,12 @@ def main() -> None:
     xy, curves = curve(options)
     with plotting.style():
         figure = draw(xy, curves, *votes(options, load(options.data)))
-    plotting.save(figure.axes[0], options.out / "front.png")
-    print(f"picture: {options.out / 'front.png'}")
+    path = options.out / "front.png"
+    plotting.save(figure.axes[0], path)
+    with Image.open(path) as picture:  # few colours make a small file
+        small = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+    print(f"picture: {path}")
 
 
 if __name__ == "__main__":
