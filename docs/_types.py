@@ -16,11 +16,9 @@ INPUTS = re.compile(
 def public_bases(
     app: Sphinx, name: str, cls: type, options: Any, bases: list[type]
 ) -> None:
-    """Replace private base classes by `object`."""
-    bases[:] = [
-        object if "._core." in getattr(base, "__module__", "") else base
-        for base in bases
-    ]
+    """Leave out private base classes."""
+    public = [base for base in bases if "._core." not in f"{base.__module__}."]
+    bases[:] = public or [object]
 
 
 def short_types(
