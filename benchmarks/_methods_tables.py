@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
 from matplotlib.ticker import ScalarFormatter
@@ -49,6 +50,9 @@ TITLES = {
     "laplace-last-layer": "Laplace, last layer",
 }
 """Methods in tables and pictures; "local" means local reparameterisation."""
+
+MARKERS = "os^Dv<>pPXd*h"
+"""One for each method, so that bars that touch can be told apart."""
 
 
 def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -140,16 +144,19 @@ def draw(points: Mapping[str, Sequence[MeanAndError]], path: Path) -> None:
     with page_style():
         axes = plotting.new_axes(1, 2, size=("page", 3.6))[0]
         for ax, column, label in zip(axes, (1, 2), ("test error, %", "NLL, nats"), strict=True):
-            for x, y in ((row[0], row[column]) for row in points.values()):
-                look = {"linestyle": "none", "marker": "o", "ms": 4.5, "elinewidth": 0.8, "capsize": 0}
-                ax.errorbar(x[0], y[0], xerr=x[1], yerr=y[1], color=plotting.PALETTE[0], **look)
+            for name, marker, color in zip(TITLES.values(), MARKERS, cycle(plotting.PALETTE), strict=False):
+                if name in points:
+                    x, y = points[name][0], points[name][column]
+                    look = {"linestyle": "none", "marker": marker, "ms": 4.5, "elinewidth": 0.8, "capsize": 0}
+                    ax.errorbar(x[0], y[0], xerr=x[1], yerr=y[1], color=color, **look)
             ax.set(xscale="log", xlabel="training time / that of one network", ylabel=label)
             ax.set_title("lower left is better", fontsize=8)
             ax.margins(x=0.22, y=0.08)
             ax.xaxis.set_major_formatter(ScalarFormatter())
             ax.set_xticks([1, 2, 5], minor=False)
             ax.minorticks_off()
-        axes[0].figure.canvas.draw()  # sizes are known from here on
+        axes[0].figure.draw_without_rendering()  # sizes are known from here on,
+        axes[0].figure.set_layout_engine("none")  # and the names do not change them
         for ax, column in zip(axes, (1, 2), strict=True):
             Names(ax, {name: (row[0], row[column]) for name, row in points.items()}).place()
         save_small(axes[0], path)

@@ -15,6 +15,7 @@ import matplotlib
 import torch
 from matplotlib.axes import Axes
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from pyro_bnn import plotting
 from pyro_bnn._core.files import write_atomically
@@ -78,12 +79,17 @@ def page_style() -> Iterator[None]:
         yield
 
 
-def save_small(ax: Axes, path: Path, num_colors: int = 32) -> None:
-    """Write a picture in few colours, which makes the file a third of the size."""
+def save_small(ax: Axes, path: Path, num_colors: int = 32, table: Iterable[str] = ()) -> None:
+    """Write a picture in few colours, which makes the file a third of the size.
+
+    The file also holds the lines of the table that is beside the picture; a test compares them with the page.
+    """
     plotting.save(ax, path)
     with Image.open(path) as drawn:
         small = drawn.convert("RGB").quantize(num_colors, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
+    notes = PngInfo()
+    notes.add_text("table", "\n".join(table), zip=True)
+    small.save(path, optimize=True, pnginfo=notes)
 
 
 def parser_of(name: str, description: str | None, *, data: str = "") -> argparse.ArgumentParser:

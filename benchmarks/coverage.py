@@ -118,7 +118,7 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
             ax.set_ylabel("coverage, %")
             ax.legend(loc="lower right", ncols=3)
         axes[0].set_ylim(84, 95.5)
-        save_small(axes[0], path)
+        save_small(axes[0], path, table=table(rows))
 
 
 def _panel(

@@ -152,28 +152,31 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def picture(rows: list[Row], path: Path) -> None:
-    """Mean distance from the optimum and its standard error, by the number of evaluations."""
+    """Mean distance from the optimum and its standard error, by the number of evaluations.
+
+    Methods that have run with fewer seeds than others are not drawn.
+    """
     cells = by_cell(rows)
+    most = max(map(len, cells.values()))
     counts = [NUM_FIRST + NUM_TOGETHER * rounds for rounds in range(NUM_ROUNDS + 1)]
     with page_style():
         axes = plotting.new_axes(2, 2, size=("page", 4.4))
         for name, ax in zip(PROBLEMS, axes.flat, strict=True):
-            for place, method in enumerate(METHODS):
-                some = cells.get((name, method), [])
-                found = [mean_and_error(values) for values in zip(*(row["regret"] for row in some), strict=True)]
-                if found:
-                    means, errors = zip(*found, strict=True)
-                    moved = [count + 0.4 * (place - 1) for count in counts]  # error bars do not hide each other
-                    label = f"{method}, {len(some)} seed{'s' if len(some) > 1 else ''}"
-                    shown = None if len(some) == 1 else errors
-                    ax.errorbar(moved, means, shown, label=label, marker=MARKERS[place], markersize=3, elinewidth=0.8)
+            methods = [method for method in METHODS if len(cells.get((name, method), [])) == most]
+            for place, method in enumerate(methods):
+                found = zip(*(row["regret"] for row in cells[name, method]), strict=True)
+                means, errors = zip(*map(mean_and_error, found), strict=True)
+                moved = [count + 0.4 * (place - 1) for count in counts]  # error bars do not hide each other
+                look = {"marker": MARKERS[place], "markersize": 3, "elinewidth": 0.8}
+                ax.errorbar(moved, means, None if most == 1 else errors, label=method, **look)
             ax.set(title=name, xticks=counts)
             if name != "Ackley":  # whose values are all near 20
                 ax.set_ylim(0, None)
         axes[0, 0].figure.supxlabel("evaluations", fontsize=8)
         axes[0, 0].figure.supylabel("distance from the optimum", fontsize=8)
         axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-        save_small(axes[0, 0], path)
+        drawn = [row for row in rows if len(cells[row["dataset"], row["method"]]) == most]
+        save_small(axes[0, 0], path, table=table(drawn))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import torch
 from pyro_bnn import plotting
 
 from ._measure import Cell
-from ._results import head_of, line_of, save_small
+from ._results import head_of, line_of, page_style, save_small
 from ._serving import CASES, PLAIN, Served, served
 
 COUNTS = (1, 256)
@@ -46,24 +46,21 @@ def in_words(ratio: Cell) -> str:
 
 def picture(found: list[Served], path: Path) -> None:
     """Latencies of one row and of many, a panel for each number of rows."""
-    axes = plotting.new_axes(1, len(COUNTS), size=("page", 3.0))
     names = list(dict.fromkeys(one.way for one in found))
-    for ax, count in zip(axes[0], COUNTS, strict=True):
-        for style, case in zip(("o", "s", "D"), dict.fromkeys(one.case for one in found), strict=False):
-            some = [one for one in found if one.case == case and one.rows == count]
-            ax.plot([1e3 * one.median for one in some], [names.index(one.way) for one in some], style, label=case)
-            for way in set(names) - {one.way for one in some}:
-                place = ax.get_yaxis_transform()
-                ax.text(
-                    0.98, names.index(way), f"{case}: not run", ha="right", va="center", fontsize=7, transform=place
-                )
-        ax.set(xscale="log", xlabel="latency, ms", title=f"{count} row{'s' if count > 1 else ''}")
-        ax.set_yticks(range(len(names)), labels=names)
-        ax.invert_yaxis()
-        ax.title.set_fontsize(9)
-    axes[0, 1].set_yticklabels([])
-    axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), fontsize=7, loc="outside upper center", ncols=3)
-    save_small(axes[0, 0], path, 48)
+    with page_style():
+        axes = plotting.new_axes(1, len(COUNTS), size=("page", 3.0))
+        for ax, count in zip(axes[0], COUNTS, strict=True):
+            for style, case in zip(("o", "s", "D"), dict.fromkeys(one.case for one in found), strict=False):
+                some = [one for one in found if one.case == case and one.rows == count]
+                ax.plot([1e3 * one.median for one in some], [names.index(one.way) for one in some], style, label=case)
+                for way in {*names} - {one.way for one in some}:
+                    place = (1, names.index(way) + 0.45)  # below the points of the others
+                    ax.text(*place, f"{case}: not run", ha="right", va="center", transform=ax.get_yaxis_transform())
+            ax.set(xscale="log", xlabel="latency, ms", title=f"{count} row{'s' if count > 1 else ''}")
+            ax.set(ylim=(len(names) - 0.1, -0.5))
+            ax.set_yticks(range(len(names)), labels=names if ax is axes[0, 0] else [""] * len(names))
+        axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        save_small(axes[0, 0], path, 48, table(found))
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import pyro_bnn
 
 sys.path.insert(
     0, str(Path(__file__).parent)
-)  # for `_gallery`, `_mathml` and `_sidebar`
+)  # for modules whose names begin with an underscore
 PUBLIC = (
     "acquisition",
     "calibration",
@@ -72,6 +72,7 @@ intersphinx_mapping = {
 
 # --- pages ----------------------------------------------------------------------------------------
 
+default_role = "code"  # single backquotes in docstrings and tutorials
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 if HAS_MATHML:
@@ -103,6 +104,7 @@ html_theme = "furo"
 html_title = f"pyro-bnn {release}"
 html_show_copyright = False
 html_static_path = ["_static"]
+html_logo = html_favicon = "_static/logo.svg"
 html_css_files = ["custom.css"]
 pygments_style = "tango"
 pygments_dark_style = "github-dark"
@@ -119,9 +121,15 @@ ModuleAnalyzer.analyze = without_overloads
 
 
 def setup(app: Sphinx) -> None:
-    """Crop thumbnails after sphinx-gallery has made them, and add titles to the sidebar after the theme has made it."""
+    """Crop thumbnails after sphinx-gallery has made them, and add titles to the sidebar after the theme has made it.
+
+    Types in the reference are made shorter.
+    """
     from _gallery import crop_thumbnails
     from _sidebar import add_titles
+    from _types import public_bases, short_types
 
+    app.connect("autodoc-process-bases", public_bases)
+    app.connect("object-description-transform", short_types, priority=900)
     app.connect("builder-inited", crop_thumbnails, priority=900)
     app.connect("html-page-context", add_titles, priority=900)

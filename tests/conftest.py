@@ -117,6 +117,8 @@ def real_uci():
 def pytest_collection_modifyitems(config, items):
     unused = {}  # globs of each function that have matched none of its cases
     for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            item.dtest.globs = {}  # an example must import what it uses, so that it can be copied
         if daily := item.get_closest_marker("daily"):
             matches = {glob for glob in daily.args if fnmatch.fnmatchcase(item.callspec.id, glob)}
             unused[item.function] = unused.get(item.function, {*daily.args}) - matches

@@ -45,6 +45,14 @@ def test_pictures_are_small_and_not_blank(name):
         assert len(picture.convert("RGB").getcolors(2**24)) > 10
 
 
+@pytest.mark.parametrize("name", ["coverage", "optimisation", "serving"])
+def test_the_table_beside_a_picture_has_the_rows_that_were_drawn(name):
+    with Image.open(PICTURES / f"{name}.png") as picture:
+        lines = picture.text["table"].splitlines()
+    assert len(lines) > 10
+    assert {*lines} <= {*(DOCS / "results" / f"{name}.md").read_text().splitlines()}
+
+
 @pytest.mark.daily("estimators", "priors", "width")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_maker_of_a_picture_runs(name, tmp_path, capsys):

@@ -141,3 +141,13 @@ def test_lines_differ_without_colours():
 def test_every_picture_says_what_its_axes_are():
     for ax in (*plotting.detection_curves(scores(), scores(1)), bands()):
         assert re.search(r"\w", ax.get_xlabel())
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_the_legend_of_bands_covers_nothing_and_leaves_no_empty_space(width):
+    ax = bands(width=width)
+    ax.figure.draw_without_rendering()
+    legend = ax.get_legend().get_window_extent()
+    highest = max(ax.transData.transform(line.get_xydata())[:, 1].max() for line in ax.lines)
+    assert highest < legend.y0 + 2
+    assert highest > legend.y0 - 0.1 * ax.get_window_extent().height

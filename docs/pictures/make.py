@@ -32,7 +32,7 @@ REGIONS = {
     "outside": (GRID.abs() > 0.5).flatten(),
 }
 NOISE = 2.0
-BLUE, VERMILION, *_ = plotting.PALETTE
+BLUE, *_ = plotting.PALETTE
 LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
 """Letters of all pictures have 8 points, so that they can be read where a page is 600 pixels wide."""
 
@@ -76,24 +76,12 @@ def spread(prediction: pb.uncertainty.RegressionPrediction) -> str:
 
 
 def bands(ax: Axes, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Tensor, title: str) -> None:
-    """The bands of a prediction on the grid, with data and truth, in the look of the picture of the front page."""
-    grid, mean = GRID.flatten(), prediction.mean.flatten()
+    """The bands of a prediction on the grid, with data and truth; the ground is grey where there are no data."""
     for start, end in ((-1, float(x.min())), (-GAP / 2, GAP / 2), (float(x.max()), 1)):
         ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data")
-    looks = {
-        "± 2 sd, epistemic": (prediction.epistemic, "#BFDDF0", BLUE, "-"),
-        "± 2 sd, with noise": (prediction.total, "none", VERMILION, "--"),
-    }
-    for label, (variance, fill, color, line) in looks.items():
-        half = 2 * variance.sqrt().flatten()
-        if fill != "none":
-            ax.fill_between(grid, mean - half, mean + half, facecolor=fill, linewidth=0)
-        for edge, name in ((mean - half, None), (mean + half, label)):
-            ax.plot(grid, edge, line, color=color, linewidth=0.9, label=name)
-    ax.plot(grid, mean, "-", color=BLUE, label="mean")
-    ax.plot(grid, truth(GRID).flatten(), ":", color="black", label="truth")
-    ax.plot(x, y, ".", color="black", markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
-    ax.set(title=title, xlim=(-1, 1), ylim=(-25, 25), xlabel="x", xticks=(-1, 0, 1), yticks=(-20, -10, 0, 10, 20))
+    plotting.regression_bands(GRID, prediction, data=(x, y), truth=truth(GRID), ax=ax)
+    ax.get_legend().remove()  # one above all axes is enough
+    ax.set(title=title, ylabel="", ylim=(-18, 18), xticks=(-1, 0, 1), yticks=(-10, 0, 10))
 
 
 def one_legend(axes: np.ndarray) -> None:
@@ -125,22 +113,21 @@ def priors(out: Path, quick: bool) -> None:
     x = torch.linspace(-3, 3, 121)[:, None]
     axes = plotting.new_axes(2, 3, size=("page", 4.0))
     print(f"{'prior, 1-50-50-1 tanh':34s} sd of f(0)  sd of f(3)")
-    for ax, (name, prior) in zip(axes.flat, shown.items(), strict=True):
+    for seed, (ax, (name, prior)) in enumerate(zip(axes.flat, shown.items(), strict=True)):
         torch.manual_seed(0)
         net = nets.mlp([1, 50, 50, 1], activation=nn.Tanh)
         model = pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(0.1), num_data=1)
         num_draws = 50 if quick else 2000
-        draws = pb.predict(model, model.sample_latents, x, num_samples=num_draws, keep_draws=True, seed=0)
+        draws = pb.predict(model, model.sample_latents, x, num_samples=num_draws, keep_draws=True, seed=seed)
         functions = draws.components.mean[..., 0]  # (S, N)
         sds = functions.std(0)
         print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}", flush=True)
-        ax.plot(x, functions[:5].T, linestyle="-", linewidth=0.9)
+        ax.plot(x, functions[:5].T, color=BLUE, linestyle="-", linewidth=0.9)
         band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor="0.85", linewidth=0, zorder=0)
         ax.set(title=name, xlabel="x", xlim=(-3, 3), xticks=(-3, 0, 3))
-    for row in axes:  # one scale for the three panels of a row
-        end = max(abs(limit) for ax in row for limit in ax.get_ylim())
-        for ax in row:
-            ax.set(ylim=(-end, end), ylabel="f(x)" if ax is row[0] else "")
+    end = max(abs(limit) for ax in axes.flat for limit in ax.get_ylim())
+    for ax in axes.flat:  # one scale for all, so that the priors can be compared
+        ax.set(ylim=(-end, end), ylabel="f(x)" if ax in axes[:, 0] else "")
     handles = [axes[0, 0].lines[0], band]
     labels = ["five drawn functions", f"± 2 sd of {num_draws} drawn functions"]
     axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=2)
@@ -246,8 +233,8 @@ def estimators(out: Path, quick: bool) -> None:
         ax.set(xscale="log", yscale="log", xlabel="rows in the batch", title=title)
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
         ax.minorticks_off()
-    axes[0, 0].set_ylabel("variance (± s.e.)")
-    axes[0, 0].legend(loc="lower left")
+    axes[0, 0].set_ylabel("variance of the gradient of the loss\nper row, all parameters (± s.e.)")
+    axes[0, 0].legend(loc="lower left", handlelength=4)  # long enough for a dash and a dot
     write(axes[0, 0], out / "estimators.png")
 
 
@@ -283,15 +270,18 @@ def trust(out: Path, quick: bool) -> None:
 
 def regression(out: Path, quick: bool) -> None:
     """The picture of the quickstart on regression, by the same code."""
-    x, y = pb.data.regression_problem(200, noise=1.0)
+    x, y = pb.data.regression_problem(200, noise=1.0, gap=0.5)
+    y = y / 10
     torch.manual_seed(0)
     net = nets.mlp([1, 50, 50, 1], activation=nn.ReLU, first=[nets.Standardize.of(x)])
-    likelihood = pb.GaussianLikelihood(1.0)
-    model = pb.BayesianModel(net, prior=pb.NormalPrior(0.5), likelihood=likelihood, num_data=len(x))
+    likelihood = pb.GaussianLikelihood(0.1)
+    model = pb.BayesianModel(net, prior=pb.FanInNormalPrior(2**0.5), likelihood=likelihood, num_data=len(x))
     posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)
     print(posterior.status)
     ax = plotting.new_axes(1, 1, size=("page", 3.2))[0, 0]
-    plotting.regression_bands(GRID, pb.predict(model, posterior, GRID, seed=0), data=(x, y), ax=ax)
+    grid = torch.linspace(-0.6, 0.6, 201)[:, None]
+    prediction = pb.predict(model, posterior, grid, seed=0)
+    plotting.regression_bands(grid, prediction, data=(x, y), truth=truth(grid) / 10, ax=ax)
     write(ax, out / "regression.png")
 
 

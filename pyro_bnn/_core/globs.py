@@ -10,7 +10,11 @@ def matches(glob: str, name: str) -> bool:
 
     `*` stands for one component or a part of one, and `**` for any number of components.
 
-    >>> matches("net.*.weight", "net.0.weight"), matches("net.*.weight", "net.block.0.weight")
+    >>> from pyro_bnn._core.globs import matches
+    >>> (
+    ...     matches("net.*.weight", "net.0.weight"),
+    ...     matches("net.*.weight", "net.block.0.weight"),
+    ... )
     (True, False)
     >>> matches("**.weight", "net.block.0.weight"), matches("**", "net.0.bias")
     (True, True)
@@ -35,6 +39,7 @@ def advice(glob: str, names: Sequence[str]) -> str:
 
     The advice suggests a glob that matches at least one name, or lists names to choose from.
 
+    >>> from pyro_bnn._core.globs import advice
     >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
     "write 'net.*.weight'"
     >>> advice("net.block", [f"net.block.{i}.weight" for i in range(20)])

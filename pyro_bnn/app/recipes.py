@@ -117,6 +117,7 @@ def default(setting: str) -> str:
     """Return the value of a setting in the recipe `default`, as it is typed on the command line.
 
     Example:
+        >>> from pyro_bnn.app.recipes import default
         >>> default("epochs"), default("hidden"), default("guide")
         ('50, for digits 100', '400,400, for digits 100', 'mean-field')
     """

@@ -63,6 +63,7 @@ def make_prior(spec: str) -> pb.Prior:
     """Make the prior that a specification names.
 
     Example:
+        >>> from pyro_bnn.app.specs import make_prior
         >>> make_prior("mixture:0.5,1,0.0025")
         ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)
         >>> make_prior("**.bias=normal:1;**=normal:0.1")
@@ -89,6 +90,7 @@ def prior_spec(prior: pb.Prior) -> str:
 
     Example:
         >>> import pyro_bnn as pb
+        >>> from pyro_bnn.app.specs import prior_spec
         >>> prior_spec(pb.NormalPrior(0.2)), prior_spec(pb.FanInNormalPrior(2.0))
         ('normal:0.2', 'fan-in:2')
     """
@@ -100,7 +102,11 @@ def make_init(spec: str) -> Init:
     """Make the initialisation that a specification names.
 
     Example:
-        >>> make_init("network:0.3*prior").prior_fraction, make_init("network:0.1*weight").weight_fraction
+        >>> from pyro_bnn.app.specs import make_init
+        >>> (
+        ...     make_init("network:0.3*prior").prior_fraction,
+        ...     make_init("network:0.1*weight").weight_fraction,
+        ... )
         (0.3, 0.1)
     """
     name, _, rest = spec.partition(":")
@@ -127,6 +133,7 @@ def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
 
     Example:
         >>> import torch
+        >>> from pyro_bnn.app.specs import make_inputs
         >>> [scale] = make_inputs("scaled:5/2", torch.zeros(2, 1))
         >>> scale(torch.tensor([1.0]))
         tensor([2.5000])
@@ -153,7 +160,11 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
     """Make the KL weight that a specification names.
 
     Example:
-        >>> make_kl_weight("warmup:2", 10)(0, 0, 1), make_kl_weight("per-weight", 10)(0, 0, 1)
+        >>> from pyro_bnn.app.specs import make_kl_weight
+        >>> (
+        ...     make_kl_weight("warmup:2", 10)(0, 0, 1),
+        ...     make_kl_weight("per-weight", 10)(0, 0, 1),
+        ... )
         (0.5, 0.1)
     """
     name, _, rest = spec.partition(":")

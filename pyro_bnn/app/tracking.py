@@ -37,6 +37,7 @@ class AccuracyCurve:
         """Return a table with a line for each epoch.
 
         Example:
+            >>> from pyro_bnn.app.tracking import AccuracyCurve
             >>> print(AccuracyCurve((0.9,), (0.8,)).table())
             accuracy at mean weights        train      test
             epoch  1                       90.00%    80.00%

@@ -33,8 +33,10 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
         https://arxiv.org/abs/1903.12261. The constants are those of CIFAR-10-C.
 
     Example:
+        >>> import torch
+        >>> from pyro_bnn import data
         >>> x = torch.full((1, 28, 28), 0.5)
-        >>> round(float((add_noise(x, 5) - x).std()), 2)
+        >>> round(float((data.add_noise(x, 5) - x).std()), 2)
         0.1
     """
     scale = _of_strength(x, strength, NOISE_SCALES)
@@ -54,9 +56,11 @@ def blur(x: Tensor, strength: int) -> Tensor:
         ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
 
     Example:
+        >>> import torch
+        >>> from pyro_bnn import data
         >>> x = torch.zeros(5, 5)
         >>> x[2, 2] = 1
-        >>> round(float(blur(x, 5)[2, 2]), 3)  # 1 / (2 pi), nearly
+        >>> round(float(data.blur(x, 5)[2, 2]), 3)  # 1 / (2 pi), nearly
         0.159
     """
     scale = _of_strength(x, strength, BLUR_SCALES)
@@ -77,7 +81,9 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
         ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
 
     Example:
-        >>> lower_contrast(torch.tensor([[0.0, 1.0]]), 2)
+        >>> import torch
+        >>> from pyro_bnn import data
+        >>> data.lower_contrast(torch.tensor([[0.0, 1.0]]), 2)
         tensor([[0.2500, 0.7500]])
     """
     factor = _of_strength(x, strength, CONTRASTS)

@@ -38,16 +38,25 @@ def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
             different sizes.
 
     Example:
+        >>> import io
         >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
         >>> from PIL import Image
+        >>> from pyro_bnn import data
         >>> files = [io.BytesIO(), io.BytesIO()]
         >>> for file, colour in zip(files, ("red", "white")):
         ...     Image.new("RGB", (2, 2), colour).save(file, "PNG")
         >>> content = [file.getvalue() for file in files]
         >>> path = Path(tempfile.mkdtemp()) / "images.npz"
         >>> offsets = np.cumsum([0, *map(len, content)])
-        >>> np.savez(path, jpeg=np.frombuffer(b"".join(content), np.uint8), offsets=offsets, labels=[7, 8])
-        >>> x, y = read_packed_images(path)
+        >>> np.savez(
+        ...     path,
+        ...     jpeg=np.frombuffer(b"".join(content), np.uint8),
+        ...     offsets=offsets,
+        ...     labels=[7, 8],
+        ... )
+        >>> x, y = data.read_packed_images(path)
         >>> x.shape, x[:, :, 0, 0].tolist(), y.tolist()
         (torch.Size([2, 3, 2, 2]), [[255, 0, 0], [255, 255, 255]], [7, 8])
     """

@@ -61,12 +61,19 @@ def refresh_batch_norm(
         Maddox et al. (2019), https://arxiv.org/abs/1902.02476, algorithm 1; `torch.optim.swa_utils.update_bn`.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior
+        >>> import torch
+        >>> from torch import nn
+        >>> import pyro_bnn as pb
         >>> net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
-        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=GaussianLikelihood(0.1), num_data=64,
-        ...                       where="net.0.*")
-        >>> guide = MeanFieldGuide(model)
-        >>> refresh_batch_norm(model, guide, 3 + torch.randn(64, 1), seed=0)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.GaussianLikelihood(0.1),
+        ...     num_data=64,
+        ...     where="net.0.*",
+        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> pb.refresh_batch_norm(model, guide, 3 + torch.randn(64, 1), seed=0)
         >>> bool(model.network[1].running_mean.abs().max() > 0.1)
         True
     """
@@ -166,14 +173,21 @@ class RefreshedPosterior(CarryingPosterior):
             if the posterior's predictions are linearised.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior, predict
+        >>> import torch
+        >>> from torch import nn
+        >>> import pyro_bnn as pb
         >>> net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
-        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=GaussianLikelihood(0.1), num_data=64)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.GaussianLikelihood(0.1),
+        ...     num_data=64,
+        ... )
         >>> x = torch.linspace(-1, 1, 64)[:, None]
-        >>> refreshed = RefreshedPosterior(model, MeanFieldGuide(model), x)
+        >>> refreshed = pb.RefreshedPosterior(model, pb.MeanFieldGuide(model), x)
         >>> refreshed.carried
         ('net.1.running_mean', 'net.1.running_var')
-        >>> predict(model, refreshed, x, num_samples=8, seed=0).mean.shape
+        >>> pb.predict(model, refreshed, x, num_samples=8, seed=0).mean.shape
         torch.Size([64, 1])
     """
 

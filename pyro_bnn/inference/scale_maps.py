@@ -75,7 +75,12 @@ class Softplus(ScaleMap):
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.2.
 
     Example:
-        >>> Softplus()(torch.tensor([-3.0, 0.0])), Softplus().inverse(torch.tensor(1.0))
+        >>> import torch
+        >>> from pyro_bnn import scale_maps
+        >>> (
+        ...     scale_maps.Softplus()(torch.tensor([-3.0, 0.0])),
+        ...     scale_maps.Softplus().inverse(torch.tensor(1.0)),
+        ... )
         (tensor([0.0486, 0.6931]), tensor(0.5413))
     """
 
@@ -117,7 +122,9 @@ class LogVariance(ScaleMap):
     A change of the parameter multiplies any scale by a factor.
 
     Example:
-        >>> LogVariance()(torch.tensor([0.0, -4.0]))
+        >>> import torch
+        >>> from pyro_bnn import scale_maps
+        >>> scale_maps.LogVariance()(torch.tensor([0.0, -4.0]))
         tensor([1.0000, 0.1353])
     """
 
@@ -159,10 +166,20 @@ class Capped(ScaleMap):
         max_scale: The cap m, above 0.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NetworkInit, NormalPrior
-        >>> likelihood = GaussianLikelihood(0.1)
-        >>> model = BayesianModel(torch.nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=50)
-        >>> guide = MeanFieldGuide(model, init=NetworkInit(scale=3.0), scale_map=Capped(0.1))
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     torch.nn.Linear(1, 1),
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=likelihood,
+        ...     num_data=50,
+        ... )
+        >>> guide = pb.MeanFieldGuide(
+        ...     model,
+        ...     init=pb.NetworkInit(scale=3.0),
+        ...     scale_map=pb.scale_maps.Capped(0.1),
+        ... )
         >>> guide.scales()["net.bias"]
         tensor([0.0900])
     """
@@ -213,7 +230,9 @@ class Precision(ScaleMap):
     optimizer such as Adam can make the precision negative, and are far too small for precisions in the thousands.
 
     Example:
-        >>> Precision()(torch.tensor([1.0, 10_000.0]))
+        >>> import torch
+        >>> from pyro_bnn import scale_maps
+        >>> scale_maps.Precision()(torch.tensor([1.0, 10_000.0]))
         tensor([1.0000, 0.0100])
     """
 

@@ -46,14 +46,25 @@ class StoredPosterior(Posterior):
         ValueError: If there is no site, or the first axes of the tensors have different lengths.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior, predict
+        >>> import torch
+        >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(1, 1)
-        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=GaussianLikelihood(0.1), num_data=64)
-        >>> stored = StoredPosterior.of(MeanFieldGuide(model), 20, seed=0)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.GaussianLikelihood(0.1),
+        ...     num_data=64,
+        ... )
+        >>> stored = pb.StoredPosterior.of(pb.MeanFieldGuide(model), 20, seed=0)
         >>> stored.num_stored
         20
         >>> x = torch.zeros(3, 1)
-        >>> bool((predict(model, stored, x).mean == predict(model, stored, x).mean).all())
+        >>> bool(
+        ...     (
+        ...         pb.predict(model, stored, x).mean
+        ...         == pb.predict(model, stored, x).mean
+        ...     ).all()
+        ... )
         True
     """
 

@@ -47,18 +47,28 @@ class SWAG:
 
     Example:
         >>> import functools
-        >>> from pyro_bnn import GaussianLikelihood, NormalPrior, DeltaGuide, fit_svi, predict
+        >>> import torch
+        >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 64)[:, None]
-        >>> likelihood = GaussianLikelihood(0.1)
-        >>> model = BayesianModel(torch.nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=64)
-        >>> guide = DeltaGuide(model)
-        >>> swag = SWAG(guide, rank=2, start=50)
-        >>> fit = {"optimizer": functools.partial(torch.optim.SGD, lr=1e-4), "num_epochs": 100, "batch_size": 16}
-        >>> _ = fit_svi(model, guide, (x, 2 * x), **fit, callbacks=[swag], seed=0)
+        >>> likelihood = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     torch.nn.Linear(1, 1),
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=likelihood,
+        ...     num_data=64,
+        ... )
+        >>> guide = pb.DeltaGuide(model)
+        >>> swag = pb.SWAG(guide, rank=2, start=50)
+        >>> fit = {
+        ...     "optimizer": functools.partial(torch.optim.SGD, lr=1e-4),
+        ...     "num_epochs": 100,
+        ...     "batch_size": 16,
+        ... }
+        >>> _ = pb.fit_svi(model, guide, (x, 2 * x), **fit, callbacks=[swag], seed=0)
         >>> posterior = swag.posterior(model)
         >>> print(posterior.status)
         SWAG of 50 points from epoch 51 to 100, rank 2.
-        >>> predict(model, posterior, x, seed=0).mean[0].round(decimals=1)
+        >>> pb.predict(model, posterior, x, seed=0).mean[0].round(decimals=1)
         tensor([-2.])
     """
 

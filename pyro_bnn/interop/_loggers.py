@@ -100,17 +100,26 @@ class TensorBoard(HistoryWriter):
         ValueError: If an argument is of the wrong kind.
 
     Example:
-        >>> import functools, tempfile
+        >>> import functools
+        >>> import tempfile
+        >>> from pathlib import Path
         >>> import torch
         >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(4, 3)
-        >>> model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.CategoricalLikelihood(),
+        ...     num_data=6,
+        ... )
         >>> guide = pb.MeanFieldGuide(model)
         >>> adam = functools.partial(torch.optim.Adam, lr=1e-2)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     board = TensorBoard(folder, guide=guide)
+        ...     board = pb.interop.TensorBoard(folder, guide=guide)
         ...     data = (torch.randn(6, 4), torch.arange(6) % 3)
-        ...     posterior = pb.fit_svi(model, guide, data, optimizer=adam, num_epochs=2, callbacks=[board])
+        ...     posterior = pb.fit_svi(
+        ...         model, guide, data, optimizer=adam, num_epochs=2, callbacks=[board]
+        ...     )
         ...     [path.name[:20] for path in Path(folder).iterdir()]
         ['events.out.tfevents.']
     """
@@ -187,14 +196,22 @@ class WandB(HistoryWriter):
         ValueError: If there is no run.
 
     Example:
-        >>> import functools, torch
+        >>> import functools
+        >>> import torch
         >>> import pyro_bnn as pb
         >>> adam = functools.partial(torch.optim.Adam, lr=1e-2)
         >>> def fit_with_wandb(model, guide, data):
         ...     import wandb
         ...
         ...     with wandb.init(project="digits") as run:
-        ...         return pb.fit_svi(model, guide, data, optimizer=adam, num_epochs=9, callbacks=[WandB(run)])
+        ...         return pb.fit_svi(
+        ...             model,
+        ...             guide,
+        ...             data,
+        ...             optimizer=adam,
+        ...             num_epochs=9,
+        ...             callbacks=[pb.interop.WandB(run)],
+        ...         )
     """
 
     def __init__(self, run: Any = None, *, every_step: bool = False) -> None:
@@ -234,14 +251,22 @@ class MLflow(HistoryWriter):
         ValueError: If `run_id` is None and no run is active.
 
     Example:
-        >>> import functools, torch
+        >>> import functools
+        >>> import torch
         >>> import pyro_bnn as pb
         >>> adam = functools.partial(torch.optim.Adam, lr=1e-2)
         >>> def fit_with_mlflow(model, guide, data):
         ...     import mlflow
         ...
         ...     with mlflow.start_run():
-        ...         return pb.fit_svi(model, guide, data, optimizer=adam, num_epochs=9, callbacks=[MLflow()])
+        ...         return pb.fit_svi(
+        ...             model,
+        ...             guide,
+        ...             data,
+        ...             optimizer=adam,
+        ...             num_epochs=9,
+        ...             callbacks=[pb.interop.MLflow()],
+        ...         )
     """
 
     def __init__(self, run_id: str | None = None, *, every_step: bool = False) -> None:

@@ -95,7 +95,10 @@ class ScaleMixtureNormal(_Mixture):
         Blundell et al. (2015), Weight Uncertainty in Neural Networks, https://arxiv.org/abs/1505.05424, section 3.3.
 
     Example:
-        >>> prior = ScaleMixtureNormal(0.5, 1.0, math.exp(-6))
+        >>> import math
+        >>> import torch
+        >>> from pyro_bnn import distributions
+        >>> prior = distributions.ScaleMixtureNormal(0.5, 1.0, math.exp(-6))
         >>> prior.log_prob(torch.tensor([0.0, 1000.0]))
         tensor([ 4.3904e+00, -5.0000e+05])
     """
@@ -184,7 +187,11 @@ class NormalMixture(_Mixture):
         validate_args: Whether to check arguments and values, as for any torch distribution.
 
     Example:
-        >>> mixture = NormalMixture(torch.zeros(2), torch.tensor([-1.0, 1.0]), torch.tensor([0.5, 0.5]))
+        >>> import torch
+        >>> from pyro_bnn import distributions
+        >>> mixture = distributions.NormalMixture(
+        ...     torch.zeros(2), torch.tensor([-1.0, 1.0]), torch.tensor([0.5, 0.5])
+        ... )
         >>> mixture.mean, mixture.variance, mixture.cdf(torch.tensor(0.0))
         (tensor(0.), tensor(1.2500), tensor(0.5000))
     """

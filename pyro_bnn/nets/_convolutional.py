@@ -45,7 +45,8 @@ def lenet5(
 
     Example:
         >>> import torch
-        >>> net = lenet5()
+        >>> from pyro_bnn import nets
+        >>> net = nets.lenet5()
         >>> sum(parameter.numel() for parameter in net.parameters())
         61706
         >>> net(torch.zeros(2, 28, 28)).shape
@@ -121,7 +122,8 @@ def resnet20(
 
     Example:
         >>> import torch
-        >>> net = resnet20()
+        >>> from pyro_bnn import nets
+        >>> net = nets.resnet20()
         >>> sum(parameter.numel() for parameter in net.parameters())
         269722
         >>> net(torch.zeros(2, 3, 32, 32)).shape

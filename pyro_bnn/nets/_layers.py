@@ -21,7 +21,8 @@ class Standardize(nn.Module):
 
     Example:
         >>> import torch
-        >>> Standardize(torch.tensor(1.0), torch.tensor(2.0))(torch.tensor([5.0]))
+        >>> from pyro_bnn import nets
+        >>> nets.Standardize(torch.tensor(1.0), torch.tensor(2.0))(torch.tensor([5.0]))
         tensor([2.])
     """
 
@@ -94,7 +95,8 @@ class MCDropout(nn.Module):
 
     Example:
         >>> import torch
-        >>> layer = MCDropout(0.5).eval()
+        >>> from pyro_bnn import nets
+        >>> layer = nets.MCDropout(0.5).eval()
         >>> sorted(layer(torch.ones(1000)).unique().tolist())
         [0.0, 2.0]
     """
@@ -128,7 +130,8 @@ def mlp(
         dropout: Probability of an :class:`MCDropout` after each activation; None for no dropout.
 
     Example:
-        >>> [tuple(p.shape) for p in mlp([784, 400, 10]).parameters()]
+        >>> from pyro_bnn import nets
+        >>> [tuple(p.shape) for p in nets.mlp([784, 400, 10]).parameters()]
         [(400, 784), (400,), (10, 400), (10,)]
     """
     sizes = _checks.items("sizes", sizes, "a list of whole numbers, such as [784, 400, 10]")

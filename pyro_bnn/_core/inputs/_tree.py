@@ -33,6 +33,8 @@ class Shared:
         ValueError: If the value or a part of it has another type, or is already a `Shared`.
 
     Example:
+        >>> import torch
+        >>> from pyro_bnn import Shared
         >>> features, edges = torch.zeros(34, 5), torch.zeros(2, 78, dtype=torch.long)
         >>> Shared(features), Shared(edges)
         (Shared((34, 5)), Shared((2, 78)))

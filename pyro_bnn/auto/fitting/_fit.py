@@ -177,11 +177,15 @@ def fit(
         NonFiniteError: If a loss or gradient is not finite.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
         >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, fit
         >>> x = torch.linspace(-1, 1, 20)[:, None]
         >>> y = 2 * x
         >>> likelihood = GaussianLikelihood(0.1)
-        >>> model = BayesianModel(nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20)
+        >>> model = BayesianModel(
+        ...     nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20
+        ... )
         >>> posterior = fit(model, (x, y), seed=0)
         >>> str(posterior.status)[:26]
         'Chains from trained modes,'

@@ -81,13 +81,21 @@ class Estimator(ABC):
                 last draw of the guide.
 
         Example:
+            >>> import torch
             >>> from pyro.infer import SVI, Trace_ELBO
-            >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior, LocalReparameterization
+            >>> import pyro_bnn as pb
             >>> net = torch.nn.Linear(4, 3)
-            >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
-            >>> guide = MeanFieldGuide(model)
-            >>> with LocalReparameterization().applied(model, guide):
-            ...     loss = Trace_ELBO().differentiable_loss(model, guide, torch.zeros(5, 4), torch.arange(5) % 3)
+            >>> model = pb.BayesianModel(
+            ...     net,
+            ...     prior=pb.NormalPrior(),
+            ...     likelihood=pb.CategoricalLikelihood(),
+            ...     num_data=150,
+            ... )
+            >>> guide = pb.MeanFieldGuide(model)
+            >>> with pb.LocalReparameterization().applied(model, guide):
+            ...     loss = Trace_ELBO().differentiable_loss(
+            ...         model, guide, torch.zeros(5, 4), torch.arange(5) % 3
+            ...     )
         """
         return Applied(self, model, guide)
 

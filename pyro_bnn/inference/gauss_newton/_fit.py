@@ -116,15 +116,19 @@ def fit_gauss_newton(
         Scalable Laplace Approximation for Neural Networks; Daxberger et al. (2021), https://arxiv.org/abs/2106.14806.
 
     Example:
+        >>> import torch
         >>> from torch import nn
-        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, predict
+        >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 50)[:, None]
         >>> net = nn.Linear(1, 1)
-        >>> _ = net.weight.data.fill_(2.0), net.bias.data.fill_(0.0)  # as if it were trained
-        >>> likelihood = GaussianLikelihood(0.1)
-        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=likelihood, num_data=50)
-        >>> posterior = fit_gauss_newton(model, (x, 2 * x), structure="full")
-        >>> predict(model, posterior, x, seed=0).epistemic.sqrt().mean() < 0.03
+        >>> _ = net.weight.data.fill_(2.0)  # as if it were trained
+        >>> _ = net.bias.data.fill_(0.0)
+        >>> likelihood = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=50
+        ... )
+        >>> posterior = pb.fit_gauss_newton(model, (x, 2 * x), structure="full")
+        >>> pb.predict(model, posterior, x, seed=0).epistemic.sqrt().mean() < 0.03
         tensor(True)
     """
     begin = time.perf_counter()

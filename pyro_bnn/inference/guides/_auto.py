@@ -61,12 +61,16 @@ def auto_guide(
         ValueError: If `kind` is another class, if `rank` is not a whole number from 1 to P, or if `kind` has no rank.
 
     Example:
+        >>> import torch
         >>> from pyro.infer.autoguide import AutoNormal
-        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, auto_guide
-        >>> model = BayesianModel(
-        ...     torch.nn.Linear(2, 1), prior=NormalPrior(1.0), likelihood=GaussianLikelihood(0.1), num_data=8
+        >>> import pyro_bnn as pb
+        >>> model = pb.BayesianModel(
+        ...     torch.nn.Linear(2, 1),
+        ...     prior=pb.NormalPrior(1.0),
+        ...     likelihood=pb.GaussianLikelihood(0.1),
+        ...     num_data=8,
         ... )
-        >>> sorted(auto_guide(AutoNormal, model).median())
+        >>> sorted(pb.auto_guide(AutoNormal, model).median())
         ['net.bias', 'net.weight']
     """
     if not (isinstance(kind, type) and issubclass(kind, KINDS)):

@@ -62,10 +62,16 @@ class BatchEnsembleGuide(FlatGuide):
         members; here, each batch goes to one member.
 
     Example:
-        >>> from pyro_bnn import BatchEnsembleGuide, CategoricalLikelihood, NormalPrior
+        >>> import torch
+        >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(4, 3)
-        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
-        >>> guide = BatchEnsembleGuide(model, num_members=2)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.CategoricalLikelihood(),
+        ...     num_data=150,
+        ... )
+        >>> guide = pb.BatchEnsembleGuide(model, num_members=2)
         >>> first, second = guide.draws(2)
         >>> bool((first["net.weight"].abs() == second["net.weight"].abs()).all())
         True

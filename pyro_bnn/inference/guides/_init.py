@@ -124,12 +124,17 @@ class NetworkInit(Init):
         https://arxiv.org/abs/1906.05323, section 3. The matching prior is :class:`~pyro_bnn.NetworkNormalPrior`.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NetworkNormalPrior
+        >>> import torch
+        >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(2, 1, bias=False)
         >>> net.weight = torch.nn.Parameter(torch.tensor([[0.5, 0.0]]))
-        >>> prior, likelihood = NetworkNormalPrior(1.0), GaussianLikelihood(0.1)
-        >>> model = BayesianModel(net, prior=prior, likelihood=likelihood, num_data=50)
-        >>> scales = MeanFieldGuide(model, init=NetworkInit(weight_fraction=0.1)).scales()["net.weight"]
+        >>> prior, likelihood = pb.NetworkNormalPrior(1.0), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=prior, likelihood=likelihood, num_data=50
+        ... )
+        >>> scales = pb.MeanFieldGuide(
+        ...     model, init=pb.NetworkInit(weight_fraction=0.1)
+        ... ).scales()["net.weight"]
         >>> [round(scale, 5) for scale in scales[0].tolist()]
         [0.05, 0.0001]
     """

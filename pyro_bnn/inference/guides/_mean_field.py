@@ -54,7 +54,10 @@ class MeanFieldGuide(GaussianGuide):
             subsampled plate.
 
     Example:
-        >>> import pyro, pyro.distributions as dist
+        >>> import pyro
+        >>> import pyro.distributions as dist
+        >>> import torch
+        >>> from pyro_bnn import MeanFieldGuide
         >>> def coin(flips):
         ...     p = pyro.sample("p", dist.Beta(2.0, 2.0))
         ...     with pyro.plate("data", len(flips)):

@@ -134,11 +134,16 @@ class GuidePosterior(Posterior):
 
         Example:
             >>> import torch
-            >>> from pyro_bnn import CategoricalLikelihood, MeanFieldGuide, NetworkInit, NormalPrior
+            >>> import pyro_bnn as pb
             >>> net = torch.nn.Linear(4, 3)
-            >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
-            >>> guide = MeanFieldGuide(model, init=NetworkInit(scale=1e-9))
-            >>> diagnosis = GuidePosterior(guide).diagnose(model)
+            >>> model = pb.BayesianModel(
+            ...     net,
+            ...     prior=pb.NormalPrior(),
+            ...     likelihood=pb.CategoricalLikelihood(),
+            ...     num_data=150,
+            ... )
+            >>> guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-9))
+            >>> diagnosis = pb.GuidePosterior(guide).diagnose(model)
             >>> diagnosis.share_collapsed, diagnosis.warnings[0][:30]
             (1.0, 'collapsed: the standard deviat')
         """

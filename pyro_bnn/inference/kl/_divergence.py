@@ -75,7 +75,8 @@ def divergence(
 
     Example:
         >>> from pyro.distributions import Normal
-        >>> divergence(Normal(0.0, 1.0), Normal(1.0, 1.0)).value
+        >>> from pyro_bnn import kl
+        >>> kl.divergence(Normal(0.0, 1.0), Normal(1.0, 1.0)).value
         tensor(0.5000)
     """
     num_samples = _checks.at_least("num_samples", num_samples, 2)

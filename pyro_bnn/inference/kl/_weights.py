@@ -43,7 +43,8 @@ def constant(weight: float) -> KLWeight:
     The weight 1 gives the ELBO, a smaller one a cold posterior, and 0 ignores the prior.
 
     Example:
-        >>> constant(0.1)(0, 3, 100)
+        >>> from pyro_bnn import kl
+        >>> kl.constant(0.1)(0, 3, 100)
         0.1
     """
     return _Constant(check_weight(weight))
@@ -77,7 +78,8 @@ def blundell() -> KLWeight:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.4.
 
     Example:
-        >>> [round(blundell()(0, batch, 3), 4) for batch in range(3)]
+        >>> from pyro_bnn import kl
+        >>> [round(kl.blundell()(0, batch, 3), 4) for batch in range(3)]
         [1.7143, 0.8571, 0.4286]
     """
     return _Halving()
@@ -92,7 +94,11 @@ def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
     """Return a weight that grows in equal steps from near 0 to `weight` in `num_epochs` epochs, and then stays there.
 
     Example:
-        >>> [linear_warmup(2)(0, batch, 2) for batch in range(2)], linear_warmup(2)(5, 0, 2)
+        >>> from pyro_bnn import kl
+        >>> (
+        ...     [kl.linear_warmup(2)(0, batch, 2) for batch in range(2)],
+        ...     kl.linear_warmup(2)(5, 0, 2),
+        ... )
         ([0.25, 0.5], 1.0)
     """
     num_epochs = _checks.at_least("num_epochs", num_epochs, 1)

@@ -41,6 +41,7 @@ def windows(num_warmup: int) -> list[int]:
         Stan reference manual, "HMC algorithm parameters: automatic parameter tuning".
 
     Example:
+        >>> from pyro_bnn.inference.mcmc._adaptation import windows
         >>> windows(1000), windows(100), windows(30)
         ([100, 150, 250, 450, 950], [80], [])
     """

@@ -91,13 +91,26 @@ def fit_sgmcmc(
         https://arxiv.org/abs/1902.03932; Izmailov et al. (2021), https://arxiv.org/abs/2104.14421.
 
     Example:
+        >>> import torch
         >>> from torch import nn
-        >>> from pyro_bnn import GaussianLikelihood, NormalPrior, SGHMC
+        >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> likelihood = GaussianLikelihood(0.1)
-        >>> model = BayesianModel(nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20)
-        >>> sampler = SGHMC(lr=1e-3, momentum=0.5)
-        >>> posterior = fit_sgmcmc(model, (x, 2 * x), sampler=sampler, num_epochs=2000, num_samples=1000, seed=1)
+        >>> likelihood = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     nn.Linear(1, 1),
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=likelihood,
+        ...     num_data=20,
+        ... )
+        >>> sampler = pb.SGHMC(lr=1e-3, momentum=0.5)
+        >>> posterior = pb.fit_sgmcmc(
+        ...     model,
+        ...     (x, 2 * x),
+        ...     sampler=sampler,
+        ...     num_epochs=2000,
+        ...     num_samples=1000,
+        ...     seed=1,
+        ... )
         >>> posterior.sample(100)["net.weight"].mean().round(decimals=1)
         tensor(2.)
     """

@@ -81,6 +81,7 @@ class CyclicalSteps(StepSizes):
         https://arxiv.org/abs/1902.03932, equation 1 and algorithm 1.
 
     Example:
+        >>> from pyro_bnn import CyclicalSteps
         >>> CyclicalSteps(num_cycles=2).stage(25, 100)
         Stage(factor=0.5, is_noisy=True, is_sampling=True)
     """

@@ -112,13 +112,24 @@ def gradient_noise(
         NonFiniteError: If a loss or gradient is not finite.
 
     Example:
-        >>> from pyro_bnn import GaussianLikelihood, LocalReparameterization, MeanFieldGuide, NormalPrior
+        >>> import torch
+        >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(1, 1)
-        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=GaussianLikelihood(0.1), num_data=50)
-        >>> x, guide = torch.linspace(-1, 1, 50)[:, None], MeanFieldGuide(model)
-        >>> plain = gradient_noise(model, guide, x, 2 * x)
-        >>> lrt = gradient_noise(model, guide, x, 2 * x, estimator=LocalReparameterization())
-        >>> plain.parameters[0].name, plain.parameters[0].noise > lrt.parameters[0].noise
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.GaussianLikelihood(0.1),
+        ...     num_data=50,
+        ... )
+        >>> x, guide = torch.linspace(-1, 1, 50)[:, None], pb.MeanFieldGuide(model)
+        >>> plain = pb.gradient_noise(model, guide, x, 2 * x)
+        >>> lrt = pb.gradient_noise(
+        ...     model, guide, x, 2 * x, estimator=pb.LocalReparameterization()
+        ... )
+        >>> (
+        ...     plain.parameters[0].name,
+        ...     plain.parameters[0].noise > lrt.parameters[0].noise,
+        ... )
         ('loc.net.weight', True)
     """
     num_samples = _checks.at_least("num_samples", num_samples, 2)

@@ -73,13 +73,23 @@ def natural_gradient(
         Khan and Rue (2023), The Bayesian Learning Rule, https://arxiv.org/abs/2107.04562.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior, fit_svi, scale_maps
+        >>> import torch
+        >>> from torch import nn
+        >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> likelihood = GaussianLikelihood(0.1)
-        >>> model = BayesianModel(nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20)
-        >>> guide = MeanFieldGuide(model, scale_map=scale_maps.Precision())
-        >>> posterior = fit_svi(model, guide, (x, 2 * x), optimizer=natural_gradient(hessian_decay=0.99),
-        ...                     num_epochs=500, seed=0)
+        >>> likelihood = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=likelihood, num_data=20
+        ... )
+        >>> guide = pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
+        >>> posterior = pb.fit_svi(
+        ...     model,
+        ...     guide,
+        ...     (x, 2 * x),
+        ...     optimizer=pb.optim.natural_gradient(hessian_decay=0.99),
+        ...     num_epochs=500,
+        ...     seed=0,
+        ... )
         >>> [round(float(value), 1) for value in posterior.guide.locations().values()]
         [2.0, 0.0]
     """

@@ -35,8 +35,12 @@ def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
         ValueError: If `max_norm` is not above 0.
 
     Example:
-        >>> import functools, torch
-        >>> adam = clipped(functools.partial(torch.optim.Adam, lr=1e-3), max_norm=10.0)
+        >>> import functools
+        >>> import torch
+        >>> from pyro_bnn import optim
+        >>> adam = optim.clipped(
+        ...     functools.partial(torch.optim.Adam, lr=1e-3), max_norm=10.0
+        ... )
     """
     max_norm = _checks.positive("max_norm", max_norm)
     _checks.function("optimizer", optimizer, EXAMPLE)
@@ -67,9 +71,14 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
         A function that takes a list of parameters and returns the pair (optimizer, scheduler).
 
     Example:
-        >>> import functools, torch
+        >>> import functools
+        >>> import torch
+        >>> from pyro_bnn import optim
         >>> adam = functools.partial(torch.optim.Adam, lr=1e-3)
-        >>> decaying = scheduled(adam, functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=20))
+        >>> decaying = optim.scheduled(
+        ...     adam,
+        ...     functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=20),
+        ... )
     """
     _checks.function("optimizer", optimizer, EXAMPLE)
     _checks.function("schedule", schedule, "a function from an optimizer to one of torch's schedulers")

@@ -239,11 +239,19 @@ def svi_step(
         ValueError: If the arguments do not fit each other; some errors are found only at the first step.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, MeanFieldGuide, NormalPrior
+        >>> import torch
+        >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(4, 3)
-        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
-        >>> guide = MeanFieldGuide(model)
-        >>> with svi_step(model, guide, torch.optim.Adam(guide.parameters(), lr=0.01)) as step:
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.CategoricalLikelihood(),
+        ...     num_data=150,
+        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> with pb.svi_step(
+        ...     model, guide, torch.optim.Adam(guide.parameters(), lr=0.01)
+        ... ) as step:
         ...     for _ in range(3):
         ...         terms = step(torch.zeros(5, 4), torch.arange(5) % 3)
         >>> bool(terms.elbo == terms.log_likelihood - terms.kl)

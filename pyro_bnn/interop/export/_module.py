@@ -65,11 +65,18 @@ class PredictiveModule(nn.Module):
         ValueError: If the model, network or likelihood cannot be exported. The message names the reason and a remedy.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
         >>> import pyro_bnn as pb
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.CategoricalLikelihood(),
+        ...     num_data=6,
+        ... )
         >>> x, guide = torch.randn(6, 4), pb.MeanFieldGuide(model)
-        >>> module = PredictiveModule(guide, model, x, num_draws=20, seed=0)
+        >>> module = pb.interop.PredictiveModule(guide, model, x, num_draws=20, seed=0)
         >>> {name: tuple(value.shape) for name, value in module(x).items()}
         {'probs': (6, 3), 'aleatoric': (6,), 'epistemic': (6,)}
         >>> expected = pb.predict(model, guide, x, num_samples=20, seed=0)

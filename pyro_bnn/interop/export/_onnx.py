@@ -64,12 +64,25 @@ def export_onnx(
     Example:
         >>> import tempfile
         >>> import onnxruntime
+        >>> import torch
         >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(4, 1)
-        >>> model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=6)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.GaussianLikelihood(0.1),
+        ...     num_data=6,
+        ... )
         >>> x = torch.randn(6, 4)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     export_onnx(pb.MeanFieldGuide(model), model, f"{folder}/line.onnx", x, num_draws=20, seed=0)
+        ...     pb.export_onnx(
+        ...         pb.MeanFieldGuide(model),
+        ...         model,
+        ...         f"{folder}/line.onnx",
+        ...         x,
+        ...         num_draws=20,
+        ...         seed=0,
+        ...     )
         ...     session = onnxruntime.InferenceSession(f"{folder}/line.onnx")
         >>> mean, aleatoric, epistemic = session.run(None, {"x": x.numpy()})
         >>> mean.shape

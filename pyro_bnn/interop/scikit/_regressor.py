@@ -98,8 +98,12 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         feature_names_in_: Names of the columns, if X was a data frame.
 
     Example:
+        >>> import numpy as np
+        >>> from pyro_bnn import BNNRegressor
         >>> X = np.linspace(-1, 1, 30)[:, None]
-        >>> regressor = BNNRegressor((5,), method="laplace", random_state=0).fit(X, 100 * X[:, 0])
+        >>> regressor = BNNRegressor((5,), method="laplace", random_state=0).fit(
+        ...     X, 100 * X[:, 0]
+        ... )
         >>> low, high = regressor.predict_interval([[0.5]])[0]
         >>> bool(40 < low < 50 < high < 60)
         True

@@ -139,6 +139,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         are a part of the targets. Predictions also take such targets, and ignore their weights.
 
         Example:
+            >>> import torch
             >>> from pyro_bnn import GaussianLikelihood
             >>> likelihood = GaussianLikelihood(0.5).with_row_weights()
             >>> likelihood.join_weights(torch.zeros(3, 1), [1.0, 2.0, 1.0]).shape

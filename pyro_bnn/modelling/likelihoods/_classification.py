@@ -181,7 +181,9 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
         McCullagh (1980), Regression Models for Ordinal Data, https://doi.org/10.1111/j.2517-6161.1980.tb01109.x.
 
     Example:
-        >>> Ordinal(3, cutpoints=[-1.0, 1.0])(torch.zeros(1, 1)).probs
+        >>> import torch
+        >>> from pyro_bnn import likelihoods
+        >>> likelihoods.Ordinal(3, cutpoints=[-1.0, 1.0])(torch.zeros(1, 1)).probs
         tensor([[0.2689, 0.4621, 0.2689]])
     """
 

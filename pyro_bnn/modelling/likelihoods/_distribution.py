@@ -141,8 +141,10 @@ class DistributionLikelihood(MadeLikelihood):
 
     Example:
         >>> import pyro.distributions as dist
-        >>> likelihood = DistributionLikelihood(
-        ...     lambda out, scale: dist.Laplace(out, scale), latent={"scale": dist.LogNormal(0.0, 1.0)}
+        >>> from pyro_bnn import likelihoods
+        >>> likelihood = likelihoods.DistributionLikelihood(
+        ...     lambda out, scale: dist.Laplace(out, scale),
+        ...     latent={"scale": dist.LogNormal(0.0, 1.0)},
         ... )
         >>> likelihood
         DistributionLikelihood(<lambda>, latent scale)

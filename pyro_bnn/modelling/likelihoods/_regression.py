@@ -135,8 +135,12 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         https://publications.aston.ac.uk/id/eprint/373/1/NCRG_94_004.pdf.
 
     Example:
+        >>> import torch
+        >>> from pyro_bnn import MixtureDensityLikelihood
         >>> likelihood = MixtureDensityLikelihood(4)
-        >>> likelihood(torch.zeros(5, 24)).batch_shape  # two targets, of 12 outputs each
+        >>> likelihood(
+        ...     torch.zeros(5, 24)
+        ... ).batch_shape  # two targets, of 12 outputs each
         torch.Size([5, 2])
     """
 

@@ -65,9 +65,16 @@ class BayesianModel(Shown, LatentVariables[P_co]):
             statements, if a layer changes a random weight or its gradient, or if `num_data` is below 1.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
+        >>> model = BayesianModel(
+        ...     net,
+        ...     prior=NormalPrior(),
+        ...     likelihood=CategoricalLikelihood(),
+        ...     num_data=150,
+        ... )
         >>> model.site_names
         ('net.0.weight', 'net.0.bias', 'net.2.weight', 'net.2.bias')
         >>> model(torch.zeros(5, 4)).shape

@@ -64,6 +64,7 @@ class Selection:
         glob: The glob on names, if the rule is a glob.
 
     Example:
+        >>> from torch import nn
         >>> from pyro_bnn import layers
         >>> layers(nn.Linear) - "net.0.*" | "**.bias"
         layers(Linear) - 'net.0.*' | '**.bias'
@@ -147,10 +148,15 @@ def layers(*kinds: type[nn.Module]) -> Selection:
         ValueError: If `kinds` is empty, or has something other than a class of modules.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
+        >>> from torch import nn
+        >>> import pyro_bnn as pb
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3))
-        >>> model = BayesianModel(
-        ...     net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150, where=layers(nn.Linear)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.CategoricalLikelihood(),
+        ...     num_data=150,
+        ...     where=pb.layers(nn.Linear),
         ... )
         >>> model.site_names
         ('net.0.weight', 'net.0.bias', 'net.2.weight', 'net.2.bias')

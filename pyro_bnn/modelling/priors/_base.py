@@ -142,7 +142,11 @@ def prior_name(name: str, per: str, quantity: str) -> str:
     own variable.
 
     Example:
-        >>> prior_name("net.0.weight", "layer", "scale"), prior_name("net.0.weight", "parameter", "scale")
+        >>> from pyro_bnn.modelling.priors import prior_name
+        >>> (
+        ...     prior_name("net.0.weight", "layer", "scale"),
+        ...     prior_name("net.0.weight", "parameter", "scale"),
+        ... )
         ('prior.0.scale', 'prior.0.weight.scale')
     """
     path = name.split(".")[1:]

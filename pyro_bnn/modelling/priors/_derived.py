@@ -85,8 +85,10 @@ class PriorByName(Prior):
             no glob.
 
     Example:
-        >>> from pyro_bnn import NormalPrior, ScaleMixturePrior
-        >>> prior = PriorByName({"net.**.bias": NormalPrior(1.0), "**": ScaleMixturePrior()})
+        >>> from pyro_bnn import NormalPrior, PriorByName, ScaleMixturePrior
+        >>> prior = PriorByName(
+        ...     {"net.**.bias": NormalPrior(1.0), "**": ScaleMixturePrior()}
+        ... )
     """
 
     priors: Mapping[str, PriorLike]
@@ -145,7 +147,13 @@ class PosteriorPrior(Prior):
         Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
 
     Example:
-        >>> prior = PosteriorPrior({"net.weight": torch.ones(1, 2)}, {"net.weight": torch.full((1, 2), 0.1)})
+        >>> import torch
+        >>> from torch import nn
+        >>> from pyro_bnn.modelling.priors import PosteriorPrior
+        >>> prior = PosteriorPrior(
+        ...     {"net.weight": torch.ones(1, 2)},
+        ...     {"net.weight": torch.full((1, 2), 0.1)},
+        ... )
         >>> prior("net.weight", torch.zeros(1, 2), nn.Linear(2, 1)).mean
         tensor([[1., 1.]])
     """

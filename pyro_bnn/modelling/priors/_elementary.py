@@ -56,6 +56,7 @@ class NormalPrior(_ScalePrior):
             ValueError: If an argument is out of range.
 
         Example:
+            >>> from pyro_bnn import NormalPrior
             >>> NormalPrior.from_weight_decay(1e-2, num_data=100)
             NormalPrior(scale=1.0)
         """

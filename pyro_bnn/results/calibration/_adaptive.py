@@ -56,7 +56,8 @@ class AdaptiveIntervals(Shown, Calibration):
         https://arxiv.org/abs/2106.00170, equation 2.
 
     Example:
-        >>> intervals = AdaptiveIntervals(level=0.9)
+        >>> from pyro_bnn import calibration
+        >>> intervals = calibration.AdaptiveIntervals(level=0.9)
         >>> intervals.level_now
         0.9
     """

@@ -67,16 +67,27 @@ class ConformalIntervals(Shown, Calibration):
         for ``"quantile"`` Romano et al. (2019), Conformalized Quantile Regression, https://arxiv.org/abs/1905.03222.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, fit_laplace, predict
+        >>> import torch
+        >>> import pyro_bnn as pb
         >>> torch.manual_seed(0)
         <torch._C.Generator object at ...>
         >>> x = torch.linspace(-1, 1, 100)[:, None]
-        >>> y = x + 0.5 * torch.randn(100, 1)  # five times the noise that the model assumes
-        >>> model = BayesianModel(torch.nn.Linear(1, 1), prior=NormalPrior(), likelihood=GaussianLikelihood(0.1),
-        ...                       num_data=50)
-        >>> posterior = fit_laplace(model, (x[::2], y[::2]))
-        >>> intervals = ConformalIntervals(predict(model, posterior, x[1::2], seed=0), y[1::2])
-        >>> low, high = intervals.interval(predict(model, posterior, x, seed=0), level=0.9)
+        >>> y = x + 0.5 * torch.randn(
+        ...     100, 1
+        ... )  # five times the noise that the model assumes
+        >>> model = pb.BayesianModel(
+        ...     torch.nn.Linear(1, 1),
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.GaussianLikelihood(0.1),
+        ...     num_data=50,
+        ... )
+        >>> posterior = pb.fit_laplace(model, (x[::2], y[::2]))
+        >>> intervals = pb.calibration.ConformalIntervals(
+        ...     pb.predict(model, posterior, x[1::2], seed=0), y[1::2]
+        ... )
+        >>> low, high = intervals.interval(
+        ...     pb.predict(model, posterior, x, seed=0), level=0.9
+        ... )
         >>> 0.85 < float(((low <= y) & (y <= high)).double().mean()) < 0.98
         True
     """

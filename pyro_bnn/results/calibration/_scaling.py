@@ -36,7 +36,8 @@ class Temperature(Calibration):
 
     Example:
         >>> import torch
-        >>> Temperature(2.0).probs_of(torch.tensor([[0.9, 0.1]]))
+        >>> from pyro_bnn import calibration
+        >>> calibration.Temperature(2.0).probs_of(torch.tensor([[0.9, 0.1]]))
         tensor([[0.7500, 0.2500]])
     """
 

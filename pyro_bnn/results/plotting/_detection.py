@@ -35,7 +35,11 @@ def detection_curves(
 
     Example:
         >>> import torch
-        >>> axes = detection_curves({"distance": torch.tensor([0.1, 0.4])}, {"distance": torch.tensor([0.3, 0.9])})
+        >>> from pyro_bnn import plotting
+        >>> axes = plotting.detection_curves(
+        ...     {"distance": torch.tensor([0.1, 0.4])},
+        ...     {"distance": torch.tensor([0.3, 0.9])},
+        ... )
         >>> axes[-1].get_legend().get_texts()[0].get_text()
         'distance:\n0.750 ± 0.354'
     """

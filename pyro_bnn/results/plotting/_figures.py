@@ -101,8 +101,9 @@ def style() -> Iterator[None]:
     Other threads that need the style wait until the block ends.
 
     Example:
+        >>> from pyro_bnn import plotting
         >>> from pyro_bnn.results.plotting import new_axes
-        >>> with style():
+        >>> with plotting.style():
         ...     ax = new_axes(1, 1, size=("column", 2.4))[0, 0]
         ...     _ = ax.plot([1, 2], [3, 4], label="own curve")
         ...     _ = ax.legend()

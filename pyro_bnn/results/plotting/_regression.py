@@ -54,15 +54,13 @@ def regression_bands(
         ax.fill_between(grid, mean - half, mean + half, facecolor=fill, linewidth=0)
         for end in (mean - half, mean + half):
             ax.plot(grid, end, color=edge, linewidth=0.8, linestyle=dashes)
-    ax.plot(grid, mean, "-", color=BLACK, label="mean")
+    ax.plot(grid, mean, "-", color=BLACK, linewidth=0.9, label="mean")  # thin: a band of two points still shows
     if truth is not None:
         ax.plot(grid, flat(truth), color=VERMILION, linestyle=DASHES[2], label="truth")
     if points is not None:
         ax.plot(*points, ".", color=BLACK, markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
-    bottom, top = ax.get_ylim()
     ax.set(xlabel="x", ylabel="y", xlim=(float(grid.min()), float(grid.max())))
-    ax.set_ylim(bottom, top + 0.35 * (top - bottom))  # space for the legend
-    ax.legend(ncols=2, loc="upper center")
+    _add_legend(ax)
     return ax
 
 
@@ -110,6 +108,17 @@ def predictive_density(
         ax.legend(loc="upper left", markerscale=3)
     ax.set(xlabel="x", ylabel="y", xlim=(float(x.min()), float(x.max())), ylim=(float(y.min()), float(y.max())))
     return ax
+
+
+def _add_legend(ax: Axes) -> None:
+    """Add a legend, which is one row if the axes are wide, in a strip above what is drawn."""
+    width, height = ax.get_window_extent().size / ax.figure.dpi
+    num_columns = 5 if width > 5 else 2 if width > 2.2 else 1
+    num_rows = -(-len(ax.get_legend_handles_labels()[0]) // num_columns)
+    strip = min((0.14 * num_rows + 0.06) / height, 0.5)  # rows of letters of 7 points, in inches
+    bottom, top = ax.get_ylim()
+    ax.set_ylim(bottom, bottom + (top - bottom) / (1 - strip))
+    ax.legend(ncols=num_columns, loc="upper center")
 
 
 def _check(x: object, prediction: object) -> None:

@@ -44,7 +44,9 @@ def decibel(ratio: Tensor) -> Tensor:
     r"""Convert ratios to decibels, :math:`10 \log_{10} r`; a ratio of zero gives minus infinity.
 
     Example:
-        >>> decibel(torch.tensor([0.1, 1.0, 100.0]))
+        >>> import torch
+        >>> from pyro_bnn import pruning
+        >>> pruning.decibel(torch.tensor([0.1, 1.0, 100.0]))
         tensor([-10.,   0.,  20.])
 
     Raises:
@@ -93,10 +95,16 @@ def prune(
             learned or depends on other variables.
 
     Example:
-        >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
+        >>> import torch
+        >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(4, 3)
-        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
-        >>> print(prune(MeanFieldGuide(model), fraction=0.8).status)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.CategoricalLikelihood(),
+        ...     num_data=150,
+        ... )
+        >>> print(pb.pruning.prune(pb.MeanFieldGuide(model), fraction=0.8).status)
         12 of 15 weights are removed (80 %).
     """
     guide = mean_field(guide)

@@ -28,7 +28,9 @@ class SparseLinear(nn.Module):
         bias: The bias, shape (O,), or None.
 
     Example:
-        >>> layer = SparseLinear(torch.tensor([[0.0, 2.0], [0.0, 0.0]]), None)
+        >>> import torch
+        >>> from pyro_bnn import pruning
+        >>> layer = pruning.SparseLinear(torch.tensor([[0.0, 2.0], [0.0, 0.0]]), None)
         >>> layer(torch.tensor([[1.0, 3.0]])), layer.values
         (tensor([[6., 0.]]), tensor([2.]))
     """

@@ -53,9 +53,13 @@ def batch_bald(
         Greedy Algorithms for Maximizing Submodular Set Functions, for the method of skipping rows.
 
     Example:
+        >>> import torch
+        >>> from pyro_bnn import acquisition
         >>> first = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
         >>> second = torch.tensor([[3.0, 0.0], [0.0, 3.0], [3.0, 0.0], [0.0, 3.0]])
-        >>> batch_bald(torch.stack([first, first, second], 1), 2)  # not the two rows that are alike
+        >>> acquisition.batch_bald(
+        ...     torch.stack([first, first, second], 1), 2
+        ... )  # not the two rows that are alike
         (tensor([0, 2]), tensor([0.6919, 1.1942]))
     """
     logits = class_draws("pool", pool)

@@ -33,7 +33,8 @@ def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
         ValueError: If the shape is wrong, or if probabilities do not sum to 1 over classes.
 
     Example:
-        >>> from_baal([[[1.0, 0.5], [0.0, 0.5]]]).exp()
+        >>> from pyro_bnn import acquisition
+        >>> acquisition.from_baal([[[1.0, 0.5], [0.0, 0.5]]]).exp()
         tensor([[[1.0000, 0.0000]],
         <BLANKLINE>
                 [[0.5000, 0.5000]]], dtype=torch.float64)

@@ -43,7 +43,8 @@ def entropy(pool: Pool) -> Tensor:
 
     Example:
         >>> import torch
-        >>> entropy(torch.zeros(2, 1, 2))
+        >>> from pyro_bnn import acquisition
+        >>> acquisition.entropy(torch.zeros(2, 1, 2))
         tensor([0.6931])
     """
     if isinstance(pool, ClassificationPrediction):
@@ -77,7 +78,10 @@ def bald(pool: Pool) -> Tensor:
 
     Example:
         >>> import torch
-        >>> bald(torch.tensor([[[9.0, 0.0]], [[0.0, 9.0]]]))  # two draws that disagree
+        >>> from pyro_bnn import acquisition
+        >>> acquisition.bald(
+        ...     torch.tensor([[[9.0, 0.0]], [[0.0, 9.0]]])
+        ... )  # two draws that disagree
         tensor([0.6919])
     """
     if isinstance(pool, ClassificationPrediction):
@@ -105,7 +109,8 @@ def variation_ratios(pool: ClassificationPrediction | Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> variation_ratios(torch.zeros(2, 1, 4))
+        >>> from pyro_bnn import acquisition
+        >>> acquisition.variation_ratios(torch.zeros(2, 1, 4))
         tensor([0.7500])
     """
     if isinstance(pool, ClassificationPrediction):
@@ -154,8 +159,12 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
         Bickford Smith et al. (2023), Prediction-Oriented Bayesian Active Learning, https://arxiv.org/abs/2304.08151.
 
     Example:
+        >>> import torch
+        >>> from pyro_bnn import acquisition
         >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 0.0]], [[0.0, 9.0], [0.0, 0.0]]])
-        >>> epig(logits, logits[:, :1])  # the first row tells all, the second nothing
+        >>> acquisition.epig(
+        ...     logits, logits[:, :1]
+        ... )  # the first row tells all, the second nothing
         tensor([0.6909, 0.0000])
     """
     require_same_seed(pool, targets)

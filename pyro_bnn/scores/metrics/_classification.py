@@ -46,7 +46,11 @@ def brier_score(probs: Numbers, y: Numbers) -> float:
         Brier (1950), in its original form, summed over all classes.
 
     Example:
-        >>> brier_score(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 0]))
+        >>> import torch
+        >>> from pyro_bnn import metrics
+        >>> metrics.brier_score(
+        ...     torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 0])
+        ... )
         0.25
     """
     probs, y = class_inputs(probs, y)
@@ -92,7 +96,8 @@ class CalibrationBins(Shown):
             Wilson (1927), Probable Inference, the Law of Succession, and Statistical Inference, JASA 22, 209-212.
 
         Example:
-            >>> bins = calibration_bins([[1.0, 0.0]] * 10, [0] * 10, num_bins=1)
+            >>> from pyro_bnn import metrics
+            >>> bins = metrics.calibration_bins([[1.0, 0.0]] * 10, [0] * 10, num_bins=1)
             >>> [round(float(end), 4) for end in bins.accuracy_interval()]
             [0.7225, 1.0]
         """
@@ -117,8 +122,14 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
             size, or be empty.
 
     Example:
-        >>> probs = torch.tensor([[0.51, 0.49], [0.52, 0.48], [0.53, 0.47], [0.99, 0.01]])
-        >>> bins = calibration_bins(probs, [0, 0, 1, 0], num_bins=2, equal_mass=True)
+        >>> import torch
+        >>> from pyro_bnn import metrics
+        >>> probs = torch.tensor(
+        ...     [[0.51, 0.49], [0.52, 0.48], [0.53, 0.47], [0.99, 0.01]]
+        ... )
+        >>> bins = metrics.calibration_bins(
+        ...     probs, [0, 0, 1, 0], num_bins=2, equal_mass=True
+        ... )
         >>> bins.counts.tolist(), bins.accuracy.tolist()
         ([2.0, 2.0], [1.0, 0.5])
     """
@@ -165,7 +176,14 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
         Guo et al. (2017), On Calibration of Modern Neural Networks, https://arxiv.org/abs/1706.04599.
 
     Example:
-        >>> round(expected_calibration_error(torch.tensor([[0.8, 0.2]]), torch.tensor([0])), 4)
+        >>> import torch
+        >>> from pyro_bnn import metrics
+        >>> round(
+        ...     metrics.expected_calibration_error(
+        ...         torch.tensor([[0.8, 0.2]]), torch.tensor([0])
+        ...     ),
+        ...     4,
+        ... )
         0.2
     """
     bins = calibration_bins(probs, y, num_bins=num_bins, equal_mass=equal_mass)
@@ -203,8 +221,10 @@ def calibration_error_by_chance(
         https://arxiv.org/abs/1902.06977.
 
     Example:
+        >>> import torch
+        >>> from pyro_bnn import metrics
         >>> certain = torch.tensor([[1.0, 0.0]])
-        >>> calibration_error_by_chance(certain, num_samples=2).tolist()
+        >>> metrics.calibration_error_by_chance(certain, num_samples=2).tolist()
         [0.0, 0.0]
     """
     probs = as_tensor("probs", probs)
@@ -240,7 +260,14 @@ def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
         Nixon et al. (2019), Measuring Calibration in Deep Learning, https://arxiv.org/abs/1904.01685.
 
     Example:
-        >>> round(adaptive_calibration_error(torch.tensor([[0.8, 0.2]]), torch.tensor([0])), 4)
+        >>> import torch
+        >>> from pyro_bnn import metrics
+        >>> round(
+        ...     metrics.adaptive_calibration_error(
+        ...         torch.tensor([[0.8, 0.2]]), torch.tensor([0])
+        ...     ),
+        ...     4,
+        ... )
         0.2
     """
     probs, y = class_inputs(probs, y)

@@ -39,7 +39,9 @@ def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
         Characteristic Curves, Biometrics 44, 837-845.
 
     Example:
-        >>> ood_scores(torch.tensor([0.1, 0.2]), torch.tensor([0.9, 0.8]))
+        >>> import torch
+        >>> from pyro_bnn import metrics
+        >>> metrics.ood_scores(torch.tensor([0.1, 0.2]), torch.tensor([0.9, 0.8]))
         OODScores(auroc=1.0, aupr=1.0, fpr95=0.0, auroc_standard_error=0.0)
     """
     from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # importing it takes seconds

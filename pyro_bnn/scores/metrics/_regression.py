@@ -54,7 +54,14 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
         scores for ensemble forecasts.
 
     Example:
-        >>> round(crps_from_draws(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0])), 4)
+        >>> import torch
+        >>> from pyro_bnn import metrics
+        >>> round(
+        ...     metrics.crps_from_draws(
+        ...         torch.tensor([[0.0], [2.0]]), torch.tensor([1.0])
+        ...     ),
+        ...     4,
+        ... )
         0.0
     """
     draws, y = as_tensor("draws", draws), as_tensor("y", y)
@@ -89,8 +96,12 @@ def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Nu
         mesoscale forecast ensemble verification.
 
     Example:
+        >>> import torch
+        >>> from pyro_bnn import metrics
         >>> one = torch.ones(1, 1)
-        >>> round(crps_of_normal_mixture(one, 0 * one, one, torch.zeros(1)), 4)  # (sqrt 2 - 1) / sqrt pi
+        >>> round(
+        ...     metrics.crps_of_normal_mixture(one, 0 * one, one, torch.zeros(1)), 4
+        ... )  # (sqrt 2 - 1) / sqrt pi
         0.2337
     """
     weights, loc, scale = as_tensor("weights", weights), as_tensor("loc", loc), as_tensor("scale", scale)

@@ -19,7 +19,9 @@ def entropy(probs: Tensor) -> Tensor:
     The entropy lies in [0, log C]; 0 log 0 counts as 0.
 
     Example:
-        >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+        >>> import torch
+        >>> from pyro_bnn import uncertainty
+        >>> uncertainty.entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
         tensor([0.0000, 0.6931])
     """
     _checks.finite("probs", _checks.real_tensor("probs", probs))
@@ -70,7 +72,9 @@ def mutual_information(logits: Tensor) -> Tensor:
         Houlsby et al. (2011), https://arxiv.org/abs/1112.5745.
 
     Example:
-        >>> mutual_information(torch.zeros(2, 1, 2))
+        >>> import torch
+        >>> from pyro_bnn import uncertainty
+        >>> uncertainty.mutual_information(torch.zeros(2, 1, 2))
         tensor([0.])
     """
     running = _running(logits)

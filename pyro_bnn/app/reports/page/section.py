@@ -79,6 +79,7 @@ def percent(share: float, digits: int = 1) -> str:
     """Return a share in per cent. A share close to 0 or 1 gets more digits, so that only 0 is 0 % and only 1 is 100 %.
 
     Example:
+        >>> from pyro_bnn.app.reports.page.section import percent
         >>> percent(0.9721), percent(0.99996), percent(1.0), percent(0.5, 0)
         ('97.2 %', '99.996 %', '100.0 %', '50 %')
     """
@@ -91,6 +92,7 @@ def plural(number: int, name: str) -> str:
     """Return a number with a noun in the singular or plural.
 
     Example:
+        >>> from pyro_bnn.app.reports.page.section import plural
         >>> plural(1, "epoch"), plural(3000, "epoch")
         ('1 epoch', '3,000 epochs')
     """
@@ -101,6 +103,7 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
     """Return Wilson's 95 % interval of a probability.
 
     Example:
+        >>> from pyro_bnn.app.reports.page.section import wilson
         >>> low, high = wilson(100, 100)
         >>> round(low, 3), round(high, 3)
         (0.963, 1.0)
