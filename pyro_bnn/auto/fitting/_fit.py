@@ -22,7 +22,7 @@ from ..choosing import UnsuitableError, fit_best
 from ._variational import fit_variational
 
 CHAINS = "Chains from trained modes, since C code runs this network fast enough"
-"""First words of the status after a fit by chains."""
+"""First words of the status after a fit with chains."""
 
 
 OTHERS = {
