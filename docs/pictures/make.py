@@ -283,15 +283,17 @@ def trust(out: Path, quick: bool) -> None:
 
 def regression(out: Path, quick: bool) -> None:
     """The picture of the quickstart on regression, by the same code."""
-    x, y = pb.data.regression_problem(200, noise=1.0)
+    x, y = pb.data.regression_problem(200, noise=1.0, gap=0.5)
+    y = y / 10
     torch.manual_seed(0)
     net = nets.mlp([1, 50, 50, 1], activation=nn.ReLU, first=[nets.Standardize.of(x)])
-    likelihood = pb.GaussianLikelihood(1.0)
-    model = pb.BayesianModel(net, prior=pb.NormalPrior(0.5), likelihood=likelihood, num_data=len(x))
+    likelihood = pb.GaussianLikelihood(0.1)
+    model = pb.BayesianModel(net, prior=pb.FanInNormalPrior(2**0.5), likelihood=likelihood, num_data=len(x))
     posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)
     print(posterior.status)
     ax = plotting.new_axes(1, 1, size=("page", 3.2))[0, 0]
-    plotting.regression_bands(GRID, pb.predict(model, posterior, GRID, seed=0), data=(x, y), ax=ax)
+    grid = torch.linspace(-0.6, 0.6, 201)[:, None]
+    plotting.regression_bands(grid, pb.predict(model, posterior, grid, seed=0), data=(x, y), ax=ax)
     write(ax, out / "regression.png")
 
 
