@@ -38,7 +38,7 @@ for name in (*PUBLIC, "uncertainty"):
 HAS_MATHML = bool(find_spec("math_core") and find_spec("ziamath"))
 
 project = "pyro-bnn"
-author = "the pyro-bnn authors"
+author = "the pyro_bnn developers"
 release = pyro_bnn.__version__
 extensions = [
     "sphinx.ext.autodoc",

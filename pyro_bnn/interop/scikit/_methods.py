@@ -138,7 +138,7 @@ def auto(task: Task) -> Fitted:
 
 
 def svi(task: Task) -> Fitted:
-    """Fit one independent Gaussian for each weight by variational inference."""
+    """Fit one independent Gaussian for each weight with variational inference."""
     model = task.make_model(task.seed)
     guide = _started(task, MeanFieldGuide(model, init=INIT))
     return _fitted(task, model, guide, task.seed, kl_weight=task.settings.kl_weight)
