@@ -38,7 +38,7 @@ for name in (*PUBLIC, "uncertainty"):
 HAS_MATHML = bool(find_spec("math_core") and find_spec("ziamath"))
 
 project = "pyro-bnn"
-author = "the pyro-bnn authors"
+author = "the pyro_bnn developers"
 release = pyro_bnn.__version__
 extensions = [
     "sphinx.ext.autodoc",
@@ -86,6 +86,7 @@ sphinx_gallery_conf = {
     "examples_dirs": ["tutorials", "../examples"],
     "gallery_dirs": ["gallery/tutorials", "gallery/examples"],
     "filename_pattern": r"\.py$",
+    "ignore_pattern": r"readme_picture",
     "within_subsection_order": "FileNameSortKey",
     "image_scrapers": ("_gallery.pictures",),
     "image_srcset": ["2x"],

@@ -6,7 +6,7 @@ arm always pays 0.5. Each of the others pays 2 near a corner of its own, and 0 e
 
 Thompson sampling draws one network for each context, and takes the arm that is best in this network. So it chooses an
 arm with the probability that this arm is the best. The greedy rule takes the arm with the largest expected reward, and
-may never see what the others pay. Both fit the same network to all rewards seen so far, by NUTS, after each batch of
+may never see what the others pay. Both fit the same network to all rewards seen so far, with NUTS, after each batch of
 contexts.
 
 The script prints the regret of a step: the expected reward of the best arm minus that of the chosen arm. It writes

@@ -44,7 +44,7 @@ def curve(
 ) -> tuple[
     tuple[Tensor, Tensor], dict[str, pb.uncertainty.RegressionPrediction]
 ]:
-    """The data of the curve, and its predictions by NUTS and by a mean-field
+    """The data of the curve, and its predictions with NUTS and with a mean-field
     Gaussian.
     """
     x, y = data.regression_problem(noise=NOISE, gap=GAP, seed=options.seed)

@@ -37,7 +37,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert pyro_bnn("train", table, *options, "--out", run)[0] == 0
     code, printed, err = pyro_bnn("compare", run, "--out", out, "--num-samples", 40)
     assert (code, err) == (0, "")
-    assert printed.startswith("Drawing four chains by NUTS, for 48 rows")
+    assert printed.startswith("Drawing four chains with NUTS, for 48 rows")
     assert "test rows; the last 4 rows compare with nuts:" in printed
     assert max(len(line) for line in printed.splitlines() if " ± " in line) <= 60
     assert "status of nuts is not ok" in printed or "times that of nuts" in printed

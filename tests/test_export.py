@@ -339,7 +339,7 @@ def test_what_torch_cannot_export_is_still_a_module(tmp_path):
     module = PredictiveModule(guide, model, x, num_draws=NUM_DRAWS, seed=0)
     assert module.way == "loop"
     assert_close(module(x), by_predict(model, guide, x))
-    with pytest.raises(ValueError, match=r"cannot export this network .*serve the model by `predict`"):
+    with pytest.raises(ValueError, match=r"cannot export this network .*serve the model with `predict`"):
         pb.export_onnx(guide, model, tmp_path / "file.onnx", x, num_draws=NUM_DRAWS)
     assert [*tmp_path.iterdir()] == []
 

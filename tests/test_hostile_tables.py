@@ -200,7 +200,7 @@ def test_a_file_that_holds_no_arrays_is_refused(pyro_bnn, tmp_path, content):  #
 def test_a_single_array_that_was_renamed_is_told(pyro_bnn, tmp_path):  # noqa: F811
     np.save(tmp_path / "data.npy", np.zeros((20, 2)))
     path = (tmp_path / "data.npy").rename(tmp_path / "data.npz")
-    assert "data.npz holds a single array, as a *.npy file; write x and y by `numpy.savez`" in refused(pyro_bnn, path)
+    assert "data.npz holds a single array, as a *.npy file; write x and y with `numpy.savez`" in refused(pyro_bnn, path)
 
 
 LABELS = ["a", "b"] * 10

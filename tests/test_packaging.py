@@ -105,6 +105,7 @@ def test_the_description_has_no_links_that_work_only_in_the_repository(archives)
     assert all(link.startswith("https://") for link in links)
     assert "A table of features compares" in metadata  # the words of a link stay
     assert "<!--" not in metadata
+    assert not re.search(r"(?m)^## More|[.)] (Trust|KL weights|Resume)\.", metadata)  # nor words of lost links alone
 
 
 def test_the_command_is_installed(archives):

@@ -160,7 +160,7 @@ def test_targets_of_standard_deviation_one_are_predicted_around_their_mean(pyro_
     ("cells", "message"),
     [
         (["", ""], "has no value in column 'rooms'; fill some in, or train without the column (pyro-bnn train"),
-        (["", "3"], "leave those rows out by --drop-missing, or train without the column (pyro-bnn train --ignore"),
+        (["", "3"], "leave those rows out with --drop-missing, or train without the column (pyro-bnn train --ignore"),
         (["3", "many", "4"], "replace these texts by numbers or empty cells, or train without the column (pyro-bnn"),
     ],
 )
@@ -268,7 +268,7 @@ def test_results_as_json(pyro_bnn, place):  # noqa: F811
     assert (code, document["num_rows"], document["file"]) == (0, 5, str(out))
     assert document["scores"]["rmse"] > 0
     code, _, err = pyro_bnn("predict", place / "run", rows, "--json")
-    assert (code, "cannot both go to standard output; name a file by --out" in err) == (2, True)
+    assert (code, "cannot both go to standard output; name a file with --out" in err) == (2, True)
     code, text, _ = pyro_bnn("evaluate", place / "run", "--data", place / "houses.csv", "--json")
     assert code == 0
     assert [row["name"] for row in json.loads(text)["rows"]][1] == "ensemble of 100"

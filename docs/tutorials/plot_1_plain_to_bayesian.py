@@ -104,7 +104,8 @@ plt.show()
 # %%
 # The functions have the size of the data and bend where the data are, so the prior is suitable. With a prior scale of
 # 0.1 all of them would be flat lines near 0; with 10 they would reach thousands. This picture is the cheapest check of
-# a prior.
+# a prior. (These targets lie between -12 and 12. For standardised targets, start with ``FanInNormalPrior``; the page
+# on priors says why.)
 #
 # **Trap: scales.** The effect of a prior scale depends on the scale of the inputs. Standardise them (as the first layer
 # does here), and standardise targets whose scale is far from the range 1 to 10.

@@ -33,7 +33,7 @@ OF_NET = ("hidden", "activation")
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], device: str
 ) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
-    """Choose the settings of `PARTS` that are not named in `given`, and explore the network's modes by chains.
+    """Choose the settings of `PARTS` that are not named in `given`, and explore the network's modes with chains.
 
     Returns the chosen settings, the model, and the chains. A run with the returned settings repeats the fit without
     comparing settings again. The status of the chains says which settings were compared and chosen.

@@ -34,7 +34,7 @@ def digits_demo(folder: Folder, *, seed: int = 0) -> ClassifierScores:
 
 
 def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
-    """Fit 92 noisy points of a sine by NUTS, and plot the predictive bands inside and outside the range of the points.
+    """Fit 92 noisy points of a sine with NUTS, and plot the predictive bands inside and outside their range.
 
     Returns:
         A dictionary of numbers. `epistemic_scale_inside` and `epistemic_scale_outside` are the mean epistemic standard

@@ -147,7 +147,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
         _settle(place)
         if not place.part.exists():
             raise FileExistsError(
-                f"{run} is finished: there is nothing to resume; evaluate it by `pyro-bnn evaluate {run}`."
+                f"{run} is finished: there is nothing to resume; evaluate it with `pyro-bnn evaluate {run}`."
             )
         if not is_resumable(place):
             raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it again.")

@@ -81,7 +81,7 @@ class RegressionStudy:
         )
 
     def nuts(self) -> MCMCPosterior:
-        """Fit the posterior by NUTS, with which the other methods are compared."""
+        """Fit the posterior with NUTS, with which the other methods are compared."""
         return fit_nuts(
             self.model,
             (self.x, self.y),

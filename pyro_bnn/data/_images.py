@@ -195,7 +195,7 @@ def _download(published: str, root: Path, folder: Path) -> None:
 
 
 def _cifar10(root: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Load CIFAR-10 by torchvision, which verifies the checksums of all files before it opens a pickle."""
+    """Load CIFAR-10 with torchvision, which verifies the checksums of all files before it opens a pickle."""
     datasets = optional("torchvision", "torchvision", "vision").datasets
     try:
         with filtered_warnings("ignore"):  # numpy warns of arrays that its first versions pickled

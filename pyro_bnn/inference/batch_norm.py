@@ -198,7 +198,7 @@ class RefreshedPosterior(CarryingPosterior):
         if self.inner.is_linearised:
             raise ValueError(
                 f"`posterior` must not be one of {self.inner.method}, whose predictions are linearised around its "
-                "median; compute the statistics at the median before the fit, by `refresh_batch_norm(model, values, "
+                "median; compute the statistics at the median before the fit, with `refresh_batch_norm(model, values, "
                 "x)`."
             )
         self._model, self._batches = model, _batches(model, x, batch_size)

@@ -89,7 +89,7 @@ def compare(
             result, shown = study.run(tell), (study.x, study.y)
         else:
             rows = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
-            output.say(f"Drawing four chains by NUTS, for {len(rows.x_train):,} rows ...")
+            output.say(f"Drawing four chains with NUTS, for {len(rows.x_train):,} rows ...")
             if config.method == "svi" and config.kl_weight != "1":
                 output.say(
                     f"The run has a cold posterior (--kl-weight {config.kl_weight}), but the chains have KL weight 1."

@@ -69,7 +69,7 @@ def predict(
     too. A terminal shows a rounded table, and a file or pipe gets all digits.
     """
     if as_json and out == "-":
-        raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")
+        raise ValueError("--json and the predictions cannot both go to standard output; name a file with --out.")
     levels = options.read_numbers(float, level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
         raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}.")

@@ -129,7 +129,7 @@ def train(
         if unused and "prior" in given:
             raise ValueError(f"{unused}; correct the glob, or leave it out.")
         if unused:
-            notes.append(f"{unused[0].upper()}{unused[1:]}: choose another prior by --prior.")
+            notes.append(f"{unused[0].upper()}{unused[1:]}: choose another prior with --prior.")
         if processes.is_first:
             for note in [*notes, *known.notes]:
                 output.say(note)

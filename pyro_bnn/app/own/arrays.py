@@ -44,8 +44,8 @@ class ArrayEncoding:
         if is_far.any():
             raise ValueError(
                 f"`x` in {shown} holds numbers that are too large, the first in row {is_far.argmax() + 1}: "
-                f"{'standardised by the training rows ' if self.mean else ''}they must lie within {LARGEST:g}; correct "
-                "that row, or divide all numbers by a constant before training."
+                f"{'standardised with the training rows ' if self.mean else ''}they must lie within {LARGEST:g}; "
+                "correct that row, or divide all numbers by a constant before training."
             )
         return torch.from_numpy(np.asarray(inputs, dtype=np.float64)).to(torch.get_default_dtype())
 
@@ -60,7 +60,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         is_single = opened.read(6) == b"\x93NUMPY"
         opened.seek(0)
         if is_single:
-            raise ValueError(f"{path} holds a single array, as a *.npy file; write x and y by `numpy.savez`.")
+            raise ValueError(f"{path} holds a single array, as a *.npy file; write x and y with `numpy.savez`.")
         try:
             with np.load(opened, allow_pickle=False) as file:
                 names = list(file)
@@ -73,7 +73,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
                 ) from error
             raise ValueError(
                 f"{path} is not a file of arrays, or is damaged ({type(error).__name__}: "
-                f"{' '.join(str(error).split())}); write it by `numpy.savez`."
+                f"{' '.join(str(error).split())}); write it with `numpy.savez`."
             ) from error
     if not arrays:
         raise ValueError(

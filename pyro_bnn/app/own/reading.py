@@ -182,7 +182,7 @@ def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str
         row = table.frame.index[lacking.argmax()]
         raise ValueError(
             f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row "
-            f"{row}), but training lacked none; fill them in, leave those rows out by --drop-missing, or "
+            f"{row}), but training lacked none; fill them in, leave those rows out with --drop-missing, or "
             f"{training_without(where)}."
         )
     if lacking.all():

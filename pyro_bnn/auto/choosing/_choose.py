@@ -1,4 +1,4 @@
-"""The function that chooses a model and fits it by chains.
+"""The function that chooses a model and fits it with chains.
 
 Each model is first fitted to a part of the rows in a short run. The chosen model is the one that predicts the other,
 held-out rows best. This model is then fitted to all rows.
@@ -79,7 +79,7 @@ def fit_best(
     progress: bool = False,
     seed: int,
 ) -> Chosen:
-    """Choose the model that predicts held-out rows best, and fit it by chains (:class:`~pyro_bnn.MCLMC`).
+    """Choose the model that predicts held-out rows best, and fit it with chains (:class:`~pyro_bnn.MCLMC`).
 
     Each chain starts at a trained network. The names of `candidates` describe the models in words. `seconds` limits the
     wall time on torch's threads, so the lengths of the chains depend on the machine. Without a limit, the lengths

@@ -22,7 +22,7 @@ from ..choosing import UnsuitableError, fit_best
 from ._variational import fit_variational
 
 CHAINS = "Chains from trained modes, since C code runs this network fast enough"
-"""First words of the status after a fit by chains."""
+"""First words of the status after a fit with chains."""
 
 
 OTHERS = {
@@ -143,7 +143,7 @@ def fit(
         time_limit: Seconds that chains may take on torch's threads, without compilation. With a limit, the draws depend
             on the machine. With None, the length of chains depends only on the numbers of rows and weights. On two
             cores, chains then take about half a minute for a thousand rows, ten seconds for few rows, and two and a
-            half minutes for many rows. Wide networks took twice as long.
+            half minutes for many rows. Wide networks take twice as long.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
             weights.
         optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If

@@ -111,7 +111,7 @@ def load_calibration(path: str | Path) -> Calibration:
     content = read_state(_checks.path("path", path), KIND)
     if CALIBRATION not in content:
         raise ValueError(
-            f"{path} holds a posterior without a calibration; save it by `save_posterior(..., calibration=...)`."
+            f"{path} holds a posterior without a calibration; save it with `save_posterior(..., calibration=...)`."
         )
     with _loading(path, f"the calibration in {path}"):
         return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))

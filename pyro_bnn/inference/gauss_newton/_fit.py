@@ -1,4 +1,4 @@
-"""The function that fits large networks by Laplace's method with a generalised Gauss-Newton matrix."""
+"""The function that fits large networks with Laplace's method and a generalised Gauss-Newton matrix."""
 
 import math
 import time
@@ -64,7 +64,7 @@ def fit_gauss_newton(
     progress: bool = False,
     seed: int | None = None,
 ) -> GaussNewtonPosterior:
-    r"""Fit a Gaussian around a trained network by Laplace's method, which takes a few passes over the data.
+    r"""Fit a Gaussian around a trained network with Laplace's method, which takes a few passes over the data.
 
     .. math:: q(w) = N\big(w^*, (G + \mathrm{diag}\,\delta)^{-1}\big), \qquad
               G = \sum_n J_n^\top \Lambda_n J_n,

@@ -297,7 +297,7 @@ class Loader:
                 if rows > ENDLESS * max(self._num_data, num_rows(self.first()[0])):
                     raise ValueError(
                         f"the loader has no length and gave {rows} rows in epoch {number}, but `num_data` is "
-                        f"{self._num_data}; let it end after one pass over the data, for example by `itertools.islice`."
+                        f"{self._num_data}; let it end after one pass over the data, as with `itertools.islice`."
                     )
             yield checked
             count += 1

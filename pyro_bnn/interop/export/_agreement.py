@@ -28,7 +28,7 @@ def answers(prediction: Prediction) -> dict[str, Tensor]:
     else:
         raise ValueError(
             "an exported module needs a likelihood that predicts classes or numbers, got one whose prediction is a "
-            f"{type(prediction).__name__}; serve this model by `predict`, or export its network by `sparse_network`."
+            f"{type(prediction).__name__}; serve this model with `predict`, or export its network by `sparse_network`."
         )
     return {name: getattr(prediction, name) for name in names}
 

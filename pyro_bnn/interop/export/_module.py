@@ -46,7 +46,7 @@ class PredictiveModule(nn.Module):
     ``predict(model, posterior, x, num_samples=module.num_draws, seed=module.seed)``, up to rounding. The constructor
     compares the module's results on x with those of `predict`.
 
-    The module can be called, compiled by `torch.compile`, and exported by `torch.export.export` with any number of
+    The module can be called, compiled with `torch.compile`, and exported by `torch.export.export` with any number of
     rows; see also :func:`~pyro_bnn.export_onnx`. The module has buffers and no learnable parameters, can be moved to
     another device, and may be called by several threads. Weights that are equal in all draws are stored once. If at
     least half of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, zeros are
@@ -226,7 +226,7 @@ class PredictiveModule(nn.Module):
         if not difference <= tolerance(self._dtype()):
             raise ValueError(
                 f"the module must give the results of `predict`, but differs by {difference:.2g} on `x`; serve this "
-                f"model by `predict`, since its likelihood {type(self.likelihood).__name__} or its network cannot be "
+                f"model with `predict`, since its likelihood {type(self.likelihood).__name__} or its network cannot be "
                 "exported."
             )
 
@@ -290,5 +290,5 @@ def _require_exportable(model: object, posterior: Posterior) -> None:
     if posterior.is_linearised:
         raise ValueError(
             f"a posterior of {posterior.method} predicts with a linearised network, which cannot be exported; fit only "
-            "the last layer (`where=`), whose predictions need no linearisation, or fit by `fit_svi`."
+            "the last layer (`where=`), whose predictions need no linearisation, or fit with `fit_svi`."
         )

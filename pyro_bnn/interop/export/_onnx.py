@@ -124,7 +124,7 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
     except Exception as error:  # torch has many errors for what it cannot trace or translate
         raise ValueError(
             f"torch {torch.__version__} cannot export this network ({str(error).strip().splitlines()[0][:200]}); serve "
-            "the model by `predict`, or replace the layer that torch cannot export."
+            "the model with `predict`, or replace the layer that torch cannot export."
         ) from error
     _tidy(program.model.graph, input_names(x), names)
     found = program.model_proto
@@ -184,12 +184,12 @@ def _require_agreement(
             if not difference <= tolerance(model.dtype):
                 raise ValueError(
                     f"the results of onnxruntime must be those of `predict`, but differ by {difference:.2g} for "
-                    f"{len(rows)} rows; export a `PredictiveModule` by `torch.export` instead."
+                    f"{len(rows)} rows; export a `PredictiveModule` with `torch.export` instead."
                 )
     except ValueError:
         raise
     except Exception as error:
         raise ValueError(
             f"onnxruntime cannot run this network in {model.dtype} ({str(error).splitlines()[0][:200]}); use "
-            "`model.float()`, or export a `PredictiveModule` by `torch.export`."
+            "`model.float()`, or export a `PredictiveModule` with `torch.export`."
         ) from error

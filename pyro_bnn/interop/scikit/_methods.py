@@ -138,14 +138,14 @@ def auto(task: Task) -> Fitted:
 
 
 def svi(task: Task) -> Fitted:
-    """Fit one independent Gaussian for each weight by variational inference."""
+    """Fit one independent Gaussian for each weight with variational inference."""
     model = task.make_model(task.seed)
     guide = _started(task, MeanFieldGuide(model, init=INIT))
     return _fitted(task, model, guide, task.seed, kl_weight=task.settings.kl_weight)
 
 
 def natural(task: Task) -> Fitted:
-    """Fit one independent Gaussian for each weight by natural gradients."""
+    """Fit one independent Gaussian for each weight with natural gradients."""
     model = task.make_model(task.seed)
     guide = _started(task, MeanFieldGuide(model, init=INIT, scale_map=Precision()))
     rate = NATURAL_RATE if task.settings.learning_rate is None else task.settings.learning_rate
@@ -237,7 +237,7 @@ def nuts(task: Task) -> Fitted:
 
 
 def mclmc(task: Task) -> Fitted:
-    """Train several networks, and explore the mode of each by a chain of microcanonical Langevin dynamics."""
+    """Train several networks, and explore the mode of each with a chain of microcanonical Langevin dynamics."""
     model = task.make_model(task.seed)
     draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
     with silent_fits():

@@ -35,7 +35,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     network with 20 tanh units:
 
     - ``"svi"`` fits one Gaussian for each weight, and is fast for any number of rows.
-    - ``"natural"`` fits one Gaussian for each weight by natural gradients.
+    - ``"natural"`` fits one Gaussian for each weight with natural gradients.
     - ``"nuts"`` draws from the exact posterior. Time grows with the number of rows: use NUTS for up to a thousand rows.
     - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. The chains cost several
       times as much as one network. The chains predict best if the modes of the posterior differ, above all with two or

@@ -266,7 +266,7 @@ class NumberLikelihood(Likelihood[RegressionPrediction]):
 def _check_joined(y: Tensor) -> None:
     """Raise unless targets and weights, shape (N, ..., 2), are finite and no weight is negative."""
     if not y.is_floating_point():
-        raise ValueError(f"targets with weights must be floating point, got {y.dtype}; make them by `join_weights`.")
+        raise ValueError(f"targets with weights must be floating point, got {y.dtype}; make them with `join_weights`.")
     _checks.finite("y", y)
     if bool((y[..., 1] < 0).any()):
         raise ValueError(f"weights of targets must be at least 0, got values down to {float(y[..., 1].min()):.3g}.")

@@ -153,7 +153,7 @@ class Censored(_CensoredLikelihood):
         if low < self.low or high > self.high:
             raise ValueError(
                 f"targets of Censored must lie between its limits {self.low:g} and {self.high:g}, got values from "
-                f"{low:g} to {high:g}; give a censored target the value of its limit, as by `y.clamp(low, high)`."
+                f"{low:g} to {high:g}; give a censored target the value of its limit, as with `y.clamp(low, high)`."
             )
 
     def extra_repr(self) -> str:

@@ -151,7 +151,7 @@ class Beta(MadeLikelihood):
               \mathrm{Var}[y \mid f] = \frac{\mu(1 - \mu)}{1 + \phi}.
 
     Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some targets are 0
-    or 1, move all targets away from 0 and 1, for example by ``(y * (N - 1) + 0.5) / N``.
+    or 1, move all targets away from 0 and 1, for example with ``(y * (N - 1) + 0.5) / N``.
 
     Args:
         precision: The precision :math:`\phi`. A number fixes the precision. If None, the precision is learned, and

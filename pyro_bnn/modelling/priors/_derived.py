@@ -191,7 +191,7 @@ class PosteriorPrior(Prior):
         if name not in self.locations:
             if self.otherwise is None:
                 known = list(self.locations)
-                raise ValueError(f"the posterior has no `{name}`, only {known}; choose its prior by `otherwise`.")
+                raise ValueError(f"the posterior has no `{name}`, only {known}; choose its prior with `otherwise`.")
             return self.otherwise.elementwise(name, parameter, module)
         location, scale = self.locations[name], self.scales[name]
         if location.shape != parameter.shape:

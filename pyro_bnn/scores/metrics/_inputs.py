@@ -39,7 +39,8 @@ def probabilities(name: str, value: Tensor) -> None:
     if lowest < 0 or furthest > max(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:
         raise ValueError(
             f"each row of `{name}` must contain probabilities: none below 0, and a sum of 1; got values down to "
-            f"{lowest:.3g} and sums up to {furthest:.3g} away from 1; turn logits into probabilities by `.softmax(-1)`."
+            f"{lowest:.3g} and sums up to {furthest:.3g} away from 1; turn logits into probabilities with "
+            "`.softmax(-1)`."
         )
 
 

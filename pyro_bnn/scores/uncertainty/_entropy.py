@@ -28,7 +28,7 @@ def entropy(probs: Tensor) -> Tensor:
     if probs.dim() == 0 or bool((probs < 0).any()):
         raise ValueError(
             f"`probs` must be probabilities, shape (..., C), none below 0, got shape {_checks.shape(probs)} with a "
-            f"smallest value of {float(probs.min()):g}; turn logits into probabilities by `.softmax(-1)`."
+            f"smallest value of {float(probs.min()):g}; turn logits into probabilities with `.softmax(-1)`."
         )
     return torch.special.entr(probs).sum(-1)
 

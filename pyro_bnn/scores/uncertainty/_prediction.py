@@ -189,7 +189,7 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
             return torch.arange(num_data)[(rows.long() if rows.dtype == torch.uint8 else rows).cpu()]
     got = f"{rows.dtype} of shape {_checks.shape(rows)}" if isinstance(rows, Tensor) else f"{rows!r}"
     raise ValueError(
-        f"rows of a prediction are chosen by a boolean mask of shape ({num_data},), a vector of row numbers below "
+        f"rows of a prediction are chosen with a boolean mask of shape ({num_data},), a vector of row numbers below "
         f"{num_data}, or a slice of whole numbers with a step above 0, got {got}; for one row write "
         "`prediction[i : i + 1]`."
     )

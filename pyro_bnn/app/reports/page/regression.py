@@ -190,7 +190,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
     kind = kind if is_large else f"slightly {kind}"
     levels = "" if len(wrong) == len(rows) else " and ".join(percent(row["level"], 0) for row in wrong) + " "
     good = f"The intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
-    remedy = "" if is_calibrated else " Train with --calibrate 0.2 to correct the widths by held-out rows."
+    remedy = "" if is_calibrated else " Train with --calibrate 0.2 to correct the widths with held-out rows."
     text = f"The {levels}intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"
     is_cautious = len(wrong) < len(rows) and all(miss > 0 for miss in misses)
     return judged(
