@@ -219,8 +219,8 @@ class RunConfig:
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds that auto and mclmc may take on all threads. Compilation does not count. The result then depends on "
-        "the speed of the machine.",
+        "Seconds that auto and mclmc may take, compilation included. The status says what was cut short. The result "
+        "then depends on the speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,

@@ -108,6 +108,7 @@ def train(
         from ..processes import joined, run_folder, shared
         from ..starting import new_config
 
+    start = time.perf_counter()
     output = Output("train", as_json=as_json)
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
@@ -133,8 +134,7 @@ def train(
         if processes.is_first:
             for note in [*notes, *known.notes]:
                 output.say(note)
-        start = time.perf_counter()
-        _, posterior = runs.fit(config, known, folder, given=[*given], device=device)
+        _, posterior = runs.fit(config, known, folder, given=[*given], begin=start, device=device)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return

@@ -22,7 +22,7 @@ from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
 from ...auto import fitting
-from ...auto.choosing import ACTIVATIONS, Design, open_designs
+from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
 from ...inference.posterior import Posterior
 from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
@@ -160,7 +160,7 @@ class BNNEstimator(Settings):
 
         held = None if held_out is None else (x[held_out], targets[held_out])
         method = PARTIAL[self.method] if is_part else METHODS[self.method]
-        fitted = method(Task(self, designs, build, (x[rows], targets[rows]), held, self._seed, start))
+        fitted = method(Task(self, designs, build, (x[rows], targets[rows]), held, self._seed, start, self._deadline))
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         self._calibration = None
         if not self.posterior_.status:
@@ -173,7 +173,7 @@ class BNNEstimator(Settings):
         The keys of `unfit` are situations in which a fit cannot be calibrated, and the values say whether this fit is
         in the situation.
         """
-        self._seed = self._drawn_seed()
+        self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction
         if fraction is None:
             return [*range(num_rows)], None
