@@ -93,7 +93,7 @@ TABLES = {
     "no likelihood": (GOOD, ("--likelihood", "cauchy"), "unknown likelihood 'cauchy'"),
     "a share of one": (GOOD, ("--test-fraction", 1), "`test_fraction` must be below 1, got 1.0"),
     "a recipe": (GOOD, ("--recipe", "article"), "recipes are for image sets; leave out --recipe article"),
-    "held-out classes": (GOOD, ("--hold-out", "7"), "`hold_out` goes with image sets only"),
+    "held-out classes": (GOOD, ("--hold-out", "7"), "`--hold-out` goes with image sets only"),
     "a folder of data": (GOOD, ("--data", "."), "--data and --download are for image sets"),
     "pixels": (GOOD, ("--inputs", "scaled:2"), "`inputs` of tables and arrays must be standardized or raw"),
     "accuracy": (GOOD, ("--accuracy",), "`accuracy` is recorded for classes only"),
@@ -136,7 +136,7 @@ def test_a_file_that_is_none_is_refused(pyro_bnn, tmp_path, monkeypatch):  # noq
     code, _, err = pyro_bnn("train", "table.csv", "--out", "run")
     assert (code, "needs --target: the name of the column to predict" in err) == (2, True)
     code, _, err = pyro_bnn("train", "digits", "--target", "y", "--test-fraction", 0.5, "--out", "run")
-    assert (code, "`target` goes with tables only; `test_fraction` goes with tables and arrays" in err) == (2, True)
+    assert (code, "`--target` goes with tables only; `--test-fraction` goes with tables and arrays" in err) == (2, True)
 
 
 X = np.random.default_rng(0).normal(size=(20, 3))
@@ -178,7 +178,7 @@ ARRAYS = {
         (),
         "must have shape (N,) or (N, 1), as in training, got (20, 2)",
     ),
-    "target": ({"x": X, "y": X[:, 0]}, ("--target", "y"), "`target` goes with tables only"),
+    "target": ({"x": X, "y": X[:, 0]}, ("--target", "y"), "`--target` goes with tables only"),
 }
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -56,21 +55,21 @@ def fit(
     folder: Folder,
     *,
     given: Collection[str] = PARTS,
-    begin: float | None = None,
+    deadline: Deadline | None = None,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train a model, and write the configuration and the posterior to a folder.
 
     A variational fit also writes its history. The method "auto" chooses the settings of the network that are not named
-    in `given`, and the written configuration has the chosen settings. A time limit begins at the moment `begin` of the
-    clock `time.perf_counter`, or now.
+    in `given`, and the written configuration has the chosen settings. Without `deadline`, the time limit of the
+    configuration begins now.
 
     During a variational fit the folder contains a checkpoint. If the folder contains a checkpoint at the start,
     training continues from there.
     """
     if config.method == "svi":
         return _fit_svi(config, data, folder, device=device)
-    deadline = Deadline(config.time_limit, begin or time.perf_counter()) if config.time_limit else None
+    deadline = deadline or Deadline.after(config.time_limit or None)
     try:
         fixed = PARTS if config.method == "mclmc" else given
         found, model, chains = fit_chains(config, data, given=fixed, deadline=deadline, device=device)

@@ -60,13 +60,13 @@ class Budget:
     """The time that a fit may take, and limits of its chains."""
 
     seconds: float  # CPU seconds
-    most_steps: int = MOST_STEPS  # most steps of warm-up, and most steps after the warm-up
+    most_steps: int  # most steps of warm-up, and most steps after the warm-up
 
     @classmethod
     def of_rows(cls, num_rows: int) -> "Budget":
         """Return the budget for a table with `num_rows` rows, if the user sets no time limit."""
         seconds = min(max(SECONDS_PER_ROW * num_rows, FEWEST_SECONDS), MOST_SECONDS)
-        return cls(seconds)
+        return cls(seconds, MOST_STEPS)
 
     @staticmethod
     def gradient(num_rows: int, num_weights: int) -> float:

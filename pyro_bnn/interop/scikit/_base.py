@@ -21,6 +21,7 @@ from torch.distributions import Normal
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
+from ..._core.summary import in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
 from ...inference.posterior import Posterior
@@ -164,7 +165,7 @@ class BNNEstimator(Settings):
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         self._calibration = None
         if not self.posterior_.status:
-            warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
+            warnings.warn(self._said, ConvergenceWarning, stacklevel=3)
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
@@ -221,8 +222,12 @@ class BNNEstimator(Settings):
 
     @property
     def status_(self) -> str:
-        """How the fit ended, and what to try if it failed."""
+        """How the fit ended, and what to try if it failed. Each sentence begins a new line."""
         check_is_fitted(self)
+        return in_lines(self._said)
+
+    @property
+    def _said(self) -> str:
         status = self.posterior_.status
         return str(replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status)
 
