@@ -316,6 +316,16 @@ def test_with_little_time_there_are_fewer_chains_and_the_status_says_so(monkeypa
     assert message.startswith("Curve; 2 chains in place of 8, for lack of time. MCLMC: 2 chains")
 
 
+@pytest.mark.usefixtures("idle")
+def test_chains_that_end_early_are_in_the_status(monkeypatch):
+    monkeypatch.setattr(choosing._in_time, "_lengths", lambda *_: LENGTHS)
+    monkeypatch.setattr(choosing._in_time, "_time_left", lambda *_: 0.3)
+    curve = {"curve": makers()["curve"]}
+    message = fit_best(curve, as_tensors(*wave()), deadline=Deadline.after(300), seed=0).posterior.status.message
+    for part in ("warm-up", "sampling"):
+        assert re.search(rf"; {part} cut short by the time limit, after \d+ of 1000000000 draws", message)
+
+
 @pytest.mark.filterwarnings("ignore::pyro_bnn.PosteriorWarning")
 def test_a_busy_machine_gets_a_variational_fit_that_ends_at_the_limit(monkeypatch):
     monkeypatch.setattr(choosing._in_time, "slowdown", lambda: 1e6)

@@ -108,9 +108,13 @@ def fit_in_time(
         cuts.append(f"{lengths.num_chains} chains in place of {num_chains}, for lack of time")
     posterior = _run(chains, lengths, seconds, progress=progress)
     num_draws = posterior.num_stored // posterior.num_chains
-    if num_draws < lengths.num_samples:
-        cuts.append(f"chains cut short by the time limit, at {num_draws} of {lengths.num_samples} draws")
-    num_steps = lengths.steps_per_draw * (lengths.num_warmup + num_draws)
+    made = {"warm-up": (chains.num_warmup, lengths.num_warmup), "sampling": (num_draws, lengths.num_samples)}
+    cuts += [
+        f"{part} cut short by the time limit, after {done} of {planned} draws"
+        for part, (done, planned) in made.items()
+        if done < planned
+    ]
+    num_steps = lengths.steps_per_draw * (chains.num_warmup + num_draws)
     end_in(posterior, name, scores, cuts, num_steps, deadline.used)
     return Chosen(name, model, posterior, scores)
 

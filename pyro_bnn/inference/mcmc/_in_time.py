@@ -22,7 +22,7 @@ from ._run import KIND, Ends, Run, RunPlan
 from ._start import Descent
 from ._traced import UnsupportedError
 
-NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3
+NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.02, 1e-3
 """Heuristic: the time of a step is measured with this number of chains, over at least this time, with this step
 size."""
 
@@ -70,6 +70,7 @@ class TimedChains:
     Attributes:
         seconds: Wall time of the constructor without the C compiler.
         compile_seconds: Wall time of the C compiler; about 0 if the same text was compiled before.
+        num_warmup: Warm-up draws of each chain in the last run, which are fewer than planned if warm-up ended early.
         seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain, divided by the
             number of chains that run together.
 
@@ -78,7 +79,7 @@ class TimedChains:
     """
 
     def __init__(self, model: BayesianModel, data: tuple[Tensor, Tensor], *, timeout: float, seed: int) -> None:
-        begin = time.perf_counter()
+        begin, self.num_warmup = time.perf_counter(), 0
         self._model, self._data = model, pair_of(data, model)
         self._stream = Stream(seed, model.device)
         with torch.no_grad(), self._stream:
@@ -125,6 +126,7 @@ class TimedChains:
             run.start(starts, descent, until=ends.descent)
             run.finish(Keeper(None, KIND, lambda: False), progress=progress, ends=ends)
             recorded, seconds = run.recorded(), run.seconds
+            self.num_warmup = run.num_warmup
             samples = constrained(self._potential, recorded.pop("z"), self._model.dtype)
         statistics, status = ChainStatistics(**recorded, seconds=seconds), Status(True, "")
         if is_judged:

@@ -205,6 +205,11 @@ class Run:
                 chain.end(fewest)
 
     @property
+    def num_warmup(self) -> int:
+        """The smallest number of warm-up draws of a chain."""
+        return min(chain.num_warmup for chain in self._chains)
+
+    @property
     def seconds(self) -> float:
         """The wall time so far, including the time before interruptions."""
         return self._seconds_before + time.perf_counter() - self._begin
