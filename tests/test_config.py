@@ -121,6 +121,7 @@ def test_every_likelihood_that_the_message_names_is_accepted():
         ({**VALUES, "version": None}, "`version` must be 2, got None"),
         ({**VALUES, "colour": 1}, r"`colour` is unknown\.$"),
         ({**VALUES, "batchsize": 1}, r"`batchsize` is unknown \(nearest: `batch_size`\)\.$"),
+        ({**VALUES, "init": "zeros"}, "^`init`: unknown initialisation 'zeros'"),
         ({key: value for key, value in VALUES.items() if key != "lr"}, "`lr` is missing"),
         ({**VALUES, "hidden": [4, 0]}, r"^`hidden\.1` must be at least 1, got 0\.$"),
         (

@@ -306,7 +306,9 @@ class RunConfig:
                 try:
                     setting.check(text)
                 except ValueError as error:
-                    problems.append(str(error).rstrip("."))
+                    said = str(error).rstrip(".")
+                    is_named = name == "dataset" or f"`{name}`" in said
+                    problems.append(said if is_named else f"`{name}`: {said}")
         problems = problems or self._disagreements()
         if problems:
             raise ValueError(f"{'; '.join(problems)}.")
