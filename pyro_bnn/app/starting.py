@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,12 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
     if "net" in settings:
         if "hidden" in settings:
             raise ValueError("--hidden is for the network of fully connected layers; leave it out with --net.")
-        settings["net"] = stored(settings["net"]) if settings["net"] != "mlp" else "mlp"
+        with _naming_options():
+            settings["net"] = stored(settings["net"]) if settings["net"] != "mlp" else "mlp"
     if not Path(dataset).suffix or kind_of(dataset) == "images":
         config = replace(recipes.find_recipe(dataset, recipe or "default"), **settings)
-        _check(config)
+        with _naming_options():
+            config.check()
         return config, []
     if recipe is not None:
         raise ValueError(f"recipes are for image sets; leave out --recipe {recipe} with data of your own.")
@@ -84,10 +87,11 @@ def option_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _check(config: RunConfig) -> None:
-    """Raise a ValueError that names options, as the user typed them, if settings are wrong."""
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Make a ValueError about settings in a `with` block name the options that the user typed."""
     try:
-        config.check()
+        yield
     except ValueError as error:
         names = "|".join(declared())
         said = re.sub(rf"`({names})(\.\d+)?`", lambda found: f"`{option_of(found[1])}`", str(error))
@@ -105,7 +109,8 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
         guesses["estimator"] = "weights"  # the other estimators do not support every layer, guide and optimizer
     config = replace(OWN, **{**guesses, **settings})
-    _check(config)
+    with _naming_options():
+        config.check()
     if not Path(dataset).exists():
         raise FileNotFoundError(f"there is no file {dataset}.")
     guesses["likelihood"], reason, num_rows, has_test_rows = sources.first_look(config)
@@ -120,7 +125,8 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     epochs = round(NUM_STEPS / math.ceil(num_train / settings.get("batch_size", guesses["batch_size"])))
     guesses["epochs"] = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
     config = replace(OWN, **{**guesses, **settings})
-    _check(config)
+    with _naming_options():
+        config.check()
     notes = [] if "likelihood" in settings else [reason]
     if config.method == "svi" and "method" not in settings:
         notes.append(f"The fit is variational (--method svi) because of {' and '.join(_variational(settings))}.")
