@@ -84,13 +84,14 @@ def path(request, monkeypatch):
 def short_chains(monkeypatch):
     """Fits that choose for themselves compare two designs in two folds by few steps."""
     from pyro_bnn.app import chains
-    from pyro_bnn.auto.choosing import _budget, _choose
+    from pyro_bnn.auto.choosing import _budget, _chosen
     from pyro_bnn.interop.scikit import _classifier, _regressor
 
     monkeypatch.setattr(_budget, "FEWEST_SECONDS", _budget.FEWEST_SECONDS / 8)
     monkeypatch.setattr(_budget, "MOST_DESCENT", 500)
-    monkeypatch.setattr(_choose, "MOST_STEPS", 600)
-    monkeypatch.setattr(_choose, "NUM_FOLDS", 2)
+    for module in (_budget, _chosen):
+        monkeypatch.setattr(module, "MOST_STEPS", 600)
+    monkeypatch.setattr(_chosen, "NUM_FOLDS", 2)
     for module, name in ((_regressor, "OF_NUMBERS"), (chains, "OF_NUMBERS"), (_classifier, "OF_CLASSES")):
         monkeypatch.setattr(module, name, getattr(module, name)[::3])
 

@@ -119,7 +119,9 @@ def test_every_likelihood_that_the_message_names_is_accepted():
         ({**VALUES, "version": 3}, "`version` must be 2, got 3; install a later pyro-bnn"),
         ({**VALUES, "version": "one"}, "`version` must be 2, got 'one'; train the run again"),
         ({**VALUES, "version": None}, "`version` must be 2, got None"),
-        ({**VALUES, "colour": 1}, "`colour` is unknown"),
+        ({**VALUES, "colour": 1}, r"`colour` is unknown\.$"),
+        ({**VALUES, "batchsize": 1}, r"`batchsize` is unknown \(nearest: `batch_size`\)\.$"),
+        ({**VALUES, "init": "zeros"}, "^`init`: unknown initialisation 'zeros'"),
         ({key: value for key, value in VALUES.items() if key != "lr"}, "`lr` is missing"),
         ({**VALUES, "hidden": [4, 0]}, r"^`hidden\.1` must be at least 1, got 0\.$"),
         (
@@ -147,7 +149,7 @@ def test_all_wrong_options_are_named_before_a_folder_is_made(pyro_bnn, tmp_path)
         "train", "digits", "--epochs", 0, "--lr", -1, "--guide", "x", "--seed", -1, "--out", tmp_path / "run"
     )
     assert (code, out) == (2, "")
-    for word in ("`epochs`", "`lr`", "`guide` must be 'mean-field' or 'auto-normal', got 'x'", "`seed`"):
+    for word in ("`--epochs`", "`--lr`", "`--guide` must be 'mean-field' or 'auto-normal', got 'x'", "`--seed`"):
         assert word in err
     assert not (tmp_path / "run").exists()
 

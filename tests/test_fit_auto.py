@@ -267,17 +267,9 @@ def test_other_faults_of_chains_are_raised(monkeypatch):
         pb.fit(curve(), wave(), seed=0)
 
 
-def test_a_time_limit_sets_the_length(monkeypatch):
-    """The speed is the nominal one, since a measured speed depends on other programs."""
-    monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 1)
-    monkeypatch.setattr(choosing._choose, "_slowness", lambda *_: 1.0)
-    model, data = curve(), wave()
-    lengths = [pb.fit(model, data, time_limit=seconds, seed=0).num_stored for seconds in (0.01, 0.02)]
-    assert lengths[1] == pytest.approx(2 * lengths[0], rel=0.1)
-
-
-def test_the_speed_that_is_measured_is_that_of_draws():
-    """The preparation before the first draw takes a thousand times as long as a draw of a small network."""
-    slowness = choosing._choose._slowness(lambda _: curve(), wave(), 0)
-    nominal = choosing.Budget(1.0).gradient(40, 19)
-    assert 0 < slowness * nominal < 1e-3
+def test_with_too_little_time_the_fit_is_variational_and_ends_at_the_limit(monkeypatch):
+    monkeypatch.setattr(choosing._in_time, "slowdown", lambda: 1e6)
+    posterior = pb.fit(curve(), wave(), time_limit=0.5, seed=0)
+    assert "the 0.5 s of the time limit are too few for C code" in posterior.status.message
+    assert "cut short by the time limit, after" in posterior.status.message
+    assert len(posterior.history.epochs) >= 200

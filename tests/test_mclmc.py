@@ -12,7 +12,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import find_sites, network_potential
 from pyro_bnn.inference.mcmc import Descent, FreshInit, modes
-from pyro_bnn.inference.mcmc._fit import _starting_points as starting_points
+from pyro_bnn.inference.mcmc._fit import starting_points
 from pyro_bnn.inference.mcmc._mclmc import autocorrelation_time, refreshment, turned
 
 from .chains import quietly

@@ -66,7 +66,7 @@ def test_few_rows_are_written_whole():
 def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
     texts, compile_text = [], _native._compile
     monkeypatch.setattr(_native, "_kept", type(_native._kept)())
-    monkeypatch.setattr(_native, "_compile", lambda text: texts.append(text) or compile_text(text))
+    monkeypatch.setattr(_native, "_compile", lambda text, timeout: texts.append(text) or compile_text(text, timeout))
     for num_rows in (FEWEST + 1, 2 * ROWS, 3 * ROWS + REST):
         assert check(potential_of(num_rows, likelihood=likelihood))
     assert len(texts) == 1

@@ -251,7 +251,7 @@ def test_control_c_ends_a_fit_on_several_threads_and_the_next_one_is_as_ever(thr
 def test_other_numbers_share_what_is_compiled(monkeypatch):
     texts, compile_text = [], _native._compile
     monkeypatch.setattr(_native, "_kept", type(_native._kept)())
-    monkeypatch.setattr(_native, "_compile", lambda text: texts.append(text) or compile_text(text))
+    monkeypatch.setattr(_native, "_compile", lambda text, timeout: texts.append(text) or compile_text(text, timeout))
     for options in ({}, {"prior": pb.NormalPrior(3.0)}, {}, {"likelihood": "heteroscedastic"}):
         potential = potential_of(**options)
         z = start(potential)

@@ -70,13 +70,16 @@ def test_a_terminal_shows_an_aligned_and_rounded_table(pyro_bnn, place, monkeypa
     rows, out = new_rows(place / "new.csv"), place / "out.csv"
     pyro_bnn("predict", place / "run", rows, "--out", out)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    for columns in (120, 40):
+    for columns in (120, 60, 40):
         monkeypatch.setenv("COLUMNS", str(columns))
         printed = pyro_bnn("predict", place / "run", rows)[1]
         lines = printed.splitlines()
         assert max(map(len, lines)) <= columns
         assert len({len(line) for line in lines[:6]}) == 1  # all end at the same place
         assert "," not in printed
+        assert "\\" not in printed
+        assert ("aleatoric" in printed) == (columns > 40)
+        assert ("2 more columns; --out FILE writes all." in printed) == (columns == 40)
         cells = torch.tensor([float(cell) for cell in re.findall(r"-?\d+\.?\d*", printed)])
         for row in predictions_in(out):
             exact = torch.tensor([float(row[name]) for name in ("mean", "sd", "upper_95")])

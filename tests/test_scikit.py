@@ -381,7 +381,7 @@ def test_a_table_with_texts_is_refused_with_a_remedy_and_one_without_a_fit_too()
 def test_a_fit_that_did_not_converge_warns_with_a_remedy():
     with pytest.warns(UserWarning, match="not converged: .*Raise `max_iter`, or `learning_rate` if"):
         regressor = pb.BNNRegressor(**{**SHORT, "max_iter": 5}).fit(*curve(20))
-    assert "`max_iter`" in regressor.status_
+    assert "\nRaise `max_iter`, or" in regressor.status_
     assert "max_epochs" not in regressor.status_
     assert "`max_epochs`" in str(regressor.posterior_.status)  # as :func:`fit` says it
     ensemble = {"method": "ensemble", "num_members": 2, "max_iter": 5}

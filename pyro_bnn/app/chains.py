@@ -10,6 +10,7 @@ from ..auto.choosing import (
     ACTIVATIONS,
     OF_CLASSES,
     OF_NUMBERS,
+    Deadline,
     Design,
     UnsuitableError,
     fit_best,
@@ -31,7 +32,7 @@ OF_NET = ("hidden", "activation")
 
 
 def fit_chains(
-    config: RunConfig, data: Dataset, *, given: Collection[str], device: str
+    config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
 ) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
     """Choose the settings of `PARTS` that are not named in `given`, and explore the network's modes with chains.
 
@@ -47,7 +48,7 @@ def fit_chains(
     chosen = fit_best(
         {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
         (data.x_train, data.y_train),
-        seconds=config.time_limit or None,
+        deadline=deadline,
         saves_search=True,  # so that a run with the written settings repeats the fit
         progress=True,
         seed=config.seed,

@@ -219,8 +219,8 @@ class RunConfig:
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds that auto and mclmc may take on all threads. Compilation does not count. The result then depends on "
-        "the speed of the machine.",
+        "Seconds that auto and mclmc may take, compilation included. The status says what was cut short. The result "
+        "then depends on the speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,
@@ -306,7 +306,9 @@ class RunConfig:
                 try:
                     setting.check(text)
                 except ValueError as error:
-                    problems.append(str(error).rstrip("."))
+                    said = str(error).rstrip(".")
+                    is_named = name == "dataset" or f"`{name}`" in said
+                    problems.append(said if is_named else f"`{name}`: {said}")
         problems = problems or self._disagreements()
         if problems:
             raise ValueError(f"{'; '.join(problems)}.")

@@ -14,7 +14,8 @@ from typing_extensions import TypeIs
 
 from .._core.files import DamagedFileError
 from .._core.records import plain, record
-from ..auto.choosing import UnsuitableError
+from ..auto.choosing import Deadline, UnsuitableError
+from ..auto.fitting import MORE_TIME, TimeLimit
 from ..inference.checkpoint import load_posterior, save_posterior
 from ..inference.guides import GuidePosterior
 from ..inference.history import History
@@ -54,26 +55,29 @@ def fit(
     folder: Folder,
     *,
     given: Collection[str] = PARTS,
+    deadline: Deadline | None = None,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train a model, and write the configuration and the posterior to a folder.
 
     A variational fit also writes its history. The method "auto" chooses the settings of the network that are not named
-    in `given`, and the written configuration has the chosen settings.
+    in `given`, and the written configuration has the chosen settings. Without `deadline`, the time limit of the
+    configuration begins now.
 
     During a variational fit the folder contains a checkpoint. If the folder contains a checkpoint at the start,
     training continues from there.
     """
     if config.method == "svi":
         return _fit_svi(config, data, folder, device=device)
+    deadline = deadline or Deadline.after(config.time_limit or None)
     try:
         fixed = PARTS if config.method == "mclmc" else given
-        found, model, chains = fit_chains(config, data, given=fixed, device=device)
+        found, model, chains = fit_chains(config, data, given=fixed, deadline=deadline, device=device)
     except UnsuitableError as error:
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error
         variational = replace(config, method="svi", time_limit=0.0)
-        model, posterior = _fit_svi(variational, data, folder, device=device)
+        model, posterior = _fit_svi(variational, data, folder, deadline=deadline, device=device)
         posterior.status = error.instead(posterior.status)
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())
@@ -107,7 +111,9 @@ def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> 
     return ConformalIntervals(prediction.as_kind(RegressionPrediction), y, is_count=is_count)
 
 
-def _fit_svi(config: RunConfig, data: Dataset, folder: Folder, *, device: str) -> tuple[BayesianModel, GuidePosterior]:
+def _fit_svi(
+    config: RunConfig, data: Dataset, folder: Folder, *, deadline: Deadline | None = None, device: str
+) -> tuple[BayesianModel, GuidePosterior]:
     model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
     checkpoint = folder.path / CHECKPOINT
@@ -123,6 +129,7 @@ def _fit_svi(config: RunConfig, data: Dataset, folder: Folder, *, device: str) -
     schedule = _schedule(config)
     optimizer = make_optimizer(config.optimizer, config.lr, math.ceil(len(data.x_train) / config.batch_size))
     tracker = AccuracyTracker(model, guide, data) if config.accuracy else None
+    limit = None if deadline is None else TimeLimit(deadline.at(1.0))
 
     def note(history: History) -> None:
         folder.note(f"{len(history.epochs)} of {config.epochs} epochs")
@@ -138,13 +145,16 @@ def _fit_svi(config: RunConfig, data: Dataset, folder: Folder, *, device: str) -
             elbo=Trace_ELBO(num_particles=config.num_particles),
             estimator=make_estimator(config.estimator),
             kl_weight=make_kl_weight(config.kl_weight, num_weights),
-            callbacks=(note,) if tracker is None else (tracker, note),
+            callbacks=[note, *(callback for callback in (tracker, limit) if callback is not None)],
             progress=True,
             checkpoint=checkpoint,
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
         )
-    if posterior.status.remedy == LONGER:
+    if limit is not None and limit.is_over:
+        done = f"cut short by the time limit, after {len(posterior.history.epochs)} of {config.epochs} epochs."
+        posterior.status = Status(False, done, remedy=MORE_TIME)
+    elif posterior.status.remedy == LONGER:
         posterior.status = replace(posterior.status, remedy="Raise --epochs, or --lr.")
     folder.write_json(HISTORY, posterior.history.to_dict())
     with own_code(config.net):

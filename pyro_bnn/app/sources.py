@@ -105,12 +105,12 @@ def without_held_out(
     if not config.calibrate:
         return [*training], []
     if cells is None:
-        fitted, held_out = set_aside("calibrate", len(training), config.calibrate, config.split_seed)
+        fitted, held_out = set_aside("--calibrate", len(training), config.calibrate, config.split_seed)
     else:
         fitted, held_out = last_rows(replace(cells, texts=cells.texts.iloc[[*training]]), config.calibrate)
     if len(held_out) < FEWEST_HELD_OUT:
         raise ValueError(
-            f"`calibrate` {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
+            f"`--calibrate` {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
             f"intervals of {MOST_CERTAIN:.0%} need {FEWEST_HELD_OUT}; raise it, or leave it out."
         )
     return [training[row] for row in fitted], [training[row] for row in held_out]

@@ -1,7 +1,9 @@
 """Finds the settings of new runs, in a recipe or from the user's data. Settings that the user gives have priority."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,10 +53,12 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
     if "net" in settings:
         if "hidden" in settings:
             raise ValueError("--hidden is for the network of fully connected layers; leave it out with --net.")
-        settings["net"] = stored(settings["net"]) if settings["net"] != "mlp" else "mlp"
+        with _naming_options():
+            settings["net"] = stored(settings["net"]) if settings["net"] != "mlp" else "mlp"
     if not Path(dataset).suffix or kind_of(dataset) == "images":
         config = replace(recipes.find_recipe(dataset, recipe or "default"), **settings)
-        config.check()
+        with _naming_options():
+            config.check()
         return config, []
     if recipe is not None:
         raise ValueError(f"recipes are for image sets; leave out --recipe {recipe} with data of your own.")
@@ -75,7 +79,23 @@ def method_for(settings: Mapping[str, Any]) -> str:
 
 
 def _variational(settings: Mapping[str, Any]) -> list[str]:
-    return [f"--{name.replace('_', '-')}" for name in settings if name in VARIATIONAL]
+    return [option_of(name) for name in settings if name in VARIATIONAL]
+
+
+def option_of(name: str) -> str:
+    """Return the command-line option of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Make a ValueError about settings in a `with` block name the options that the user typed."""
+    try:
+        yield
+    except ValueError as error:
+        names = "|".join(declared())
+        said = re.sub(rf"`({names})(\.\d+)?`", lambda found: f"`{option_of(found[1])}`", str(error))
+        raise ValueError(said) from error
 
 
 def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list[str]]:
@@ -89,12 +109,13 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
         guesses["estimator"] = "weights"  # the other estimators do not support every layer, guide and optimizer
     config = replace(OWN, **{**guesses, **settings})
-    config.check()
+    with _naming_options():
+        config.check()
     if not Path(dataset).exists():
         raise FileNotFoundError(f"there is no file {dataset}.")
     guesses["likelihood"], reason, num_rows, has_test_rows = sources.first_look(config)
     if has_test_rows:
-        given = [f"--{name.replace('_', '-')}" for name in ("test_fraction", "split_seed") if name in settings]
+        given = [option_of(name) for name in ("test_fraction", "split_seed") if name in settings]
         if given:
             raise ValueError(f"{dataset} holds its test rows (x_test and y_test); leave out {' and '.join(given)}.")
         guesses["test_fraction"] = 0.0
@@ -104,7 +125,8 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     epochs = round(NUM_STEPS / math.ceil(num_train / settings.get("batch_size", guesses["batch_size"])))
     guesses["epochs"] = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
     config = replace(OWN, **{**guesses, **settings})
-    config.check()
+    with _naming_options():
+        config.check()
     notes = [] if "likelihood" in settings else [reason]
     if config.method == "svi" and "method" not in settings:
         notes.append(f"The fit is variational (--method svi) because of {' and '.join(_variational(settings))}.")

@@ -4,6 +4,9 @@ Pydantic is loaded only when something is checked, so that the help of the comma
 """
 
 import json
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -37,17 +40,20 @@ def checked(kind: type[T], values: object) -> T:
     try:
         return TypeAdapter(kind).validate_json(json.dumps(values))
     except ValidationError as error:
-        raise ValueError(f"{'; '.join(map(_clause, error.errors(include_url=False)))}.") from error
+        names = [each.name for each in fields(kind)] if is_dataclass(kind) else []
+        clauses = [_clause(fault, names) for fault in error.errors(include_url=False)]
+        raise ValueError(f"{'; '.join(clauses)}.") from error
 
 
-def _clause(fault: Any) -> str:
+def _clause(fault: Any, names: Sequence[str]) -> str:
     name = f"`{'.'.join(map(str, fault['loc']))}`" if fault["loc"] else "the content"
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"]).rstrip(".")
     if fault["type"] == "missing":
         return f"{name} is missing"
     if fault["type"] == "unexpected_keyword_argument":
-        return f"{name} is unknown"
+        near = get_close_matches(str(fault["loc"][-1]), names, n=1)
+        return f"{name} is unknown" + (f" (nearest: `{near[0]}`)" if near else "")
     words = fault["msg"]
     for old, new in IN_PLAIN_WORDS.items():
         words = words.replace(old, new)

@@ -12,6 +12,8 @@ import typer
 
 import pyro_bnn
 
+from .tables import aligned, fitted, stacked
+
 
 class Output:
     """Writes the output of a command.
@@ -49,15 +51,15 @@ class Output:
     def table(self, text: str) -> None:
         """Write a text of tables and notes with empty lines between them. Headings are bold, and notes are dim.
 
-        On a terminal that is narrower than a table, the gaps between its columns shrink to two spaces.
+        On a terminal that is narrower than a table, the table is narrowed by :func:`fitted`.
         """
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()
             heading = block.partition("\n")[0]
             is_table = "  " in heading.strip() or heading.endswith(":")
-            if is_table and self._stream.isatty() and _width(block) > shutil.get_terminal_size().columns:
-                block = _squeezed(block)
+            if is_table and self._stream.isatty():
+                block = fitted(block, shutil.get_terminal_size().columns)
             heading, _, rows = block.partition("\n")
             self.say(heading, style="bold" if is_table else "dim", wraps=not is_table)
             if rows:
@@ -70,19 +72,6 @@ class Output:
 
             whole = {"command": self._command, "version": pyro_bnn.__version__, **content}
             typer.echo(to_json(whole, indent=1, inf_nan_mode="null").decode())
-
-
-def _width(text: str) -> int:
-    return max(map(len, text.splitlines()))
-
-
-def _squeezed(table: str) -> str:
-    """Shrink the gaps between the columns of a table to at most two spaces."""
-    width = _width(table)
-    lines = [line.ljust(width) for line in table.splitlines()]
-    blank = [all(line[i] == " " for line in lines) for i in range(width)]
-    kept = [i for i in range(width) if not all(blank[max(i - 2, 0) : i + 1]) or i < 2]
-    return "\n".join("".join(line[i] for i in kept).rstrip() for line in lines)
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -102,7 +91,7 @@ def for_terminal(csv: str) -> str:
 
     Probabilities are rounded to three decimal places. Other numbers are rounded such that the standard deviation keeps
     about three significant digits. If there are many rows, only the first and the last rows are shown. If the terminal
-    is too narrow for all columns, the remaining columns are shown below the others.
+    is too narrow, headings have several lines, and columns that still do not fit are left out.
     """
     import pandas as pd  # imported late: importing takes long
 
@@ -111,7 +100,30 @@ def for_terminal(csv: str) -> str:
     size = numbers.filter(regex="^sd").median().min()  # NaN for classes
     digits = max(3 - math.ceil(math.log10(size)), 0) if 0 < size < math.inf else 3
     frame[numbers.columns] = numbers.map(f"{{:.{digits}f}}".format)
-    width = shutil.get_terminal_size().columns
-    text = frame.to_string(index=False, max_rows=MOST_ROWS, min_rows=MOST_ROWS, line_width=width)
-    left_out = len(frame) - MOST_ROWS
-    return f"{text}\n" + (f"{left_out:,} more rows; --out FILE writes all.\n" if left_out > 0 else "")
+    rows = frame.to_numpy().tolist()
+    left_out = len(rows) - MOST_ROWS
+    if left_out > 0:
+        rows = [*rows[: MOST_ROWS // 2], ["..."] * frame.shape[1], *rows[-MOST_ROWS // 2 :]]
+    lines, left_out_columns = _narrowed([[*frame.columns], *rows], shutil.get_terminal_size().columns)
+    for count, noun in ((left_out, "row"), (left_out_columns, "column")):
+        if count > 0:
+            lines.append(f"{count:,} more {noun}{'' if count == 1 else 's'}; --out FILE writes all.")
+    return "\n".join([*lines, ""])
+
+
+def _narrowed(cells: list[list[str]], width: int) -> tuple[list[str], int]:
+    """Return the lines of a table of predictions that fits, and the number of columns that are left out."""
+    lines, left_out = aligned(cells, num_left=0), 0
+    if _width(lines) > width:
+        cells = [[head.replace("_", " ") for head in cells[0]], *cells[1:]]
+        lines = stacked(cells, num_left=0)
+    while _width(lines) > width and len(cells[0]) > 1:
+        parts = [index for index, head in enumerate(cells[0]) if head.startswith(("aleatoric", "epistemic"))]
+        dropped = parts[-1] if parts else len(cells[0]) - 1
+        cells = [[*row[:dropped], *row[dropped + 1 :]] for row in cells]
+        lines, left_out = stacked(cells, num_left=0), left_out + 1
+    return lines, left_out
+
+
+def _width(lines: list[str]) -> int:
+    return max(map(len, lines))

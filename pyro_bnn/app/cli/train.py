@@ -100,6 +100,7 @@ def train(
     if dataset is not None and not Path(dataset).suffix:
         recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
     with loading():
+        from ...auto.choosing import Deadline
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
@@ -108,6 +109,7 @@ def train(
         from ..processes import joined, run_folder, shared
         from ..starting import new_config
 
+        deadline = Deadline.after(given.get("time_limit") or None)  # it counts everything but imports
     output = Output("train", as_json=as_json)
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
@@ -134,7 +136,7 @@ def train(
             for note in [*notes, *known.notes]:
                 output.say(note)
         start = time.perf_counter()
-        _, posterior = runs.fit(config, known, folder, given=[*given], device=device)
+        _, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return

@@ -4,10 +4,11 @@ The network, the prior and the likelihood are those that predict held-out rows b
 """
 
 from ._budget import Budget as Budget
-from ._choose import MOST_DIVERGING as MOST_DIVERGING
-from ._choose import Candidate as Candidate
-from ._choose import Chosen as Chosen
+from ._budget import Deadline as Deadline
 from ._choose import fit_best as fit_best
+from ._chosen import MOST_DIVERGING as MOST_DIVERGING
+from ._chosen import Candidate as Candidate
+from ._chosen import Chosen as Chosen
 from ._designs import ACTIVATIONS as ACTIVATIONS
 from ._designs import OF_CLASSES as OF_CLASSES
 from ._designs import OF_NUMBERS as OF_NUMBERS

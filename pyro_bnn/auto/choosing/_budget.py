@@ -1,8 +1,11 @@
-"""Computes how many steps chains can make in a given time.
+"""The time of a fit.
 
-Without a limit in seconds, these numbers depend only on the numbers of rows and weights, so that fits are reproducible.
+If the user sets no time limit, the numbers of steps depend only on the numbers of rows and weights, so that fits are
+reproducible. With a time limit, a :class:`Deadline` measures the time that is left.
 """
 
+import importlib
+import time
 from dataclasses import dataclass
 
 SECONDS_PER_ROW = 0.06
@@ -28,11 +31,11 @@ MOST_DESCENT, MOST_STEPS = 2000, 10_000
 """Heuristic: largest number of steps of Adam, and largest number of steps of a chain. The second limit holds separately
 for the warm-up and for the steps after the warm-up. More steps hardly improved predictions on UCI tables."""
 
-MOST_STEPS_IN_TIME = 50_000
-"""Heuristic: this number replaces `MOST_STEPS` if the user sets a time limit, and so may want longer chains."""
-
 FEWEST_STEPS = 1000
 """Heuristic: if a chain has fewer steps than this, a variational fit is better."""
+
+PROBE_SECONDS = 0.1
+"""Heuristic: CPU seconds over which the load of the machine is measured."""
 
 NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4
 """Number of chains in the fit, and in each run that compares models."""
@@ -57,18 +60,18 @@ class Budget:
     """The time that a fit may take, and limits of its chains."""
 
     seconds: float  # CPU seconds
-    slowness: float = 1.0  # CPU time of a gradient on this machine, divided by its nominal time
-    most_steps: int = MOST_STEPS  # most steps of warm-up, and most steps after the warm-up
+    most_steps: int  # most steps of warm-up, and most steps after the warm-up
 
     @classmethod
-    def of_rows(cls, num_rows: int, most_steps: int = MOST_STEPS) -> "Budget":
+    def of_rows(cls, num_rows: int) -> "Budget":
         """Return the budget for a table with `num_rows` rows, if the user sets no time limit."""
         seconds = min(max(SECONDS_PER_ROW * num_rows, FEWEST_SECONDS), MOST_SECONDS)
-        return cls(seconds, most_steps=most_steps)
+        return cls(seconds, MOST_STEPS)
 
-    def gradient(self, num_rows: int, num_weights: int) -> float:
+    @staticmethod
+    def gradient(num_rows: int, num_weights: int) -> float:
         """Return the CPU seconds that a gradient takes."""
-        return self.slowness * (SECONDS_PER_PRODUCT * num_rows + SECONDS_PER_WEIGHT) * num_weights
+        return (SECONDS_PER_PRODUCT * num_rows + SECONDS_PER_WEIGHT) * num_weights
 
     def lengths(self, share: float, num_rows: int, num_weights: int, num_chains: int) -> Lengths:
         """Return the lengths of chains that together take this share of the time."""
@@ -77,3 +80,43 @@ class Budget:
         steps = (gradients - descent) / 2  # a step takes two gradients
         warmup, samples = (min(part * steps, self.most_steps) for part in (WARMUP, 1 - WARMUP))
         return Lengths(num_chains, max(int(descent), 1), max(int(warmup), 1), max(int(samples), 1))
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A time limit on everything that a call does."""
+
+    seconds: float
+    begin: float  # by the clock `time.perf_counter`
+
+    @classmethod
+    def after(cls, seconds: float | None) -> "Deadline | None":
+        """Return the deadline of a call that begins now; None without a limit.
+
+        Some parts of torch load late. They are loaded here, and their loading does not count.
+        """
+        if seconds is None:
+            return None
+        importlib.import_module("torch._dynamo")
+        return cls(seconds, time.perf_counter())
+
+    def at(self, share: float) -> float:
+        """Return the moment, by the clock `time.perf_counter`, at which this share of the time is over."""
+        return self.begin + share * self.seconds
+
+    def left(self, share: float = 1.0) -> float:
+        """Return the seconds until this share of the time is over; negative afterwards."""
+        return self.at(share) - time.perf_counter()
+
+    @property
+    def used(self) -> float:
+        """The seconds since the beginning."""
+        return time.perf_counter() - self.begin
+
+
+def slowdown() -> float:
+    """Return how many seconds pass while this thread computes for one second; above 1 if other programs compute."""
+    begin, begin_of_thread = time.perf_counter(), time.thread_time()
+    while (used := time.thread_time() - begin_of_thread) < PROBE_SECONDS:
+        sum(range(1000))
+    return (time.perf_counter() - begin) / used

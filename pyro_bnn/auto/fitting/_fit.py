@@ -18,7 +18,8 @@ from ...inference.kl import KLWeight
 from ...inference.mcmc import MCMCPosterior
 from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, whole_data
 from ...modelling.model import BayesianModel
-from ..choosing import UnsuitableError, fit_best
+from ..choosing import Deadline, UnsuitableError, fit_best
+from ._stopping import TimeLimit
 from ._variational import fit_variational
 
 CHAINS = "Chains from trained modes, since C code runs this network fast enough"
@@ -140,10 +141,12 @@ def fit(
             variational fit, in detail.
         method: ``"auto"`` chooses as described above. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or
             raises an error if chains are impossible.
-        time_limit: Seconds that chains may take on torch's threads, without compilation. With a limit, the draws depend
-            on the machine. With None, the length of chains depends only on the numbers of rows and weights. On two
-            cores, chains then take about half a minute for a thousand rows, ten seconds for few rows, and two and a
-            half minutes for many rows. Wide networks take twice as long.
+        time_limit: Seconds that the call may take, compilation included. If the time is short, there are fewer and
+            shorter chains, and the status says what was cut short. If it is too short for chains, the variational fit
+            has what is left of it. With a limit, the result depends on the machine. With None, the length of chains
+            depends only on the numbers of rows and weights. On two cores, chains then take about half a minute for a
+            thousand rows, ten seconds for few rows, and two and a half minutes for many rows. Wide networks take twice
+            as long.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
             weights.
         optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If
@@ -216,16 +219,17 @@ def fit(
     if not isinstance(kl_weight, int | float) or kl_weight != 1:
         given["kl_weight"] = kl_weight
     _check_method(method, time_limit, [*given])
+    deadline = Deadline.after(time_limit)
     variational = functools.partial(fit_variational, model, data, **given, progress=progress, seed=seed)
     if method == "svi" or given:
         return variational()
     try:
-        return _chains(model, data, time_limit, progress, seed)
+        return _chains(model, data, deadline, progress, seed)
     except UnsuitableError as error:
         if method == "mclmc":
             raise UnsuitableError(f'method="mclmc" cannot fit this model, since {error}; use method="svi".') from error
         reason = error
-    fitted = variational()
+    fitted = variational() if deadline is None else variational(callbacks=[TimeLimit(deadline.at(1.0))])
     fitted.status = reason.instead(fitted.status)
     return fitted
 
@@ -245,7 +249,7 @@ def _check_method(method: str, time_limit: float | None, given: Sequence[str]) -
 
 
 def _chains(
-    model: BayesianModel, data: Data, time_limit: float | None, progress: bool, seed: int | None
+    model: BayesianModel, data: Data, deadline: Deadline | None, progress: bool, seed: int | None
 ) -> MCMCPosterior:
     rows = whole_data(model, data)
     if rows is None:
@@ -255,5 +259,5 @@ def _chains(
         raise UnsuitableError("the network has several inputs")
     if seed is None:
         seed = int(torch.randint(2**62, ()))
-    best = fit_best({CHAINS: lambda _: model}, (x, y), seconds=time_limit, progress=progress, seed=seed)
+    best = fit_best({CHAINS: lambda _: model}, (x, y), deadline=deadline, progress=progress, seed=seed)
     return best.posterior

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import time
 from typing import Any
 
 from torch import Tensor, nn
@@ -93,6 +94,36 @@ class Plateau:
 def window_of(num_batches: float) -> int:
     """Return the number of epochs to which a trend is fitted, given the number of batches in an epoch."""
     return max(WINDOW_EPOCHS, math.ceil(WINDOW_STEPS / num_batches))
+
+
+LATE = (0.7, 0.85)
+"""Heuristic: shares of the time of :class:`TimeLimit` after which the learning rate is lowered to the next of
+`DECAYS`."""
+
+
+FEWEST_STEPS = 200
+"""Heuristic: smallest number of steps of a fit with a time limit. With fewer steps, predictions are of no use."""
+
+
+class TimeLimit:
+    """A callback that ends a fit at a moment of the clock `time.perf_counter`, after the epoch in progress.
+
+    If the time is over too early, the fit still makes `FEWEST_STEPS` steps.
+    """
+
+    def __init__(self, end: float) -> None:
+        self._begin, self._end = time.perf_counter(), end
+        self.is_over = False
+
+    @property
+    def factor(self) -> float:
+        """The largest number by which the initial learning rate may be multiplied now."""
+        share = (time.perf_counter() - self._begin) / max(self._end - self._begin, 1e-9)
+        return DECAYS[sum(share > late for late in LATE)]
+
+    def __call__(self, history: History) -> bool:
+        self.is_over = time.perf_counter() >= self._end and len(history.elbo) >= FEWEST_STEPS
+        return self.is_over
 
 
 class EarlyStopping:

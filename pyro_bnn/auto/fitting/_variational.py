@@ -18,6 +18,7 @@ from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint
 from ..._core.inputs import Inputs, as_inputs
 from ..._core.scope import seeded
+from ..._core.summary import counted
 from ...inference.estimators import Estimator, LocalReparameterization
 from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit
 from ...inference.kl import KLWeight
@@ -36,7 +37,7 @@ from ...inference.svi import (
 )
 from ...modelling.model import BayesianModel
 from ...nets import Standardize
-from ._stopping import NEGLIGIBLE, EarlyStopping, Plateau, is_flat, window_of
+from ._stopping import NEGLIGIBLE, EarlyStopping, Plateau, TimeLimit, is_flat, window_of
 
 LEARNING_RATE = 0.02
 """Heuristic: initial learning rate of Adam. A step moves a weight by about this number, and weights are of order 1."""
@@ -95,6 +96,7 @@ def fit_variational(
     maker = functools.partial(torch.optim.Adam, lr=LEARNING_RATE) if optimizer is None else optimizer
     require_maker(maker)
     plateau = Plateau()
+    limit = next((callback for callback in callbacks if isinstance(callback, TimeLimit)), None)
     made: list[str] = []
     every = max(window_of(num_batches) // NUM_LOOKS, 1)
     stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
@@ -103,7 +105,7 @@ def fit_variational(
         """Make the optimizer. If it has no schedule of its own, the learning rate is lowered at plateaus."""
         result = maker(parameters)
         if isinstance(result, Optimizer):
-            result = result, LambdaLR(result, lambda _: plateau.factor)
+            result = result, LambdaLR(result, lambda _: min(plateau.factor, 1.0 if limit is None else limit.factor))
         elif isinstance(result, tuple):
             plateau.decays = (1.0,)
         if isinstance(result, tuple) and isinstance(result[0], Optimizer):  # `fit_svi` refuses anything else
@@ -132,7 +134,7 @@ def fit_variational(
     batches = "all rows at once" if isinstance(data, tuple) else "a loader"
     said = [f"{len(fitted.history.epochs)} epochs", batches if size is None else f"batches of {size}", *made]
     said += [] if estimator is None else [type(estimator).__name__]
-    return GuidePosterior(fitted.guide, _status(fitted, ", ".join(said), plateau, stopping), fitted.history)
+    return GuidePosterior(fitted.guide, _status(fitted, ", ".join(said), plateau, stopping, limit), fitted.history)
 
 
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: Data) -> bool:
@@ -180,7 +182,13 @@ REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` wi
 """Remedy for a fit that ended before a plateau, in terms of the arguments of :func:`fit`."""
 
 
-def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None) -> Status:
+MORE_TIME = "Allow more time (`time_limit=`)."
+"""Remedy for a fit that ended at a time limit."""
+
+
+def _status(
+    fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
+) -> Status:
     """Return the status of a fit.
 
     The message of the status contains the settings in the text `said`, and any problem that :func:`fit_svi` found.
@@ -200,6 +208,9 @@ def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: Early
         rise = "its noise" if trend.rise <= trend.noise else f"{NEGLIGIBLE:g} nats"
         last = f"the last {trend.num_values} epochs"
         return Status(True, f"converged: the ELBO rose by less than {rise} over {last}; {said}.")
+    if limit is not None and limit.is_over:
+        message = f"not converged: cut short by the time limit, after {counted(num_epochs, 'epoch')}; {said}."
+        return Status(False, message, remedy=MORE_TIME)
     if trend is None:
         reason = f"stopped after {num_epochs} epochs, too few to see a plateau"
     elif is_flat(trend):

@@ -12,6 +12,8 @@ from ._diagnostics import modes_of_predictions as modes_of_predictions
 from ._fit import fit_mcmc as fit_mcmc
 from ._fit import fit_nuts as fit_nuts
 from ._hmc import HMC as HMC
+from ._in_time import ChainLengths as ChainLengths
+from ._in_time import TimedChains as TimedChains
 from ._kernel import ChainStatistics as ChainStatistics
 from ._kernel import Draws as Draws
 from ._kernel import Kernel as Kernel
@@ -22,5 +24,6 @@ from ._kernel import leapfrog as leapfrog
 from ._mclmc import MCLMC as MCLMC
 from ._nuts import NUTS as NUTS
 from ._posterior import MCMCPosterior as MCMCPosterior
+from ._run import Ends as Ends
 from ._start import Descent as Descent
 from ._start import FreshInit as FreshInit

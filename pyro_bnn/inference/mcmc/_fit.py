@@ -126,7 +126,7 @@ def fit_mcmc(
         data = _arguments(data)
         device = next((part.device for part in data if isinstance(part, Tensor)), None)
     else:
-        data, device = _pair(data, network), network.device
+        data, device = pair_of(data, network), network.device
         x = data[0]
     stream = Stream(processes.own_seed(seed), device)
     with torch.no_grad():
@@ -150,11 +150,11 @@ def fit_mcmc(
                 run.resume(file)
             else:
                 with stream:
-                    starts = _starting_points(potential, init, plan.num_chains)
+                    starts = starting_points(potential, init, plan.num_chains)
                 run.start(starts, init if isinstance(init, Descent) else None)
             run.finish(keeper, progress=progress)
         recorded, seconds = _together(processes, run.recorded(), run.seconds)
-        samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
+        samples = constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
     statistics = ChainStatistics(**recorded, seconds=seconds)
     with EXCLUSIVE:  # all threads share Pyro's handlers, under which the network runs
         at_modes = isinstance(init, EnsemblePosterior | Descent) and num_chains > 1
@@ -220,7 +220,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
         raise ValueError("a sampler needs gradients; leave `torch.inference_mode()` first.")
 
 
-def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
+def pair_of(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
     """Return inputs and targets as tensors, from which a checkpoint recognises the data."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
@@ -240,7 +240,7 @@ def _arguments(data: object) -> tuple[Any, ...]:
     return tuple(map(unwrapped, data))
 
 
-def _constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+def constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the values of the sites, ``{site: shape (K, S, *event)}``, at points of shape (K, S, P)."""
     values = potential.constrain(z.flatten(0, 1))
     return {name: value.unflatten(0, z.shape[:2]).to(dtype).contiguous() for name, value in values.items()}
@@ -296,7 +296,7 @@ def _together(
     return joined, max(processes.gathered(seconds))
 
 
-def _starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
+def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
     """Draw points with a finite potential and gradient, shape (K, P)."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):

@@ -12,8 +12,10 @@ import functools
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -72,6 +74,9 @@ class Native:
     `advance` is the function in `_trajectory.c`, and `langevin_steps` the function in `_microcanonical.c`. Both
     functions take `data` as their last argument.
     """
+
+    compile_seconds = 0.0
+    """The time that the C compiler took; about 0 if the process had compiled the same text before."""
 
     def __init__(
         self, library: ctypes.CDLL, constants: Sequence[Tensor], num_rows: int, num_scratch: int, num_weights: int
@@ -211,12 +216,14 @@ class NativeKernel(Kernel):
 # --- compilation ---
 
 
-def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
+def native(
+    value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10, *, timeout: float | None = None
+) -> Native:
     """Compile the samplers of a potential. z is one point, shape (1, P).
 
     Raises:
-        UnsupportedError: If C cannot compute the potential, the C compiler fails, or C and torch give different
-            numbers.
+        UnsupportedError: If C cannot compute the potential, the C compiler fails or takes more than `timeout` seconds,
+            or C and torch give different numbers.
     """
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)
@@ -234,7 +241,11 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     parts.append(potential.text)
     parts += [(folder / name).read_text() for name in ("_trajectory.c", "_microcanonical.c")]
     data = potential.laid_out([constant.detach().to(z.dtype) for constant in function.constants])
-    sampler = Native(_loaded("\n".join(parts)), data, potential.num_rows, potential.num_scratch, z.shape[1])
+    begin = time.perf_counter()
+    library = _loaded("\n".join(parts), timeout)
+    seconds = time.perf_counter() - begin
+    sampler = Native(library, data, potential.num_rows, potential.num_scratch, z.shape[1])
+    sampler.compile_seconds = seconds
     for point in (z, z + 0.1) if z.dtype == torch.float64 else (z + 0.1, z - 0.1):
         # in single precision, a gradient at a mode has few digits, since its terms cancel
         _require_same(sampler.value_and_grad(point), value_and_grad(point))
@@ -310,26 +321,38 @@ def _compiler() -> list[str] | None:
     return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
 
 
-def _loaded(text: str) -> ctypes.CDLL:
+def _loaded(text: str, timeout: float | None) -> ctypes.CDLL:
     """Compile a C text, and return the library. If the process still has this library, nothing is compiled."""
     with _LOCK:
-        library = _kept.pop(text, None) or _compile(text)
+        library = _kept.pop(text, None) or _compile(text, timeout)
         _kept[text] = library
         while len(_kept) > NUM_KEPT:
             _kept.popitem(last=False)
     return library
 
 
-def _compile(text: str) -> ctypes.CDLL:
+def _compile(text: str, timeout: float | None) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "sampler.c"), Path(folder, "sampler.so")
         source.write_text(text)
         for machine in (["-march=native"], []):  # some compilers do not know this option
             command = [*(_compiler() or []), *FLAGS, *machine, str(source), "-o", str(target), "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if not done.returncode:
+            code, said = _called(command, timeout)
+            if not code:
                 return ctypes.CDLL(str(target))
-        said = done.stderr[-2000:].strip() or "it said nothing"
-        raise UnsupportedError(
-            f"the C compiler failed with exit status {done.returncode} ({' '.join(command)}): {said}"
-        )
+        said = said[-2000:].strip() or "it said nothing"
+        raise UnsupportedError(f"the C compiler failed with exit status {code} ({' '.join(command)}): {said}")
+
+
+def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
+    """Run a command, and return its exit status and its errors. The programs that it starts end with it."""
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=nothing, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            _, said = process.communicate(timeout=timeout)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise UnsupportedError(f"the C compiler did not finish in the {timeout:.1f} s that it had") from error
+            raise
+    return process.returncode, said

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
@@ -19,6 +20,7 @@ from ..._core.progress import progress_bar
 from ..._core.scope import Stream
 from ..joint import Potential
 from ._adaptation import AnyAdaptation
+from ._diagnostics import FEWEST_DRAWS
 from ._kernel import Compile, Draws, Kernel, Sampler
 from ._start import Descent
 
@@ -59,6 +61,15 @@ class Chain:
                     values.append(value[self.index].clone())
         self.num_drawn += 1
 
+    def end_warmup(self) -> None:
+        """Record all further draws."""
+        self.num_warmup = min(self.num_warmup, self.num_drawn)
+
+    def end(self, num_samples: int) -> None:
+        """Make no further draw, and keep the first `num_samples` recorded draws."""
+        self.num_samples, self.num_drawn = num_samples, self.num_warmup + num_samples
+        self.records = {name: values[:num_samples] for name, values in self.records.items()}
+
     def recorded(self, name: str) -> Tensor | None:
         """Return the recorded values of a field of `Draws`, shape (S, ...); None if there are none."""
         return torch.stack(self.records[name]) if self.records[name] else None
@@ -93,6 +104,18 @@ class RunPlan:
     compile: Compile
 
 
+@dataclass(frozen=True)
+class Ends:
+    """Times of the clock `time.perf_counter` after which a part of a run ends early."""
+
+    descent: float = math.inf
+    warmup: float = math.inf
+    sampling: float = math.inf  # each chain records `FEWEST_DRAWS` draws or more, even if this time has passed
+
+
+NO_ENDS = Ends()
+
+
 class Run:
     """A run of chains on one potential.
 
@@ -105,15 +128,16 @@ class Run:
         self._begin, self._seconds_before = time.perf_counter(), 0.0
         self.path = ""  # how draws are computed; see :attr:`Kernel.path`
 
-    def start(self, starts: Tensor, descent: Descent | None) -> None:
+    def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
         """Begin a chain at each row of `starts`, shape (K, P).
 
-        If `descent` is not None, this descent first moves the points to modes.
+        If `descent` is not None, this descent first moves the points to modes, until a time of the clock
+        `time.perf_counter`.
         """
         with self._stream:
             kernel = self._new_kernel(starts)
             if descent is not None:
-                starts = descent(kernel.value_and_grad, starts)
+                starts = descent(kernel.value_and_grad, starts, until=until)
                 kernel = kernel.at(starts) or self._new_kernel(starts)
             self._starts, self._chains = starts, self._new_chains(starts)
             self._densities = self._potential.value(starts)
@@ -149,7 +173,7 @@ class Run:
                 chain.adaptation.apply(self._kernel, chain.index)
         self._stream.restore(state["stream"])
 
-    def finish(self, keeper: Keeper, *, progress: bool) -> None:
+    def finish(self, keeper: Keeper, *, progress: bool, ends: Ends = NO_ENDS) -> None:
         """Make the missing draws. The keeper writes the state at the beginning, at intervals and at the end."""
         if self._kernel is None:
             return
@@ -166,8 +190,24 @@ class Run:
                             chains[index].take(draws, kernel)
                             bar.update()
                 keeper.step(self.state)
+                self._end_in_time(ends)
         self._kernel = None
         keeper.write(self.state)
+
+    def _end_in_time(self, ends: Ends) -> None:
+        now = time.perf_counter()
+        if now > ends.warmup:
+            for chain in self._chains:
+                chain.end_warmup()
+        fewest = min(len(chain.records["z"]) for chain in self._chains)
+        if now > ends.sampling and fewest >= FEWEST_DRAWS:
+            for chain in self._chains:
+                chain.end(fewest)
+
+    @property
+    def num_warmup(self) -> int:
+        """The smallest number of warm-up draws of a chain."""
+        return min(chain.num_warmup for chain in self._chains)
 
     @property
     def seconds(self) -> float:

@@ -1,6 +1,7 @@
 """Starts of chains at random points, or at modes of the posterior."""
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -59,8 +60,11 @@ class Descent:
         if self.init is not None:
             _checks.kind("init", self.init, Init, "an Init or None")
 
-    def __call__(self, value_and_grad: ValueAndGrad, z: Tensor) -> Tensor:
-        """Return the point of lowest potential on each descent. The descents begin at the rows of z, shape (K, P)."""
+    def __call__(self, value_and_grad: ValueAndGrad, z: Tensor, *, until: float = math.inf) -> Tensor:
+        """Return the point of lowest potential on each descent. The descents begin at the rows of z, shape (K, P).
+
+        The descents make no further step after the time `until` of the clock `time.perf_counter`.
+        """
         z = z.clone()
         lowest, best = torch.full_like(z[:, 0], torch.inf), z.clone()
         adam = torch.optim.Adam([z], lr=self.learning_rate)
@@ -70,6 +74,8 @@ class Descent:
             is_lower = value < lowest
             lowest = torch.where(is_lower, value, lowest)
             best = torch.where(is_lower[:, None], z, best)
+            if time.perf_counter() > until:
+                break
             adam.step()
             schedule.step()
         return best

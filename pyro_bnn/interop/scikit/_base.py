@@ -21,8 +21,9 @@ from torch.distributions import Normal
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
+from ..._core.summary import in_lines
 from ...auto import fitting
-from ...auto.choosing import ACTIVATIONS, Design, open_designs
+from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
 from ...inference.posterior import Posterior
 from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
@@ -170,11 +171,11 @@ class BNNEstimator(Settings):
 
         held = None if held_out is None else (x[held_out], targets[held_out])
         method = PARTIAL[self.method] if is_part else METHODS[self.method]
-        fitted = method(Task(self, designs, build, (x[rows], targets[rows]), held, self._seed, start))
+        fitted = method(Task(self, designs, build, (x[rows], targets[rows]), held, self._seed, start, self._deadline))
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         self._calibration = None
         if not self.posterior_.status:
-            warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
+            warnings.warn(self._said, ConvergenceWarning, stacklevel=3)
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
@@ -183,7 +184,7 @@ class BNNEstimator(Settings):
         The keys of `unfit` are situations in which a fit cannot be calibrated, and the values say whether this fit is
         in the situation.
         """
-        self._seed = self._drawn_seed()
+        self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction
         if fraction is None:
             return [*range(num_rows)], None
@@ -230,8 +231,12 @@ class BNNEstimator(Settings):
 
     @property
     def status_(self) -> str:
-        """How the fit ended, and what to try if it failed."""
+        """How the fit ended, and what to try if it failed. Each sentence begins a new line."""
         check_is_fitted(self)
+        return in_lines(self._said)
+
+    @property
+    def _said(self) -> str:
         status = self.posterior_.status
         return str(replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status)
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.scope import silent_fits
-from ...auto.choosing import Design, UnsuitableError, fit_best
-from ...auto.fitting import fit
+from ...auto.choosing import Deadline, Design, UnsuitableError, fit_best
+from ...auto.fitting import TimeLimit, fit
 from ...inference.gauss_newton import fit_gauss_newton
 from ...inference.guides import DeltaGuide, MeanFieldGuide, NetworkInit
 from ...inference.mcmc import MCLMC, Descent, fit_mcmc, fit_nuts
@@ -99,6 +99,7 @@ class Task:
     validation: tuple[Tensor, Tensor] | None  # the same for early-stopping rows
     seed: int
     start: Posterior | None = None  # the posterior of the earlier parts of the data
+    deadline: Deadline | None = None
 
     def make_model(self, seed: int) -> BayesianModel:
         """Return the model of the default design. The seed determines the initial weights of its network."""
@@ -125,7 +126,7 @@ def auto(task: Task) -> Fitted:
         best = fit_best(
             candidates,
             task.data,
-            seconds=settings.time_limit,
+            deadline=task.deadline,
             max_draws=settings.max_iter,
             progress=bool(settings.verbose),
             seed=task.seed,
@@ -282,6 +283,7 @@ def _fitted(
         guide=guide,
         optimizer=adam if optimizer is None else optimizer,
         elbo=None if optimizer is None else Trace_ELBO(),
+        callbacks=[] if task.deadline is None else [TimeLimit(task.deadline.at(1.0))],
         max_epochs=settings.max_iter,
         batch_size=settings.batch_size,
         kl_weight=kl_weight,

@@ -1,0 +1,65 @@
+"""Makes tables of text narrower, so that each fits the terminal."""
+
+import textwrap
+from collections.abc import Sequence
+
+Cells = Sequence[Sequence[str]]
+"""The cells of a table, row by row. The first row has the headings."""
+
+
+def fitted(block: str, width: int) -> str:
+    """Return a table that is at most `width` characters wide, if that is possible.
+
+    The first of these that fits is chosen: the table with gaps of two spaces; with headings of several lines; with a
+    row for each heading; and a list of all cells, with a line for each.
+    """
+    lines = block.splitlines()
+    title, body = (lines[:1], lines[1:]) if lines[0].endswith(":") else ([], lines)
+    cells = cells_of(body)
+    if _width(body) <= width or len(cells[0]) < 2:
+        return block
+    turned = [list(column) for column in zip(*cells, strict=True)]
+    ways = [aligned(cells), stacked(cells), stacked(turned), _listed(cells)]
+    return "\n".join([*title, *next((way for way in ways if _width(way) <= width), ways[-1])])
+
+
+def _width(lines: Sequence[str]) -> int:
+    return max(map(len, lines), default=0)
+
+
+def cells_of(lines: Sequence[str]) -> list[list[str]]:
+    """Divide aligned lines into cells, where at least two characters are spaces in all lines."""
+    width = _width(lines)
+    padded = [line.ljust(width) for line in lines]
+    is_blank = [all(line[i] == " " for line in padded) for i in range(width)]
+    starts = [0, *(i for i in range(2, width) if is_blank[i - 2 : i + 1] == [True, True, False])]
+    ends = [*starts[1:], width]
+    return [[line[start:end].strip() for start, end in zip(starts, ends, strict=True)] for line in padded]
+
+
+def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
+    """Return the lines of a table. The first `num_left` columns are aligned on the left, the others on the right."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    sides = ["<" if number < num_left else ">" for number in range(len(widths))]
+    return [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
+    """Return the lines of a table whose headings are divided between words into several lines."""
+    heads, rows = cells[0], cells[1:]
+    widths = [max([*(len(row[i]) for row in rows), *map(len, head.split())], default=0) for i, head in enumerate(heads)]
+    parts = [textwrap.wrap(head, max(size, 1)) for head, size in zip(heads, widths, strict=True)]
+    height = max(map(len, parts))
+    parts = [[""] * (height - len(part)) + part for part in parts]
+    return aligned([*zip(*parts, strict=True), *rows], num_left=num_left)
+
+
+def _listed(cells: Cells) -> list[str]:
+    """Return a heading for each row of the table, and below it a line for each cell."""
+    lines: list[str] = []
+    for name, *row in cells[1:]:
+        lines += [f"{name}:", *aligned([(f"  {head}", cell) for head, cell in zip(cells[0][1:], row, strict=True)])]
+    return lines

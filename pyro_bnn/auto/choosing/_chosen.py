@@ -1,0 +1,113 @@
+"""What a choice with a time limit and one without have in common: held-out rows, scores, and the result."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...inference.mcmc import MCMCPosterior
+from ...inference.posterior import Status
+from ...modelling.model import BayesianModel
+from ...results.prediction import predict
+from ._budget import MOST_STEPS
+
+STEPS_PER_DRAW = 10
+"""Number of steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
+
+FEWEST_DRAWS = 8
+"""Smallest number of draws of a chain, which its diagnostics need."""
+
+MOST_DRAWS = 1000
+"""Heuristic: largest number of draws of a chain. Longer chains make more steps from one draw to the next."""
+
+FEW_ROWS, NUM_FOLDS = 1000, 3
+"""Heuristic: fewer than `FEW_ROWS` rows are divided into `NUM_FOLDS` folds, each of which is held out once."""
+
+HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
+"""With `FEW_ROWS` rows or more, a comparison holds out the share `HELD_OUT` of the rows, at most `MOST_HELD_OUT`. It
+fits at most `MOST_COMPARED` of the other rows."""
+
+MOST_DIVERGING = 0.01
+"""Heuristic: the status is not ok if a larger share of the draws than this has a divergent step."""
+
+MORE_TIME = "With more time (`time_limit=`), each chain explores its mode further."
+
+Rows = tuple[Tensor, Tensor]
+Folds = list[tuple[Tensor, Tensor]]
+"""Numbers of the rows that a trial fits, and of the held-out rows that it predicts, for each trial."""
+
+Candidate = Callable[[int], BayesianModel]
+"""Function that makes the model for a number of rows, always with the same weights."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The best of several models, and its fit."""
+
+    name: str
+    model: BayesianModel
+    posterior: MCMCPosterior  # its status says what was compared and chosen
+    scores: Mapping[str, float]  # mean log-density of the held-out rows in nats, by name; empty for only one model
+
+
+def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed: int) -> float:
+    """Return the sum of the log-densities of targets, predicted with all draws."""
+    x, y = rows
+    found = predict(model, posterior, x, y=y, num_samples=posterior.num_stored, seed=seed).log_density
+    assert found is not None
+    return float(found.double().sum())
+
+
+def folds_of(x: Tensor, seed: int) -> Folds:
+    """Return the numbers of the rows that each trial fits, and of the held-out rows that it predicts.
+
+    Held-out rows with the same inputs as a fitted row are left out, since a model can remember fitted rows.
+    """
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    if len(x) < FEW_ROWS:
+        size = len(x) // NUM_FOLDS
+        parts = order[: NUM_FOLDS * size].split(size)  # equal sizes, so that each model is compiled once
+        pairs = [(torch.cat([*parts[:k], *parts[k + 1 :]]), parts[k]) for k in range(NUM_FOLDS)]
+    else:
+        held_out = min(round(HELD_OUT * len(x)), MOST_HELD_OUT)
+        pairs = [(order[held_out : held_out + MOST_COMPARED], order[:held_out])]
+    return [(fitted, _new(x, fitted, held_out)) for fitted, held_out in pairs]
+
+
+def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
+    """Return the held-out rows whose inputs are not those of a fitted row; all held-out rows if there are none."""
+    known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
+    is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
+    return held_out[is_new] if bool(is_new.any()) else held_out
+
+
+def end_in(
+    posterior: MCMCPosterior,
+    name: str,
+    scores: Mapping[str, float],
+    cuts: Sequence[str],
+    num_steps: int,
+    seconds: float,
+) -> None:
+    """Give the chains their whole time, and a status that says what was compared, chosen, run and left out."""
+    others = sorted((score for other, score in scores.items() if other != name), reverse=True)
+    if others:
+        ranks = f"{'the other' if len(others) == 1 else 'others'} had {', '.join(f'{score:.3f}' for score in others)}"
+        chosen = f"Chosen: {name} (mean log-density of held-out rows {scores[name]:.3f} nats; {ranks})"
+    else:
+        chosen = f"{name[0].upper()}{name[1:]}"
+    found = posterior.status.message.partition(". ")[0].rstrip(".")  # leaves out the remedies of `fit_mcmc`
+    said = ["; ".join([chosen, *cuts]), *found.split("; ", 1)]
+    said.append(f"{num_steps} steps of each chain in C, {seconds:.0f} s in all")
+    diverging = posterior.statistics.diverging
+    is_fine = diverging is None or float(diverging.double().mean()) <= MOST_DIVERGING
+    is_explored = bool(posterior.status) or num_steps >= MOST_STEPS
+    remedy = "" if is_explored else MORE_TIME
+    posterior.status = Status(is_fine, " ".join(f"{sentence}." for sentence in said), remedy=remedy)
+    posterior.statistics = replace(posterior.statistics, seconds=seconds)
+    posterior.seconds = seconds
+
+
+def taken(data: Rows, rows: Tensor) -> Rows:
+    return data[0][rows], data[1][rows]

@@ -1,0 +1,227 @@
+"""Chooses a model and fits it by chains before a deadline.
+
+All times are measured: how long a model takes to prepare, and how long a step takes. If the time is short, fewer models
+are compared, or none, and there are fewer chains. What is not finished when its time is over ends early.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
+
+from ..._core.extras import optional
+from ..._core.progress import progress_bar
+from ..._core.scope import silent_fits
+from ..._core.summary import counted
+from ...inference.mcmc import ChainLengths, Ends, MCMCPosterior, NotInCError, TimedChains
+from ...modelling.model import BayesianModel
+from ._budget import DESCENT, FEWEST_STEPS, MOST_DESCENT, NUM_SEARCH_CHAINS, WARMUP, Deadline, slowdown
+from ._budget import MOST_STEPS as MOST_TRIAL_STEPS
+from ._chosen import (
+    FEWEST_DRAWS,
+    MOST_DRAWS,
+    NUM_FOLDS,
+    STEPS_PER_DRAW,
+    Candidate,
+    Chosen,
+    Folds,
+    Rows,
+    end_in,
+    folds_of,
+    log_density,
+    taken,
+)
+from ._unsuitable import UnsuitableError, require_suitable
+
+MOST_STEPS = 50_000
+"""Heuristic: largest number of steps of a chain, separately for the warm-up and for the steps after the warm-up."""
+
+SEARCH, COMPILED = 0.5, 0.6
+"""Heuristic: share of the time after which the comparison of models ends, and after which the first model must be
+compiled."""
+
+RESERVE = 0.03
+"""Heuristic: share of the time that is kept for what comes after the chains, besides half the time of a preparation."""
+
+LATE = 1.5
+"""Heuristic: the descent ends early if it takes this multiple of its planned time, since another program slows it."""
+
+FEWEST_CHAINS, FEWEST_TRIAL_STEPS = 2, 300
+"""Heuristic: smallest number of chains, and smallest number of steps of a chain in a comparison of models."""
+
+MORE = 1.3
+"""Heuristic: the preparation of a model may take this multiple of the time that the first model took."""
+
+NEEDED_SECONDS = 2.6
+"""Heuristic: CPU seconds that C code needs to be of use. Loading, recording and compiling take 2."""
+
+SHORTEST_TIMEOUT = 0.1
+"""Heuristic: seconds that the compiler has if the time is over, since a text that is known takes none."""
+
+
+def fit_in_time(
+    candidates: Mapping[str, Candidate],
+    data: Rows,
+    deadline: Deadline,
+    *,
+    num_chains: int,
+    max_draws: int | None,
+    progress: bool,
+    seed: int,
+) -> Chosen:
+    """Choose the model that predicts held-out rows best, and fit it by chains, all before a deadline."""
+    needed, available = NEEDED_SECONDS * slowdown(), deadline.left()
+    if needed > available:
+        raise UnsuitableError(
+            f"the {deadline.seconds:g} s of the time limit are too few for C code on this busy machine, which would "
+            f"need about {needed:.0f} s"
+        )
+    with suppress(ImportError):
+        optional("arviz", "ArviZ", "mcmc")  # loaded first, so that the plan counts the time that this takes
+    most_steps = MOST_STEPS if max_draws is None else STEPS_PER_DRAW * max_draws
+    name, model, chains = _first(candidates, data, deadline, seed)
+    lengths = _lengths(chains, _time_left(chains, deadline), num_chains, most_steps)
+    if _num_steps(lengths) < min(FEWEST_STEPS, 2 * most_steps):
+        raise UnsuitableError(
+            f"{len(data[0])} rows leave time for only {_num_steps(lengths)} steps of each of {lengths.num_chains} "
+            f"chains in {deadline.seconds:g} s, but at least {FEWEST_STEPS} are needed"
+        )
+    folds = folds_of(data[0], seed) if len(candidates) > 1 and len(data[0]) >= NUM_FOLDS else []
+    num_models, num_folds = _affordable(chains, len(candidates), len(folds), deadline)
+    compared = dict(islice(candidates.items(), num_models))
+    scores = _compared(compared, data, folds[:num_folds], chains, deadline, seed, progress)
+    if len(scores) < 2:
+        scores = {}
+    cuts = []
+    if folds and len(scores) < len(candidates):
+        others = counted(len(candidates) - max(len(scores), 1), "network")
+        cuts.append(f"{others} not compared, for lack of time or of C code")
+    if scores and num_folds < len(folds):
+        cuts.append(f"one part in {len(folds)} of the rows held out, for lack of time")
+    if scores and (best := max(scores, key=scores.__getitem__)) != name:
+        name, model = best, candidates[best](len(data[0]))
+        chains = _prepared(model, data, deadline.left(), seed)
+    seconds = _time_left(chains, deadline)
+    lengths = _lengths(chains, seconds, num_chains, most_steps)
+    if lengths.num_chains < num_chains:
+        cuts.append(f"{lengths.num_chains} chains in place of {num_chains}, for lack of time")
+    posterior = _run(chains, lengths, seconds, progress=progress)
+    num_draws = posterior.num_stored // posterior.num_chains
+    made = {"warm-up": (chains.num_warmup, lengths.num_warmup), "sampling": (num_draws, lengths.num_samples)}
+    cuts += [
+        f"{part} cut short by the time limit, after {done} of {planned} draws"
+        for part, (done, planned) in made.items()
+        if done < planned
+    ]
+    num_steps = lengths.steps_per_draw * (chains.num_warmup + num_draws)
+    end_in(posterior, name, scores, cuts, num_steps, deadline.used)
+    return Chosen(name, model, posterior, scores)
+
+
+def _first(
+    candidates: Mapping[str, Candidate], data: Rows, deadline: Deadline, seed: int
+) -> tuple[str, BayesianModel, TimedChains]:
+    """Prepare the first model that chains can fit to all rows."""
+    reason = UnsuitableError("there is no model")
+    for name, make in candidates.items():
+        model = make(len(data[0]))
+        try:
+            return name, model, _prepared(model, data, deadline.left(COMPILED), seed)
+        except UnsuitableError as error:
+            reason = error
+        if deadline.left(COMPILED) < 0:
+            break
+    raise reason
+
+
+def _prepared(model: BayesianModel, data: Rows, timeout: float, seed: int) -> TimedChains:
+    require_suitable(model, data[0])
+    try:
+        return TimedChains(model, data, timeout=max(timeout, SHORTEST_TIMEOUT), seed=seed)
+    except NotInCError as error:
+        raise UnsuitableError(error.reason) from error
+
+
+def _time_left(chains: TimedChains, deadline: Deadline) -> float:
+    """Return the seconds that chains may take, so that there is time to judge and keep them."""
+    return deadline.left(1 - RESERVE) - chains.seconds / 2
+
+
+def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: int) -> ChainLengths:
+    """Return the lengths of chains that take some seconds. Fewer chains run if each would otherwise be too short."""
+    while True:
+        descent = min(int(DESCENT * seconds / (num_chains * chains.seconds_of_descent)), MOST_DESCENT)
+        left = seconds / num_chains - descent * chains.seconds_of_descent
+        steps = left / chains.seconds_of_step
+        warmup, samples = (min(part * steps, most_steps) for part in (WARMUP, 1 - WARMUP))
+        if num_chains <= FEWEST_CHAINS or warmup + samples >= min(FEWEST_STEPS, 2 * most_steps):
+            break
+        num_chains = max(num_chains // 2, FEWEST_CHAINS)
+    per_draw = max(STEPS_PER_DRAW, int(samples) // MOST_DRAWS)
+    draws = [max(round(part / per_draw), 1) for part in (warmup, samples)]
+    return ChainLengths(num_chains, max(descent, 1), draws[0], max(draws[1], FEWEST_DRAWS), per_draw)
+
+
+def _num_steps(lengths: ChainLengths) -> int:
+    return lengths.steps_per_draw * (lengths.num_warmup + lengths.num_samples)
+
+
+def _run(
+    chains: TimedChains, lengths: ChainLengths, seconds: float, *, is_judged: bool = True, progress: bool = False
+) -> MCMCPosterior:
+    """Run chains for at most some seconds."""
+    now = time.perf_counter()
+    begin, warmup = LATE * DESCENT * seconds, (DESCENT + (1 - DESCENT) * WARMUP) * seconds
+    ends = Ends(now + begin, now + (warmup + seconds) / 2, now + seconds)
+    with silent_fits():
+        return chains.explore(lengths, ends, is_judged=is_judged, progress=progress)
+
+
+def _affordable(chains: TimedChains, num_models: int, num_folds: int, deadline: Deadline) -> tuple[int, int]:
+    """Return the numbers of models and of folds that can be compared; (0, 0) if there is no time to compare."""
+    trial = _trial_seconds(chains)
+    for models in range(num_models, 1, -1):
+        for folds in sorted({num_folds, 1} - {0}, reverse=True) if num_folds else []:
+            compiled = MORE * chains.compile_seconds * (models - 1)
+            if compiled + models * folds * (MORE * chains.seconds + trial) < deadline.left(SEARCH):
+                return models, folds
+    return 0, 0
+
+
+def _trial_seconds(chains: TimedChains) -> float:
+    """Return the seconds of the shortest chains in a comparison."""
+    steps = FEWEST_TRIAL_STEPS * chains.seconds_of_step
+    return NUM_SEARCH_CHAINS * steps / (1 - DESCENT)
+
+
+def _compared(
+    candidates: Mapping[str, Candidate],
+    data: Rows,
+    folds: Folds,
+    first: TimedChains,
+    deadline: Deadline,
+    seed: int,
+    progress: bool,
+) -> dict[str, float]:
+    """Return the mean log-density of held-out rows under each model that there was time for."""
+    scores: dict[str, float] = {}
+    num_fits = len(candidates) * len(folds)
+    fixed = MORE * (first.seconds * num_fits + first.compile_seconds * (len(candidates) - 1))
+    seconds = max((deadline.left(SEARCH) - fixed) / max(num_fits, 1), _trial_seconds(first))
+    with progress_bar("trial fit", num_fits, shown=progress) as bar:
+        for name, make in candidates.items():
+            with suppress(UnsuitableError):  # C code does not support this model, or there was no time to compile it
+                total, count = 0.0, 0
+                for fitted, held_out in folds:
+                    model = make(len(fitted))
+                    chains = _prepared(model, taken(data, fitted), deadline.left(SEARCH) - seconds, seed)
+                    if deadline.left(SEARCH) < 0:
+                        return scores
+                    lengths = _lengths(chains, seconds, NUM_SEARCH_CHAINS, MOST_TRIAL_STEPS)
+                    posterior = _run(chains, lengths, seconds, is_judged=False)
+                    total += log_density(model, posterior, taken(data, held_out), seed)
+                    count += len(held_out)
+                    bar.update()
+                scores[name] = total / count if math.isfinite(total) else -math.inf
+    return scores

@@ -1,0 +1,135 @@
+"""Chains from trained networks, whose parts end early if the time is short."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..._core.checkpointing import Keeper
+from ..._core.scope import EXCLUSIVE, Stream, outer_stacklevel
+from ...modelling.model import BayesianModel
+from ..joint import network_potential
+from ..posterior import Status
+from ._adaptation import TARGET_ACCEPT, AnyAdaptation
+from ._diagnostics import judge
+from ._fit import constrained, pair_of, starting_points
+from ._kernel import ChainStatistics, Compile, Kernel, NotInCError, Sampler, ValueAndGrad
+from ._mclmc import MCLMC, NativeMCLMCKernel
+from ._native import Native, native
+from ._posterior import MCMCPosterior
+from ._run import KIND, Ends, Run, RunPlan
+from ._start import Descent
+from ._traced import UnsupportedError
+
+NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.02, 1e-3
+"""Heuristic: the time of a step is measured with this number of chains, over at least this time, with this step
+size."""
+
+
+@dataclass(frozen=True)
+class ChainLengths:
+    """Number of chains, and the steps of each."""
+
+    num_chains: int
+    num_descent: int  # steps of Adam that find each chain's mode
+    num_warmup: int  # warm-up draws of each chain
+    num_samples: int  # further draws of each chain
+    steps_per_draw: int
+
+
+@dataclass(frozen=True)
+class Compiled(Sampler):
+    """MCLMC whose C code is already compiled."""
+
+    sampler: MCLMC
+    native: Native
+
+    @property
+    def name(self) -> str:
+        return self.sampler.name
+
+    def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
+        return self.sampler.adaptation(num_warmup, target_accept, start)
+
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = True) -> Kernel:
+        return NativeMCLMCKernel(self.native, z, self.sampler.steps_per_draw, num_threads=torch.get_num_threads())
+
+
+class TimedChains:
+    """Chains of MCLMC from trained networks, in C and in single precision, with early ends.
+
+    The constructor compiles, and measures the time of steps.
+
+    Args:
+        model: The model.
+        data: The pair (x, y) with all rows.
+        timeout: Seconds that the C compiler may take.
+        seed: Seed of the chains.
+
+    Attributes:
+        seconds: Wall time of the constructor without the C compiler.
+        compile_seconds: Wall time of the C compiler; about 0 if the same text was compiled before.
+        num_warmup: Warm-up draws of each chain in the last run, which are fewer than planned if warm-up ended early.
+        seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain, divided by the
+            number of chains that run together.
+
+    Raises:
+        NotInCError: If C cannot compute the density, or the C compiler takes too long.
+    """
+
+    def __init__(self, model: BayesianModel, data: tuple[Tensor, Tensor], *, timeout: float, seed: int) -> None:
+        begin, self.num_warmup = time.perf_counter(), 0
+        self._model, self._data = model, pair_of(data, model)
+        self._stream = Stream(seed, model.device)
+        with torch.no_grad(), self._stream:
+            self._potential = network_potential(model, *self._data, torch.float32, stacklevel=outer_stacklevel())
+            z = starting_points(self._potential, Descent(), NUM_TIMED)
+            try:
+                self._native = native(self._potential.value_and_grad, z[:1], timeout=timeout)
+            except UnsupportedError as error:
+                raise NotInCError(str(error)) from error
+            self.compile_seconds = self._native.compile_seconds
+            self._measure(z)
+        self.seconds = time.perf_counter() - begin - self.compile_seconds
+
+    def _measure(self, z: Tensor) -> None:
+        begin, num_steps = time.perf_counter(), 0
+        while time.perf_counter() < begin + TIMED_SECONDS:
+            Descent(4)(self._native.value_and_grad, z)
+            num_steps += 4
+        middle = time.perf_counter()
+        self.seconds_of_descent = (middle - begin) / num_steps / len(z)
+        kernel, num_steps = NativeMCLMCKernel(self._native, z, 1, num_threads=torch.get_num_threads()), 0
+        kernel.step_size[:], kernel.length[:] = TIMED_STEP, 1.0
+        while time.perf_counter() < middle + TIMED_SECONDS:
+            num_steps += int(kernel.draw().finished.sum())
+        self.seconds_of_step = (time.perf_counter() - middle) / num_steps
+
+    def explore(
+        self, lengths: ChainLengths, ends: Ends, *, is_judged: bool = True, progress: bool = False
+    ) -> MCMCPosterior:
+        """Train the networks, run the chains, and return the draws. Without `is_judged`, the status is empty."""
+        plan = RunPlan(
+            sampler=Compiled(MCLMC(lengths.steps_per_draw), self._native),
+            num_chains=lengths.num_chains,
+            num_warmup=lengths.num_warmup,
+            num_samples=lengths.num_samples,
+            target_accept=TARGET_ACCEPT,
+            compile=True,
+        )
+        descent = Descent(lengths.num_descent)
+        run = Run(plan, self._potential, self._stream, {})
+        with torch.no_grad():
+            with self._stream:
+                starts = starting_points(self._potential, descent, lengths.num_chains)
+            run.start(starts, descent, until=ends.descent)
+            run.finish(Keeper(None, KIND, lambda: False), progress=progress, ends=ends)
+            recorded, seconds = run.recorded(), run.seconds
+            self.num_warmup = run.num_warmup
+            samples = constrained(self._potential, recorded.pop("z"), self._model.dtype)
+        statistics, status = ChainStatistics(**recorded, seconds=seconds), Status(True, "")
+        if is_judged:
+            with EXCLUSIVE:
+                status = judge(samples, statistics, plan.sampler.name, self._model, self._data[0], at_modes=True)
+        return MCMCPosterior(samples, statistics, status, sampler=plan.sampler.name, path=run.path)
