@@ -22,7 +22,7 @@ from ._run import KIND, Ends, Run, RunPlan
 from ._start import Descent
 from ._traced import UnsupportedError
 
-NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.02, 1e-3
+NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3
 """Heuristic: the time of a step is measured with this number of chains, over at least this time, with this step
 size."""
 
