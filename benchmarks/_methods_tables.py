@@ -159,4 +159,4 @@ def draw(points: Mapping[str, Sequence[MeanAndError]], path: Path) -> None:
         axes[0].figure.set_layout_engine("none")  # and the names do not change them
         for ax, column in zip(axes, (1, 2), strict=True):
             Names(ax, {name: (row[0], row[column]) for name, row in points.items()}).place()
-        save_small(axes[0], path)
+        save_small(axes[0], path, 64)  # so many that all colours of methods remain

@@ -112,7 +112,8 @@ def predictive_density(
 
 def _add_legend(ax: Axes) -> None:
     """Add a legend, which is one row if the axes are wide, in a strip above what is drawn."""
-    width, height = ax.get_window_extent().size / ax.figure.dpi
+    box, dpi = ax.get_window_extent(), ax.figure.dpi
+    width, height = box.width / dpi, box.height / dpi
     num_columns = 5 if width > 5 else 2 if width > 2.2 else 1
     num_rows = -(-len(ax.get_legend_handles_labels()[0]) // num_columns)
     strip = min((0.14 * num_rows + 0.06) / height, 0.5)  # rows of letters of 7 points, in inches
