@@ -122,7 +122,11 @@ WITHOUT_CHAINS = {
         {},
         "or differs in training, as with dropout or batch normalisation",
     ),
-    "learned noise": ([], {"likelihood": pb.GaussianLikelihood()}, r"parameters that have no prior \(likelihood.rho\)"),
+    "learned noise": (
+        [],
+        {"likelihood": pb.GaussianLikelihood()},
+        r"parameters that have no prior \(likelihood.rho; `GaussianLikelihood\(pyro",
+    ),
     "learned body": ([], {"where": "net.2.*"}, r"parameters that have no prior \(net.0.weight, net.0.bias\)"),
 }
 

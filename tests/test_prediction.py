@@ -10,6 +10,7 @@ import scipy.stats
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
 from pyro_bnn.modelling.distributions import NormalMixture
@@ -279,3 +280,21 @@ def test_infinite_variances_have_an_infinite_mean():
             moments.add_to_mean(block)
         assert moments.mean == torch.inf
     assert RunningMoments().add_to_mean(torch.tensor([[torch.nan]])).isnan()
+
+
+def test_few_draws_are_kept_unless_told_otherwise(monkeypatch):
+    model, x, y = small_model(likelihood="heteroscedastic")
+    guide, settings = wide_guide(model), {"num_samples": 9, "seed": 1}
+    kept = pb.predict(model, guide, x, **settings)
+    lower, upper = kept.interval(0.8)
+    assert_identical(lower, kept.quantile(0.1))
+    assert_identical(upper, kept.quantile(0.9))
+    torch.testing.assert_close(kept.sd.square(), kept.total.to(kept.sd))
+    loader = DataLoader(TensorDataset(x, y), batch_size=2)
+    monkeypatch.setattr("pyro_bnn.scores.uncertainty._prediction.MOST_KEPT", 9 * 6 * 2)
+    assert_identical(pb.predict(model, guide, loader, **settings).interval(0.8)[0], lower)
+    assert pb.predict(model, guide, x, num_samples=10).components is None
+    monkeypatch.setattr("pyro_bnn.scores.uncertainty._prediction.MOST_KEPT", 9 * 6 * 2 - 1)
+    assert pb.predict(model, guide, loader, **settings).components is None
+    assert pb.predict(model, guide, x, **settings).components is None
+    assert pb.predict(model, guide, x, keep_draws=True, **settings).components is not None

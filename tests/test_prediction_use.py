@@ -231,24 +231,6 @@ def test_posterior_samples_are_stacked_and_seeded():
     assert torch.equal(samples["net.2.bias"], posterior.sample(7, seed=0)["net.2.bias"])
 
 
-def test_few_draws_are_kept_unless_told_otherwise(monkeypatch):
-    model, x, y = small_model(likelihood="heteroscedastic")
-    guide, settings = wide_guide(model), {"num_samples": 9, "seed": 1}
-    kept = pb.predict(model, guide, x, **settings)
-    lower, upper = kept.interval(0.8)
-    assert_identical(lower, kept.quantile(0.1))
-    assert_identical(upper, kept.quantile(0.9))
-    torch.testing.assert_close(kept.sd.square(), kept.total.to(kept.sd))
-    loader = DataLoader(TensorDataset(x, y), batch_size=2)
-    monkeypatch.setattr("pyro_bnn.scores.uncertainty._prediction.MOST_KEPT", 9 * 6 * 2)
-    assert_identical(pb.predict(model, guide, loader, **settings).interval(0.8)[0], lower)
-    assert pb.predict(model, guide, x, num_samples=10).components is None
-    monkeypatch.setattr("pyro_bnn.scores.uncertainty._prediction.MOST_KEPT", 9 * 6 * 2 - 1)
-    assert pb.predict(model, guide, loader, **settings).components is None
-    assert pb.predict(model, guide, x, **settings).components is None
-    assert pb.predict(model, guide, x, keep_draws=True, **settings).components is not None
-
-
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

@@ -245,7 +245,8 @@ def are_few(distribution: Distribution, num_predictions: int) -> bool:
     """
     if not isinstance(distribution, Sliced) and not _found_names(distribution):
         return False
-    shape = torch.Size(getattr(distribution, "param_shape", distribution.shape()))  # with the axis of classes
+    sizes: Any = getattr(distribution, "param_shape", None)  # with the axis of classes
+    shape = torch.Size(sizes or (*distribution.batch_shape, *distribution.event_shape))
     return num_predictions * shape[2:].numel() <= MOST_KEPT
 
 
