@@ -125,7 +125,7 @@ WITHOUT_CHAINS = {
     "learned noise": (
         [],
         {"likelihood": pb.GaussianLikelihood()},
-        r"parameters that have no prior \(likelihood.rho; `GaussianLikelihood\(pyro",
+        r"that have no prior \(likelihood.rho; `GaussianL",
     ),
     "learned body": ([], {"where": "net.2.*"}, r"parameters that have no prior \(net.0.weight, net.0.bias\)"),
 }
