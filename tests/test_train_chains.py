@@ -117,7 +117,7 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
     assert ">Chains</h2>" in page
     assert ">Training</h2>" not in page
     assert ">Weights</h2>" not in page
-    assert "of the draws diverged" in out or "not yet explored" in out
+    assert "of the draws diverged" in out or "too short to explore" in out
     assert "Diagnostics of 8 chains" in page
     for cell in ("draws with a divergent step", "largest R-hat of a chain&#39;s halves", "at most 1.1"):
         assert cell in page
