@@ -82,7 +82,7 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place):  # noqa: F
     assert low <= after["inside"] <= high
     assert after["width"] < 0.5 * before["width"]
     assert np.average(after["thirds"], weights=[27, 27, 26]) == pytest.approx(after["inside"])
-    assert "100.0%" in said
+    assert "100.0 %" in said
     code, said, _ = pyro_bnn("report", place / "run")
     assert code == 0
     assert "The intervals hold the promised shares of the targets" in said
@@ -155,7 +155,7 @@ def test_classes_get_sets(pyro_bnn, tmp_path):  # noqa: F811
     assert "The sets contain the promised share of the labels" in page
     assert "largest entropy" in page
     code, said, _ = pyro_bnn("evaluate", run)
-    assert (code, "90% sets of classes" in said) == (0, True)
+    assert (code, "90 % sets of classes" in said) == (0, True)
 
 
 def doubtful(num_rows, seed):

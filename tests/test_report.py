@@ -14,6 +14,7 @@ import torch
 from pyro_bnn import metrics
 from pyro_bnn.app import recipes
 from pyro_bnn.app.config import RunConfig
+from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.fit import has_settled, training_command
 from pyro_bnn.app.reports.page.section import Section, Tile, Verdict
@@ -124,9 +125,9 @@ def test_the_numbers_are_those_of_evaluate(good, pyro_bnn, runs):  # noqa: F811
     words = Page(good[0]).words
     last = found["rows"][-1]
     assert f"{100 * last['accuracy']:.1f} % of {found['num_test']} test images are right" in words
-    numbers = (f"{100 * last['accuracy']:.2f} %", f"{last['nll']:.4f}", f"{last['brier']:.4f}")
-    assert f"average over 20 draws{' '.join(numbers)}".replace(" ", "") in words.replace(" ", "")
-    assert f"AUROC {found['ood']['entropy']['auroc']:.3f}" in words
+    numbers = (f"{100 * last['accuracy']:.2f} %", number(last["nll"]), number(last["brier"]))
+    assert f"ensemble of 20{' '.join(numbers)}".replace(" ", "") in words.replace(" ", "")
+    assert f"AUROC {found['ood']['entropy']['auroc']:.4f} ± 0.00" in words
 
 
 def test_a_good_run_is_praised_and_a_bad_one_is_not(good, bad):

@@ -51,10 +51,10 @@ def test_a_class_that_training_lacks_has_no_logistic_regression():
 def test_numbers_in_units_of_the_target():
     y = (X @ [1.0, -2.0] + 0.1 * X[:, 0] ** 2)[:, None]
     found = baselines_of(dataset(y, NUMBERS))
-    assert list(found) == ["mean of the targets", "Bayesian ridge"]
+    assert list(found) == ["mean of the targets", "linear regression"]
     mean, scale = BayesianRidge().fit(X[TRAIN], y[TRAIN, 0]).predict(X[TEST], return_std=True)
-    np.testing.assert_allclose(found["Bayesian ridge"].log_density, norm.logpdf(y[TEST, 0], mean, scale))
-    own = scores_of(found["Bayesian ridge"], NUMBERS)  # y = 10 + 2 z
+    np.testing.assert_allclose(found["linear regression"].log_density, norm.logpdf(y[TEST, 0], mean, scale))
+    own = scores_of(found["linear regression"], NUMBERS)  # y = 10 + 2 z
     assert own["rmse"] == pytest.approx(2 * np.sqrt(np.square(y[TEST, 0] - mean).mean()))
     assert own["nll"] == pytest.approx(np.log(2) - norm.logpdf(y[TEST, 0], mean, scale).mean())
     inside = np.abs(y[TEST, 0] - mean) <= norm.ppf(0.95) * scale
@@ -79,3 +79,13 @@ def test_a_linear_method_is_fitted_to_as_many_rows_as_it_can_be_in_seconds(monke
     rows = np.sort(torch.randperm(45, generator=torch.Generator().manual_seed(0))[:30].numpy())
     probs = LogisticRegression(max_iter=1000).fit(X[rows], LABELS[rows]).predict_proba(X[TEST])
     np.testing.assert_allclose(found.probs, probs)
+
+
+def test_printed_numbers_have_four_digits_and_shares_a_space():
+    """A last zero is a digit like any other, and the legend names the single network of this run only."""
+    shown = {"nll": 2.91, "rmse": 0.004167, "coverage_90": 0.5}
+    printed = str(scores.OwnDataScores("y", 9, [{"name": "one draw", "scores": shown}], is_class=False))
+    head, row, _, legend, _ = printed.splitlines()
+    assert head.split()[-3:] == ["in", "90", "%"]
+    assert row.split() == ["one", "draw", "2.910", "0.004167", "50.0", "%"]
+    assert legend.startswith("one draw: a single network; ")

@@ -1,14 +1,18 @@
 """Verdicts of `pyro-bnn report` on synthetic classifiers, each with one known fault; and its numbers on ten rows."""
 
+import base64
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
+from pyro_bnn import metrics
 from pyro_bnn.app.reports.evaluation import ClassifierScores, Evaluation
 from pyro_bnn.app.reports.page import page_of
-from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_of, examples_section, of_calibration
+from pyro_bnn.app.reports.page.classifier import accuracy_section, examples_section
+from pyro_bnn.app.reports.page.reliability import calibration_of, calibration_section, of_calibration
 from pyro_bnn.app.reports.page.subject import Classified
 from pyro_bnn.scores.uncertainty import ClassificationPrediction
 
@@ -80,7 +84,7 @@ def labelled(kind):
         ("too unsure", "Usable for its predictions, not", "probabilities too low", "problem"),
         ("useless uncertainty", "Not usable as it is: ", "uncertainty does not point at errors", "problem"),
         ("beaten", "Not usable as it is: ", "beaten by logistic regression", "problem"),
-        ("tied", "Usable, but no better than logistic", "no better than logistic regression", "note"),
+        ("tied", "Usable, but not clearly better than logistic", "not clearly better than logistic regression", "note"),
         ("imbalanced", "Not usable as it is: no better than", "no better than always saying “a”", "problem"),
         ("imbalanced", "Not usable as it is: ", "mostly misses “b”", "problem"),
         ("a class missed", "Not usable as it is: ", "mostly misses “c”", "problem"),
@@ -123,10 +127,10 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
     assert "70.0 % of 10 test rows are right" in text
     assert "always saying “a” would be right for 60.0 %" in text
     assert "balanced accuracy 50.0 %, lowest recall 0.0 % (“c”, 0 of 1)" in section.verdicts[1].text
-    assert section.usable == "70.0 % right; defer the least certain 50 % and the rest had no error (5 rows)"
+    assert section.usable == "70.0 % right"  # with three errors, the uncertainty cannot be judged
     own = (4 * math.log(0.98) + math.log(0.6) + math.log(0.3) + 2 * math.log(0.4) + math.log(0.3) + math.log(0.1)) / 10
     theirs = (6 * math.log(0.4) + 4 * math.log(0.3)) / 10
-    assert f"NLL {-own:.3f} against {-theirs:.3f} nats" in section.verdicts[2].text
+    assert f"NLL {-own:.4f} against {-theirs:.3f} nats" in section.verdicts[2].text
 
 
 def test_of_many_classes_those_of_the_lowest_recall_are_listed():
@@ -192,4 +196,43 @@ def test_the_best_baseline_counts():
     flat = classes(torch.full_like(best.probs, 1 / 3), best.targets)
     for baselines in ({"first": flat, "second": best}, {"second": best, "first": flat}):
         subject.classified = replace(subject.classified, baselines=baselines)
-        assert "no better than second" in judged(subject)[1]
+        assert "not clearly better than second" in judged(subject)[1]
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "level", "short"),
+    [
+        (40, "note", "too few errors to tell whether the uncertainty points at them"),
+        (4000, "problem", "uncertainty does not point at errors"),
+    ],
+)
+def test_errors_that_are_too_few_are_no_problem(num_rows, level, short):
+    """Every fifth row is wrong, whatever its confidence: only many rows show that the confidence says nothing."""
+    confidence = torch.linspace(0.6, 0.99, 8).repeat(num_rows // 8)
+    y = (torch.arange(num_rows) % 5 == 0).long()
+    section = accuracy_section(
+        classifier(torch.stack([confidence, 1 - confidence], -1), y, torch.full((num_rows, 2), 0.5))
+    )
+    detection = section.verdicts[-1]
+    assert (detection.level, detection.short) == (level, short)
+    assert section.usable == "80.0 % right"  # without advice to defer by this uncertainty
+
+
+def test_deferring_is_advised_if_errors_are_among_the_least_certain_rows():
+    usable = accuracy_section(labelled("good")).usable
+    number = r"[0-9.]+ % right"
+    assert re.fullmatch(rf"{number}; defer the least certain 20 % and the rest are {number} \(480 rows\)", usable)
+
+
+def test_the_calibration_error_is_on_the_page_once():
+    """The text and the table have the bins of `evaluate`, and the picture has no number."""
+    subject = labelled("too sure")
+    probs, y = subject.classified.prediction.probs, subject.classified.y
+    section = calibration_section(subject)
+    error = metrics.expected_calibration_error(probs, y)
+    assert section.values["found"]["error"] == pytest.approx(error)
+    gaps = sum(counts * abs(confidence - accuracy) for counts, confidence, accuracy in section.values["bins"])
+    assert gaps / len(y) == pytest.approx(error)
+    picture = base64.b64decode(section.values["picture"].partition(",")[2])
+    assert b"perfectly calibrated" in picture
+    assert b"expected calibration error" not in picture

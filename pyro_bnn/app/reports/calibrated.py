@@ -10,6 +10,7 @@ from torch import Tensor
 from ...results.calibration import ConformalIntervals, ConformalSets
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ..runs import RunCalibration
+from .numbers import number, percent
 
 LEVEL = 0.9
 """The level of the intervals and sets that are compared."""
@@ -87,10 +88,10 @@ class BeforeAndAfter:
 
     def cells(self, row: Mapping[str, Any]) -> list[str]:
         """Return the cells of one of `rows` in the order of the headings."""
-        return [f"{row['inside']:.1%}", f"{row['width']:.4g}", *(f"{share:.1%}" for share in row["thirds"])]
+        return [percent(row["inside"]), number(row["width"]), *(percent(share) for share in row["thirds"])]
 
     def __str__(self) -> str:
-        head = f"{self.level:.0%} {self.noun}"
+        head = f"{percent(self.level, 0)} {self.noun}"
         lines = [f"{head:30s}" + "".join(f"{name:>17s}" for name in self.headings)]
         lines += [f"{row['name']:30s}" + "".join(f"{cell:>17s}" for cell in self.cells(row)) for row in self.rows]
         targets, place = ("labels", "set") if self.is_class else ("targets", "interval")

@@ -14,6 +14,7 @@ from ...scores import metrics
 from ...scores.uncertainty import ClassificationPrediction
 from ..folders import Folder
 from ..runs import is_chains
+from .numbers import percent
 from .pictures import save_picture
 from .trained import Trained
 
@@ -52,12 +53,13 @@ class ClassifierScores:
     def __str__(self) -> str:
         header = f"on {self.num_test} test images"
         lines = [f"{header:30s} {'accuracy':>9s} {'NLL':>8s} {'ECE':>8s} {'Brier':>8s}"]
-        row = "{name:30s} {accuracy:9.2%} {nll:8.4f} {ece:8.4f} {brier:8.4f}"
+        row = "{name:30s} {accuracy:>9s} {nll:8.4f} {ece:8.4f} {brier:8.4f}"
         draws = [scores for scores in self.rows if scores["name"].startswith("component")]
+        shown = [scores for scores in self.rows if scores not in draws]
         if draws:
             means = {name: fmean(d[name] for d in draws) for name in ("accuracy", "nll", "ece", "brier")}
-            lines.append(row.format(name=f"one draw (mean of {len(draws)})", **means))
-        lines += [row.format(**scores) for scores in self.rows if scores not in draws]
+            shown.insert(0, {"name": f"one draw (mean of {len(draws)})", **means})
+        lines += [row.format(**{**scores, "accuracy": percent(scores["accuracy"], 2)}) for scores in shown]
         if self.ood:
             header = f"against {self.num_unknown} unknown images"
             lines += ["", f"{header:30s} {'AUROC':>9s} {'AUPR':>8s} {'FPR95':>8s}"]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...results import plotting
 from ..folders import PNG, Folder
+from .numbers import percent
 
 FORMATS = ("png", "pdf", "svg")
 
@@ -59,7 +60,7 @@ def observed_against_predicted(
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
     ax = panel(3.2)
-    ax.vlines(middle, lower, upper, color="0.7", linewidth=1, label=f"{level:.0%} interval")
+    ax.vlines(middle, lower, upper, color="0.7", linewidth=1, label=f"{percent(level, 0)} interval")
     ax.plot(middle, observed, "o", markersize=3, color=plotting.PALETTE[0], label="observed")
     ends = [float(mean.min()), float(mean.max())]
     ax.plot(ends, ends, "k--", linewidth=1, label="predicted mean")

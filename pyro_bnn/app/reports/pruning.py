@@ -21,6 +21,7 @@ from ..folders import Folder
 from ..manifest import verified
 from ..own.targets import Target
 from ..runs import CONFIG, DATA, HISTORY, write_posterior
+from .numbers import percent
 from .pictures import save_picture
 
 FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
@@ -61,7 +62,7 @@ class PruningGains:
             )
         lines.append(
             f"times: mean weights, {self.num_images} rows, {torch.get_num_threads()} thread(s); a layer with more "
-            f"than {pruning.MAX_DENSITY:.0%} of its weights left stays dense."
+            f"than {percent(pruning.MAX_DENSITY, 0)} of its weights left stays dense."
         )
         return "\n".join(lines)
 

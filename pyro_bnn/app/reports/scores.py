@@ -26,6 +26,7 @@ from ..folders import Folder
 from ..own.targets import Target
 from ..runs import RunCalibration, is_chains
 from .calibrated import LEVEL, BeforeAndAfter, before_and_after, interval_of
+from .numbers import number, percent
 from .pictures import observed_against_predicted, save_picture
 from .trained import Trained
 
@@ -46,13 +47,12 @@ COLUMNS = {
     "brier": "Brier",
     "rmse": "RMSE",
     "crps": "CRPS",
-    **{f"coverage_{100 * level:.0f}": f"in {level:.0%}" for level in LEVELS},
+    **{f"coverage_{100 * level:.0f}": f"in {percent(level, 0)}" for level in LEVELS},
 }
 """Heading of the column of each score."""
 
-ENSEMBLE = "mean weights, or one draw: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
 LEGENDS = {
-    False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90%: share of targets in "
+    False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90 %: share of targets in "
     "the 90 % interval, which should be 90 %.",
     True: "NLL (nats per row), ECE (calibration error) and Brier score: lower is better.",
 }
@@ -77,13 +77,15 @@ class OwnDataScores:
             cells = (_shown(name, row["scores"].get(name)) for name in names)
             lines.append(f"{row['name']:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
         compared = [] if self.calibration is None else ["", str(self.calibration)]
-        return "\n".join([*lines, "", ENSEMBLE, LEGENDS[self.is_class], *compared])
+        single = self.rows[0]["name"]
+        legend = f"{single}: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
+        return "\n".join([*lines, "", legend, LEGENDS[self.is_class], *compared])
 
 
 def _shown(name: str, value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.1%}" if name == "accuracy" or name.startswith("coverage") else f"{value:.4g}"
+    return percent(value) if name == "accuracy" or name.startswith("coverage") else number(value)
 
 
 def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
@@ -192,7 +194,7 @@ def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Predicti
         rates = {guess: mean, "Poisson regression": torch.from_numpy(np.stack(columns, -1))}
         return {name: _counts(rate.clamp_min(1e-12), y_test) for name, rate in rates.items()}
     pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
-    moments = {guess: (mean, scale), "Bayesian ridge": torch.from_numpy(np.stack(pairs, -1)).unbind()}
+    moments = {guess: (mean, scale), "linear regression": torch.from_numpy(np.stack(pairs, -1)).unbind()}
     return {name: _normal(m, s.clamp_min(1e-12), y_test) for name, (m, s) in moments.items()}
 
 

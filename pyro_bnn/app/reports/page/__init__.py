@@ -5,13 +5,15 @@ from collections.abc import Callable, Sequence
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...runs import is_chains
+from ..numbers import number, percent, with_error
 from .calibrated import calibrated_section
 from .chains import chains_section
-from .classifier import accuracy_section, calibration_section, examples_section, unknown_section
+from .classifier import accuracy_section, examples_section, unknown_section
 from .drivers import drivers_section
 from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
-from .section import Section, Verdict, first_line, percent, plural
+from .reliability import calibration_section
+from .section import Section, Verdict, first_line, plural
 from .subject import Subject
 from .surprises import surprises_section
 
@@ -62,6 +64,7 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
         lstrip_blocks=True,
     )
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": plural, "form": format}
+    environment.filters |= {"number": number, "with_error": with_error}
     environment.filters["together"] = _together
     return environment.get_template("page.html").render(
         title=title, subtitle=subtitle, headline=headline, verdicts=verdicts, sections=sections

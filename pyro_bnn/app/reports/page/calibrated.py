@@ -4,7 +4,8 @@ from scipy.stats import betabinom
 
 from ....results.calibration import rank_of
 from ..calibrated import BeforeAndAfter, before_and_after
-from .section import Section, Tile, Verdict, judged, percent
+from ..numbers import percent
+from .section import Section, Tile, Verdict, judged
 from .subject import Subject
 
 CHANCE = 0.99

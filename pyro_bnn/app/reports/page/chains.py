@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from ....auto.choosing import MOST_DIVERGING
 from ....inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
 from ...runs import is_chains
+from ..numbers import percent
 from ..pictures import drawn, panel
-from .section import Section, Verdict, judged, percent, plural, sentence
+from .section import Section, Verdict, judged, plural, sentence
 from .subject import Subject
 
 
@@ -48,7 +49,7 @@ def diagnostics_of(posterior: MCMCPosterior, modes: Modes | None) -> Sequence[tu
     count = plural(posterior.num_chains, "chain")
     explored = "each chain has explored its mode"
     if modes.num_unexplored:
-        explored = f"{modes.num_unexplored} of {count} have not explored their modes; more time helps"
+        explored = f"{modes.num_unexplored} of {count} too short to explore a mode; more time helps"
     agreed = "no fault: the chains are in different modes of the posterior"
     if modes.between <= LARGEST_WITHIN:
         agreed = "the chains agree"
@@ -67,7 +68,8 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
     """Judge whether draws diverged, and whether every chain has explored its mode."""
     rule = (
         f"Problem: more than {percent(MOST_DIVERGING, 0)} of the draws diverged. Note: R-hat between the two halves of "
-        f"a chain is above {LARGEST_WITHIN} for the prediction of some test row."
+        f"a chain is above {LARGEST_WITHIN} for the prediction of some test row, by however much: how well such chains "
+        "predict is seen from the scores on the test rows."
     )
     count, diverging = plural(posterior.num_chains, "chain"), posterior.statistics.diverging
     diverged = (
@@ -76,17 +78,22 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
         else f"{percent(float(diverging.double().mean()))} of the draws diverged"
     )
     unexplored = 0 if modes is None else modes.num_unexplored
-    least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f}"
-    few = f"modes not yet explored by {unexplored} of {count}"
+    least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at test rows"
+    verb = "is too short to explore its mode" if unexplored == 1 else "are too short to explore their modes"
+    few = f"{unexplored} of {count} {verb}"
+    unknown = "too few draws to tell whether the chains have explored their modes"
+    more = "With more time, set by --time-limit, the chains explore further."
     return judged(
-        "fit",
+        "limit" if posterior.status else "fit",
         rule,
         (not posterior.status, "problem", "the chains are in trouble", posterior.status.message),
-        (
-            unexplored > 0,
-            "note",
-            few,
-            f"{sentence(few)}{least}. With more time, set by --time-limit, the chains explore further.",
-        ),
+        (modes is None, "note", unknown, f"{sentence(unknown)}. {more}"),
+        (unexplored > 0, "note", few, f"{few}{least}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
     )
+
+
+def was_compared(posterior: MCMCPosterior) -> bool:
+    """Return whether the run compared networks, or would have done so with more time."""
+    chosen = posterior.status.message.partition(". ")[0]
+    return chosen.startswith("Chosen: ") or " not compared" in chosen

@@ -1,4 +1,4 @@
-"""The report's sections on a classifier: accuracy, calibration, unknown images, and examples."""
+"""The report's sections on a classifier: accuracy, unknown images, and examples."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
-from ..evaluation import ClassifierScores
+from ..numbers import percent, with_error
 from ..pictures import drawn, panel, pixels
-from .section import Level, Section, Tile, Verdict, judged, percent, plural, wilson
+from .section import Level, Section, Tile, Verdict, judged, plural, wilson
 from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
@@ -37,15 +37,6 @@ USEFUL, POSSIBLE = 0.7, 0.6
 """Heuristic: errors are detected well if the area under the ROC curve is at least `USEFUL`. Errors can be detected if
 correct probabilities would give an area of at least `POSSIBLE`."""
 
-NUM_BINS, NUM_SIMULATIONS = 15, 1000
-
-LIMIT = 0.95
-"""Even calibrated networks have calibration errors by chance. A network passes if its calibration error is at most this
-quantile of the errors of calibrated networks."""
-
-SMALL_EXCESS = 0.01
-"""Heuristic: a calibration error is slight if it exceeds the mean error of calibrated networks by less than this."""
-
 SHOWN_SCORES = ("entropy", "mutual information")
 """Names of the scores that the section shows in pictures, for known and unknown images."""
 
@@ -53,8 +44,8 @@ HEADLINE = "entropy"
 """The score that is judged. It was chosen before any data were seen: the best of several scores would look too good."""
 
 NOTICED, PARTLY = 0.9, 0.75
-"""Heuristic: unknown images are noticed if the area under the ROC curve is at least the first number, and partly
-noticed if the area is at least the second number."""
+"""Heuristic: unknown images are noticed if the area under the ROC curve is at least the first number, and hardly
+noticed if the area is clearly below the second number."""
 
 SHOWN_IMAGES, MOST_VOTED = 2, 4
 """Number of example images of each kind, and largest number of classes listed beside an image."""
@@ -79,20 +70,23 @@ def accuracy_section(subject: Subject) -> Section | None:
     is_baseline_right = (baseline.labels.cpu() == y).double()
     gain, error = mean_and_error(is_right.double() - is_baseline_right)
     points = f"{percent(accuracy)} right against {percent(float(is_baseline_right.mean()))}"
+    detection = []
+    if FEWEST <= num_right <= num_rows - FEWEST:
+        detection.append(_of_error_detection(found.prediction, is_right))
     verdicts = [
         _of_accuracy(found, num_right),
         _of_recall(classes, balanced, accuracy),
         *of_ways(found, name, baseline, points=points, is_nearer=gain > NUM_ERRORS * error),
+        *detection,
     ]
-    if FEWEST <= num_right <= num_rows - FEWEST:
-        verdicts.append(_of_error_detection(found.prediction, is_right))
+    is_useful = any(verdict.level == "good" for verdict in detection)
     listed = sorted(classes, key=lambda row: row["recall"])[:MOST_CLASSES] if len(classes) > MOST_CLASSES else classes
     return Section(
         "Accuracy",
         "accuracy.html",
         {
             "found": found,
-            "scores": [_of_one_draw(found.evaluation.report), *scores_of_ways(found)],
+            "scores": scores_of_ways(found),
             "classes": listed,
             "are_all_listed": len(listed) == len(classes),
             "matrix": matrix if len(found.classes) <= MOST_CLASSES else None,
@@ -104,17 +98,8 @@ def accuracy_section(subject: Subject) -> Section | None:
             Tile("Balanced accuracy", percent(balanced), "mean of the classes' recalls"),
             density_tile(found, name, baseline, noun=found.noun),
         ),
-        usable=_usable(accuracy, certainty, found.noun),
+        usable=_usable(accuracy, certainty if is_useful else (), found.noun),
     )
-
-
-def _of_one_draw(report: ClassifierScores) -> dict[str, Any]:
-    """Return the mean scores of predictions that use a single weight draw."""
-    draws = [row for row in report.rows if row["name"].startswith("component")]
-    return {
-        "name": f"one weight draw (mean of {len(draws)})",
-        **{score: mean(row[score] for row in draws) for score in ("accuracy", "nll", "brier")},
-    }
 
 
 def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]]:
@@ -148,8 +133,11 @@ def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> 
     """Return a text with the accuracy on all rows, and the accuracy on the surest rows if this is higher.
 
     A human would classify the other rows. Their share is at least the network's share of errors, but at most one half.
+    `certainty` is empty if the uncertainty does not detect errors.
     """
     text = f"{percent(accuracy)} right"
+    if not certainty:
+        return text
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
         return text
@@ -169,11 +157,14 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
     )
     no_better = f"no better than always saying “{often}”"
     remain = f"{text}: the network avoids less than half of this guess's mistakes."
+    chance = f"{text}: the difference may be chance."
     return judged(
-        "predictions",
-        "Problem: the 95 % interval of the accuracy reaches down to the share of the most frequent class. Note: the "
-        f"network avoids less than {percent(WEAK, 0)} of the mistakes that one makes by always saying this class.",
-        (low <= guess, "problem", no_better, f"{text}: the network is no better."),
+        "unclear" if low <= guess < accuracy else "predictions",
+        "Problem: the accuracy is not above the share of the most frequent class. Note: it is above, but its 95 % "
+        f"interval reaches down to this share, or the network avoids less than {percent(WEAK, 0)} of the mistakes that "
+        "one makes by always saying this class.",
+        (accuracy <= guess, "problem", no_better, f"{text}: the network is no better."),
+        (low <= guess, "note", f"better than always saying “{often}” only within chance", chance),
         (accuracy - guess < WEAK * (1 - guess), "note", "most of a guess's mistakes remain", remain),
         (True, "good", "", f"{text}."),
     )
@@ -218,85 +209,23 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
     expected = float(roc_auc_score(is_wrong, entropy.repeat(2).numpy(), sample_weight=weights.numpy()))
     is_above = area - NUM_ERRORS * error > 0.5
     numbers = (
-        f"AUROC {area:.3f} ± {error:.3f}, where 0.5 is a guess and {expected:.3f} is what its probabilities promise"
+        f"AUROC {with_error(area, error)}, where 0.5 is a guess and {expected:.2f} is what its probabilities promise"
     )
+    is_short = expected - area > NUM_ERRORS * error
+    is_unclear = not is_above and not is_short and expected >= POSSIBLE
+    few = f"Too few errors ({int((~is_right).sum())}) to tell whether the uncertainty points at them ({numbers})."
     level: Level = "problem" if expected >= POSSIBLE else "note"
     nowhere = f"The uncertainty does not point at wrong rows ({numbers})."
     weakly = f"The uncertainty points at wrong rows only weakly ({numbers})."
     return judged(
-        "uncertainty",
-        f"Good: the AUROC is {USEFUL:g} or more. Problem: it is not above 0.5 by {NUM_ERRORS:g} standard errors, "
-        f"though the probabilities promise {POSSIBLE:g} or more. Note: all other cases.",
+        "limit" if is_unclear else "uncertainty",
+        f"Good: the AUROC is {USEFUL:g} or more, and above 0.5 by {NUM_ERRORS:g} standard errors. Problem: it is not "
+        f"above 0.5 by this much, and is below what the probabilities promise ({POSSIBLE:g} or more) by {NUM_ERRORS:g} "
+        "standard errors. Note: all other cases.",
         (is_above and area >= USEFUL, "good", "", f"Wrong rows are among the least certain ({numbers})."),
         (is_above, "note", "uncertainty points at errors only weakly", weakly),
+        (is_unclear, "note", "too few errors to tell whether the uncertainty points at them", few),
         (True, level, "uncertainty does not point at errors", nowhere),
-    )
-
-
-def calibration_section(subject: Subject) -> Section | None:
-    """Make the section on calibration, with a reliability diagram and a table of bins.
-
-    It compares the calibration error with the error that a calibrated network has by chance.
-    """
-    if subject.classified is None:
-        return None
-    noun, y = subject.classified.noun, subject.classified.y.cpu()
-    probs = subject.classified.prediction.probs.cpu()
-    found = calibration_of(probs, y, seed=subject.seed)
-    bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS, equal_mass=True)
-    diagram = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, equal_mass=True)[0]
-    remark = f"a calibrated one would show {percent(found['usual'])} by chance"
-    columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
-    return Section(
-        "Calibration",
-        "calibration.html",
-        {
-            "noun": noun,
-            "num_rows": len(y),
-            "num_bins": NUM_BINS,
-            "num_simulations": NUM_SIMULATIONS,
-            "limit": LIMIT,
-            "found": found,
-            "picture": drawn(diagram),
-            "bins": [row for row in columns if row[0]],
-        },
-        (of_calibration(found),),
-        (Tile("Calibration error", percent(found["error"]), remark),),
-    )
-
-
-def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
-    """Return the calibration error of class probabilities, shape (N, C), and the errors that occur by chance."""
-    chance = metrics.calibration_error_by_chance(probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed)
-    confidence = probs.double().amax(-1)
-    return {
-        "error": metrics.expected_calibration_error(probs, y, num_bins=NUM_BINS),
-        "usual": float(chance.mean()),
-        "limit": float(chance.quantile(LIMIT)),
-        "confidence": float(confidence.mean()),
-        "accuracy": metrics.accuracy(probs, y),
-        # standard error of confidence - accuracy, if the probabilities were exactly right
-        "gap_error": math.sqrt(float((confidence * (1 - confidence)).sum())) / len(y),
-    }
-
-
-def of_calibration(found: Mapping[str, float]) -> Verdict:
-    """Judge whether a classifier's probabilities are calibrated."""
-    error, gap, gap_error = found["error"], found["confidence"] - found["accuracy"], found["gap_error"]
-    numbers = f"calibration error {percent(error)}; chance gives up to {percent(found['limit'])}"
-    is_even, is_slight = abs(gap) <= NUM_ERRORS * gap_error, error - found["usual"] < SMALL_EXCESS
-    off, too = "slightly off" if is_slight else "not calibrated", f"too {'high' if gap > 0 else 'low'}"
-    short = "not calibrated" if is_even else f"slightly {too}" if is_slight else too
-    more = f"{too}, on average by {100 * abs(gap):.1f} ± {100 * gap_error:.1f} points"
-    direction = "in some places too high and in others too low" if is_even else more
-    good = f"The probabilities are calibrated, within chance ({numbers})."
-    text = f"The probabilities are {off} ({numbers}): they are {direction}."
-    return judged(
-        "uncertainty",
-        "Problem: the calibration error exceeds the 95 % quantile of simulations with calibrated probabilities. Note: "
-        f"it exceeds this quantile, but is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
-        (error <= found["limit"], "good", "", good),
-        (True, "note" if is_slight else "problem", f"probabilities {short}", text),
     )
 
 
@@ -335,16 +264,19 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
     """
     area, error = found.auroc, found.auroc_standard_error
     numbers = (
-        f"AUROC {area:.3f} ± {error:.3f} by {HEADLINE}; to find 95 % of them, {percent(found.fpr95)} of the known "
+        f"AUROC {with_error(area, error)} by {HEADLINE}; to find 95 % of them, {percent(found.fpr95)} of the known "
         "images would be flagged, too"
     )
     text = f"Unknown images ({where}) are {{}}: {numbers}."
+    is_above, is_low = area - NUM_ERRORS * error > 0.5, area + NUM_ERRORS * error < PARTLY
+    few = f"Too few images to tell whether unknown ones ({where}) are noticed: {numbers}."
     return judged(
-        "uncertainty",
-        f"Good: an AUROC of {NOTICED:g} or more. Note: {PARTLY:g} or more. Problem: less, or not above 0.5 by "
-        f"{NUM_ERRORS:g} standard errors.",
-        (not area - NUM_ERRORS * error > 0.5, "problem", "unknown images not noticed", text.format("not noticed")),
-        (area < PARTLY, "problem", "unknown images hardly noticed", text.format("hardly noticed")),
+        "uncertainty" if is_above or is_low else "limit",
+        f"Good: an AUROC of {NOTICED:g} or more. Problem: it is below {PARTLY:g} by {NUM_ERRORS:g} standard errors. "
+        "Note: all other cases.",
+        (is_low and not is_above, "problem", "unknown images not noticed", text.format("not noticed")),
+        (is_low, "problem", "unknown images hardly noticed", text.format("hardly noticed")),
+        (not is_above, "note", "too few images to tell whether unknown ones are noticed", few),
         (area < NOTICED, "note", "unknown images only partly noticed", text.format("only partly noticed")),
         (True, "good", "", text.format("noticed")),
     )

@@ -18,12 +18,14 @@ from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
 from ....results import plotting, pruning
 from ... import recipes
-from ...chains import OF_NET
+from ...chains import OF_NET, PARTS
 from ...config import RunConfig, settings
 from ...runs import is_chains
 from ...starting import OWN, VARIATIONAL
+from ..numbers import percent
 from ..pictures import drawn, panel
-from .section import Section, Verdict, percent, plural, sentence
+from .chains import was_compared
+from .section import Section, Verdict, plural, sentence
 from .subject import Subject
 from .verdicts import NUM_ERRORS
 
@@ -221,14 +223,20 @@ def about_section(subject: Subject) -> Section:
         "weight draws": f"{subject.num_samples}, seed {subject.seed}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
-    commands = [training_command(subject.config, again), shlex.join(report)]
-    is_timed = is_chains(subject.posterior) and subject.config.time_limit > 0
-    values = {"commands": commands, "environment": environment, "is_timed": is_timed}
+    posterior, config = subject.posterior, subject.config
+    is_timed = is_chains(posterior) and config.time_limit > 0
+    is_compared = is_chains(posterior) and is_timed and was_compared(posterior)
+    train = training_command(replace(config, method="auto") if is_compared else config, again)
+    commands = [train, shlex.join(report)]
+    values = {"commands": commands, "environment": environment, "is_timed": is_timed, "is_compared": is_compared}
     return Section("How to repeat", "about.html", values)
 
 
 def training_command(config: RunConfig, run: Path) -> str:
-    """Return the shortest command that trains with these settings."""
+    """Return the shortest command that trains with these settings.
+
+    With the method "auto", the command leaves out the settings that this method chooses.
+    """
     candidates: list[list[str]] = []
     if config.kind != "images":
         candidates.append(_options(config, replace(OWN, target=""), always=GUESSED))
@@ -246,7 +254,8 @@ def _options(config: RunConfig, usual: RunConfig, *, always: tuple[str, ...] = (
     for field in fields(config):
         name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
         is_usual = value == getattr(usual, field.name) and field.name not in always
-        if is_usual or _is_unused(config, field.name) or field.name == "dataset":
+        is_chosen = config.method == "auto" and field.name in PARTS
+        if is_usual or is_chosen or _is_unused(config, field.name) or field.name == "dataset":
             continue
         if isinstance(value, bool):
             options.append(name if value else name.replace("--", "--no-", 1))

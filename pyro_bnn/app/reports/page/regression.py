@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
+from ..numbers import number, percent, with_error
 from ..pictures import drawn, observed_against_predicted, panel
 from .calibrated import CHANCE, limits_by_chance
-from .section import Level, Section, Tile, Verdict, judged, percent
+from .section import Level, Section, Tile, Verdict, judged
 from .subject import Regressed, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
@@ -53,7 +54,7 @@ def errors_section(subject: Subject) -> Section | None:
     missed = (found.y - baseline.mean.to(found.y)).square()
     root, theirs = (math.sqrt(float(part.mean())) for part in (squared, missed))
     gain, error = mean_and_error((missed - squared).mean(-1))
-    points = f"RMSE {root:.4g} against {theirs:.4g}"
+    points = f"RMSE {number(root)} against {number(theirs)}"
     verdicts = [
         _of_errors(squared, guessed),
         *of_ways(found, name, baseline, points=points, is_nearer=gain > NUM_ERRORS * error),
@@ -74,8 +75,8 @@ def errors_section(subject: Subject) -> Section | None:
             "pictures": [_predicted_and_observed(found, i) for i in range(min(len(found.names), MOST_OUTPUTS))],
         },
         tuple(verdicts),
-        (Tile("RMSE", f"{root:.4g}", f"{theirs:.4g} for {name}"), density_tile(found, name, baseline, noun="row")),
-        usable=f"RMSE {root:.4g} beside {theirs:.4g} of {name}, and the {percent(HEADLINE, 0)} intervals hold "
+        (Tile("RMSE", number(root), f"{number(theirs)} for {name}"), density_tile(found, name, baseline, noun="row")),
+        usable=f"RMSE {number(root)} beside {number(theirs)} of {name}, and the {percent(HEADLINE, 0)} intervals hold "
         f"{percent(held)} of {len(found.y):,} rows",
     )
 
@@ -89,16 +90,18 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     guess = math.sqrt(float(guessed.mean()))
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))
     explained = 1 - (root / guess) ** 2
-    text = (
-        f"RMSE {root:.4g} ± {error:.2g} on {len(squared):,} test rows; the mean of the training targets has {guess:.4g}"
-    )
+    of_mean = f"the mean of the training targets has {number(guess)}"
+    text = f"RMSE {with_error(root, error)} on {len(squared):,} test rows; {of_mean}"
     is_better, little = gain > NUM_ERRORS * gain_error, f"only {percent(explained)} of the variance"
     no_better = f"{text}: the network predicts no better."
+    name = "the mean of the targets"
+    chance = f"{text}: the difference may be chance."
     return judged(
-        "predictions",
-        f"Problem: the network's squared error is not below that of the mean by {NUM_ERRORS:g} standard errors of the "
-        f"difference. Note: less than {percent(WEAK, 0)} of the variance is explained.",
-        (not is_better, "problem", "no better than the mean of the targets", no_better),
+        "unclear" if gain > 0 and not is_better else "predictions",
+        "Problem: the network's squared error is not below that of the mean. Note: it is below by less than "
+        f"{NUM_ERRORS:g} standard errors of the difference, or explains less than {percent(WEAK, 0)} of the variance.",
+        (not gain > 0, "problem", f"no better than {name}", no_better),
+        (not is_better, "note", f"better than {name} only within chance", chance),
         (explained < WEAK, "note", f"explains {little}", f"{text}: {little} is explained."),
         (True, "good", "", f"{text}: {percent(explained)} of the variance is explained."),
     )
@@ -247,8 +250,8 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
     correlation, expected, error = found["correlation"], found["expected"], found["by_chance"]
     numbers = (
         f"rank correlation {correlation:+.2f}, by chance up to ± {error:.2f}, and {expected:+.2f} if the predicted sd "
-        f"were right; RMSE {found['surest']:.4g} in the surest quarter of the rows and {found['least_sure']:.4g} in "
-        "the least sure"
+        f"were right; RMSE {number(found['surest'])} in the surest quarter of the rows and "
+        f"{number(found['least_sure'])} in the least sure"
     )
     is_able = expected > 2 * error
     hardly = "" if is_able else "; on these rows even correct sds would hardly rank them"

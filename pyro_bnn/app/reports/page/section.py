@@ -7,7 +7,10 @@ from typing import Any, Literal, TypeAlias
 from scipy.stats import binomtest
 
 Level: TypeAlias = Literal["good", "note", "problem"]
-About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline"]
+About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
+"""What a verdict is about. The first line names every note on predictions, every "limit" of the other verdicts, and
+every note "unclear", which says that the rows are too few to tell whether the predictions are of use."""
+
 Case: TypeAlias = tuple[bool, Level, str, str]
 """A possible verdict: whether it holds, its level, the finding in a few words, and the finding in sentences."""
 
@@ -60,10 +63,14 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     if any(verdict.about in ("predictions", "fit") for verdict in problems):
         return f"Not usable as it is: {'; '.join(faults)}."
     limits = [verdict.short for verdict in problems if verdict.about == "baseline"]
-    limits += [note.short for note in notes if note.about == "predictions"]
-    others = len(notes) - sum(note.about == "predictions" for note in notes)
+    limits += [note.short for note in notes if note.about in ("predictions", "limit")]
+    unclear = [note.short for note in notes if note.about == "unclear"]
+    others = sum(note.about not in ("predictions", "limit", "unclear") for note in notes)
     below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} below" if others else ""
     unsure = [verdict.short for verdict in problems if verdict.about == "uncertainty"]
+    if unclear:
+        named = "; ".join([*unclear, *unsure, *limits])
+        return f"Too few rows to tell whether it is usable: {named}. {sentence(usable)}{below}."
     if unsure:
         named = "; ".join([*unsure, *limits])
         return f"Usable for its predictions, not for its uncertainty: {named}. {sentence(usable)}{below}."
@@ -73,19 +80,6 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
 def sentence(text: str) -> str:
     """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """Return a share in per cent. A share close to 0 or 1 gets more digits, so that only 0 is 0 % and only 1 is 100 %.
-
-    Example:
-        >>> from pyro_bnn.app.reports.page.section import percent
-        >>> percent(0.9721), percent(0.99996), percent(1.0), percent(0.5, 0)
-        ('97.2 %', '99.996 %', '100.0 %', '50 %')
-    """
-    shown = f"{100 * share:.{digits}f}"
-    is_edge = float(shown) in (0.0, 100.0) and 0 < share < 1
-    return percent(share, digits + 1) if is_edge and digits < 4 else f"{shown} %"
 
 
 def plural(number: int, name: str) -> str:

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from ..numbers import number, percent
 from .regression import HEADLINE
-from .section import Section, percent
+from .section import Section
 from .subject import Classified, Regressed, Subject
 from .verdicts import log_density
 
@@ -24,7 +25,7 @@ def surprises_section(subject: Subject) -> Section | None:
     worst = scores.argsort(descending=True, stable=True)[:MOST_ROWS].tolist()
     cells = _of_classes(found, worst) if isinstance(found, Classified) else _of_numbers(found, worst)
     shown = [
-        (found.rows[row], [*parts, f"{scores[row]:.2f}"], is_outside)
+        (found.rows[row], [*parts, number(float(scores[row]))], is_outside)
         for row, (parts, is_outside) in zip(worst, cells, strict=True)
     ]
     return Section(

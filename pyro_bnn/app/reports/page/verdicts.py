@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
+from ..numbers import number, with_error
 from .section import About, Level, Tile, Verdict, judged
 from .subject import Classified, Regressed
 
@@ -28,7 +29,6 @@ mistakes if the target is a class, and squared errors if the target is a number.
 IN_A_SENTENCE = {
     "mean of the targets": "the mean of the targets",
     "shares of the classes": "the shares of the classes",
-    "Bayesian ridge": "a straight line",
 }
 """For some baselines, the name in tables and the name in the sentences of the report."""
 
@@ -67,8 +67,10 @@ def of_baseline(name: str, own: float, theirs: float, error: float, *, points: s
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
-    numbers = f"NLL {-own:.3f} against {-theirs:.3f} nats per row, gain {gain:+.3f} ± {error:.3f}; {points}"
-    tied = f"The network's probabilities are no better than those of {name} ({numbers})."
+    numbers = (
+        f"NLL {number(-own)} against {number(-theirs)} nats per row, gain {with_error(gain, error, '+')}; {points}"
+    )
+    tied = f"The network's probabilities are not clearly better than those of {name} ({numbers})."
     worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
     is_beaten = gain < 0 and not is_tied
     about: About = "baseline" if is_beaten and gain > -LARGE_LOSS else "predictions"
@@ -78,7 +80,7 @@ def of_baseline(name: str, own: float, theirs: float, error: float, *, points: s
         f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
         f"lower by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the smaller "
         "errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
-        (is_tied, "note", f"no better than {name}", tied),
+        (is_tied, "note", f"not clearly better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
         (True, "problem", f"beaten by {name}", f"The probabilities of {name} are better ({numbers})."),
@@ -98,8 +100,8 @@ def of_ways(
         return [beaten]
     text = (
         f"Averaging over {found.prediction.num_samples} weight draws predicts {'better' if gain > 0 else 'worse'} than "
-        f"{SINGLE[one]} alone (NLL {-float(own.mean()):.3f} against {-float(alone.mean()):.3f} nats per row, gain "
-        f"{gain:+.3f} ± {error:.3f})."
+        f"{SINGLE[one]} alone (NLL {number(-float(own.mean()))} against {number(-float(alone.mean()))} nats per row, "
+        f"gain {with_error(gain, error, '+')})."
     )
     rule = f"Reported if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
     level: Level = "good" if gain > 0 else "note"
@@ -111,13 +113,13 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
     """Return the names and scores of a single network, the ensemble and the baselines."""
     ways = {
         found.single[0]: found.single[1],
-        f"average over {found.prediction.num_samples} draws": found.prediction,
+        f"ensemble of {found.prediction.num_samples}": found.prediction,
         **{f"baseline: {name}": way for name, way in found.baselines.items()},
     }
     return [{"name": name, **way.score(), "nll": -_mean_density(way)} for name, way in ways.items()]
 
 
 def density_tile(found: Classified | Regressed, name: str, baseline: Prediction, *, noun: str) -> Tile:
-    """Make a tile with the mean log-likelihoods of the ensemble and of a baseline."""
-    remark = f"nats per {noun}; {name} has {_mean_density(baseline):.3f}"
-    return Tile("Log-likelihood", f"{_mean_density(found.prediction):.3f}", remark)
+    """Make a tile with the mean NLL of the ensemble and of a baseline."""
+    remark = f"nats per {noun}, lower is better; {number(-_mean_density(baseline))} for {name}"
+    return Tile("NLL", number(-_mean_density(found.prediction)), remark)

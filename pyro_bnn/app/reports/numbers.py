@@ -1,0 +1,52 @@
+"""Numbers in words: the same rules for printed tables and for the page."""
+
+import math
+
+LARGE, SMALL = 1e7, 1e-4
+"""Numbers of at least the first size, or below the second, are shown as powers of ten."""
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Return a share in per cent. A share close to 0 or 1 gets more digits, so that only 0 is 0 % and only 1 is 100 %.
+
+    Example:
+        >>> from pyro_bnn.app.reports.numbers import percent
+        >>> percent(0.9721), percent(0.99996), percent(1.0), percent(0.5, 0)
+        ('97.2 %', '99.996 %', '100.0 %', '50 %')
+    """
+    shown = f"{100 * share:.{digits}f}"
+    is_edge = float(shown) in (0.0, 100.0) and 0 < share < 1
+    return percent(share, digits + 1) if is_edge and digits < 4 else f"{shown} %"
+
+
+def number(value: float, sign: str = "") -> str:
+    """Return a number with four significant digits. Whole digits are never cut. If `sign` is "+", it has a sign.
+
+    Example:
+        >>> from pyro_bnn.app.reports.numbers import number
+        >>> number(2.91), number(0.004167), number(123456.0), number(0.25, "+")
+        ('2.910', '0.004167', '123456', '+0.2500')
+    """
+    if not math.isfinite(value) or (value and not SMALL <= abs(value) < LARGE):
+        return f"{value:{sign}.4g}"
+    return f"{value:{sign}.{max(0, 3 - _magnitude(value))}f}"
+
+
+def with_error(value: float, error: float, sign: str = "") -> str:
+    """Return a number ± its standard error. Both end at the second digit of the error, or at the point.
+
+    Example:
+        >>> from pyro_bnn.app.reports.numbers import with_error
+        >>> with_error(1.112, 0.113), with_error(-0.00043, 0.00102, "+")
+        ('1.11 ± 0.11', '-0.0004 ± 0.0010')
+    """
+    if not (math.isfinite(error) and error >= 1e-12):
+        return f"{number(value, sign)} ± {number(error)}"
+    digits = max(0, 1 - _magnitude(error))
+    value = round(value, digits) + 0.0  # no minus sign before 0
+    return f"{value:{sign}.{digits}f} ± {error:.{digits}f}"
+
+
+def _magnitude(value: float) -> int:
+    """Return the power of ten of the first digit."""
+    return math.floor(math.log10(abs(value))) if value else 0

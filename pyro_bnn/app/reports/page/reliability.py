@@ -1,0 +1,100 @@
+"""The report's section on the calibration of a classifier's probabilities."""
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from ....results import plotting
+from ....scores import metrics
+from ..numbers import percent, with_error
+from ..pictures import drawn
+from .section import Section, Tile, Verdict, judged
+from .subject import Subject
+from .verdicts import NUM_ERRORS
+
+NUM_BINS, NUM_SIMULATIONS = 15, 1000
+
+LIMIT = 0.975
+"""Even calibrated networks have calibration errors by chance. A network passes if its calibration error is at most this
+quantile of the errors of calibrated networks."""
+
+SMALL_EXCESS = 0.01
+"""Heuristic: a calibration error is slight if it exceeds the mean error of calibrated networks by less than this."""
+
+
+def calibration_section(subject: Subject) -> Section | None:
+    """Make the section on calibration, with a reliability diagram and a table of bins.
+
+    It compares the calibration error with the error that a calibrated network has by chance.
+    """
+    if subject.classified is None:
+        return None
+    noun, y = subject.classified.noun, subject.classified.y.cpu()
+    probs = subject.classified.prediction.probs.cpu()
+    found = calibration_of(probs, y, seed=subject.seed)
+    bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS)
+    remark = f"a calibrated one would show {percent(found['usual'])} by chance"
+    columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
+    return Section(
+        "Calibration",
+        "calibration.html",
+        {
+            "noun": noun,
+            "num_rows": len(y),
+            "num_bins": NUM_BINS,
+            "num_simulations": NUM_SIMULATIONS,
+            "limit": LIMIT,
+            "found": found,
+            "picture": _diagram(probs, y),
+            "bins": [row for row in columns if row[0]],
+        },
+        (of_calibration(found),),
+        (Tile("Calibration error", percent(found["error"]), remark),),
+    )
+
+
+def _diagram(probs: Tensor, y: Tensor) -> str:
+    """Draw the accuracy of each bin, without the calibration error, which the text beside the picture has."""
+    ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS)[0]
+    ax.set_title("")
+    ax.set_xlim(math.floor(10 * float(probs.amax(-1).min())) / 10, 1)
+    with plotting.style():
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the bins
+    return drawn(ax)
+
+
+def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
+    """Return the calibration error of class probabilities, shape (N, C), and the errors that occur by chance."""
+    chance = metrics.calibration_error_by_chance(probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed)
+    confidence = probs.double().amax(-1)
+    return {
+        "error": metrics.expected_calibration_error(probs, y, num_bins=NUM_BINS),
+        "usual": float(chance.mean()),
+        "limit": float(chance.quantile(LIMIT)),
+        "confidence": float(confidence.mean()),
+        "accuracy": metrics.accuracy(probs, y),
+        # standard error of confidence - accuracy, if the probabilities were exactly right
+        "gap_error": math.sqrt(float((confidence * (1 - confidence)).sum())) / len(y),
+    }
+
+
+def of_calibration(found: Mapping[str, float]) -> Verdict:
+    """Judge whether a classifier's probabilities are calibrated."""
+    error, gap, gap_error = found["error"], found["confidence"] - found["accuracy"], found["gap_error"]
+    numbers = f"calibration error {percent(error)}; chance gives up to {percent(found['limit'])}"
+    is_even, is_slight = abs(gap) <= NUM_ERRORS * gap_error, error - found["usual"] < SMALL_EXCESS
+    off, too = "slightly off" if is_slight else "not calibrated", f"too {'high' if gap > 0 else 'low'}"
+    short = "not calibrated" if is_even else f"slightly {too}" if is_slight else too
+    more = f"{too}, on average by {with_error(100 * abs(gap), 100 * gap_error)} points"
+    direction = "in some places too high and in others too low" if is_even else more
+    good = f"The probabilities are calibrated, within chance ({numbers})."
+    text = f"The probabilities are {off} ({numbers}): they are {direction}."
+    return judged(
+        "uncertainty",
+        f"Problem: the calibration error exceeds the {percent(LIMIT)} quantile of simulations with calibrated "
+        f"probabilities. Note: it exceeds this quantile, but is less than {100 * SMALL_EXCESS:.0f} point above the "
+        "mean of the simulations.",
+        (error <= found["limit"], "good", "", good),
+        (True, "note" if is_slight else "problem", f"probabilities {short}", text),
+    )

@@ -1,0 +1,106 @@
+"""Verdicts of `pyro-bnn report` on chains, and the command that repeats them."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pyro_bnn.app.reports.page.chains import diagnostics_of, of_chains
+from pyro_bnn.app.reports.page.fit import about_section
+from pyro_bnn.app.reports.page.section import first_line
+from pyro_bnn.app.starting import OWN
+from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
+from pyro_bnn.inference.posterior import Status
+
+
+@pytest.mark.parametrize(
+    ("diverged", "within", "between", "level", "words", "shown"),
+    [
+        (
+            0,
+            [1.0, 1.02],
+            1.0,
+            "good",
+            "Of 2 chains, 0.0 % of the draws diverged, and every chain has explored its mode",
+            ["few enough", "each chain has explored its mode", "the chains agree"],
+        ),
+        (
+            2,
+            [1.0, 1.02],
+            2.5,
+            "good",
+            "Of 2 chains, 1.0 % of the draws diverged",
+            ["few enough", "each chain has explored its mode", "no fault: the chains are in different modes"],
+        ),
+        (
+            0,
+            [1.0, 1.5],
+            2.5,
+            "note",
+            "1 of 2 chains is too short to explore its mode: R-hat of a chain's halves is up to 1.50 at test rows.",
+            [
+                "few enough",
+                "1 of 2 chains too short to explore a mode",
+                "unclear until each chain has explored its mode",
+            ],
+        ),
+        (30, [1.0, 1.5], 1.0, "problem", "many draws diverged.", ["too many: ", "1 of 2 chains", "the chains agree"]),
+    ],
+)
+def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, level, words, shown):
+    diverging = (torch.arange(200) < diverged).reshape(2, 100)
+    posterior = MCMCPosterior(
+        {"w": torch.zeros(2, 100)},
+        ChainStatistics(diverging=diverging),
+        Status(level != "problem", "many draws diverged." if diverged else "well."),
+        sampler="MCLMC",
+    )
+    found = Modes(torch.tensor(within), between, 0.25)
+    verdict = of_chains(posterior, found)
+    assert verdict.level == level
+    assert verdict.text.startswith(words)
+    values, thresholds, verdicts = zip(*(row[1:] for row in diagnostics_of(posterior, found)), strict=True)
+    assert values == (f"{diverged} of 200 ({diverged / 2:.1f} %)", f"{max(within):.2f}", f"{between:.2f}", "25 %")
+    assert thresholds == ("at most 1 %", "at most 1.1", "at most 1.1 if they agree", "none")
+    assert all(said.startswith(start) for said, start in zip(verdicts[:3], shown, strict=True))
+
+
+def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
+    posterior = MCMCPosterior({"w": torch.zeros(2, 4)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    assert [(row[1], row[3]) for row in diagnostics_of(posterior, None)] == [
+        ("not reported", "unknown"),
+        ("unknown", "too few draws to tell"),
+    ]
+
+
+def test_chains_that_are_not_explored_are_named_in_the_first_line():
+    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    short = of_chains(posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
+    assert first_line([short], "RMSE 2") == "Usable, but 1 of 2 chains is too short to explore its mode: RMSE 2."
+    unknown = of_chains(posterior, None)
+    assert (unknown.level, unknown.short) == (
+        "note",
+        "too few draws to tell whether the chains have explored their modes",
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "is_compared"),
+    [
+        ("Chosen: a linear model (mean log-density of held-out rows -1 nats; the other had -2). MCLMC.", True),
+        ("A linear model, prior fan-in:2; 3 networks not compared, for lack of time. MCLMC.", True),
+        ("A linear model, prior fan-in:2. MCLMC: 8 chains of 9 draws, not compared with others.", False),
+    ],
+)
+def test_the_command_to_repeat_chains_with_a_time_limit_repeats_the_choice(message, is_compared):
+    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, message), sampler="MCLMC")
+    config = replace(OWN, dataset="a.csv", target="y", hidden=(), prior="fan-in:2", method="mclmc", time_limit=20.0)
+    model = SimpleNamespace(device=torch.device("cpu"))
+    subject = SimpleNamespace(posterior=posterior, config=config, run=Path("run"), num_samples=18, seed=0, model=model)
+    values = about_section(subject).values
+    assert values["is_timed"]
+    assert values["is_compared"] == is_compared
+    chosen = "--method auto" if is_compared else "--hidden '' --likelihood categorical --method mclmc"
+    assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --time-limit 20.0 --target y --out run-again")
