@@ -93,7 +93,7 @@ def test_rows_of_a_prediction_are_the_prediction_of_rows(likelihood):
         assert chosen.score() == pytest.approx(part.score(), rel=1e-9)
     assert_identical(whole[1:].expectation, whole.expectation[1:])
     for bad in (0, mask[:3], torch.tensor(1), torch.tensor([6]), torch.tensor([0.5])):
-        with pytest.raises(ValueError, match=r"chosen by a boolean mask of shape \(6,\)"):
+        with pytest.raises(ValueError, match=r"chosen with a boolean mask of shape \(6,\)"):
             whole[bad]
 
 

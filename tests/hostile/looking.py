@@ -101,7 +101,7 @@ PREDICTIONS = [
                 lambda w, rows, k=kind: getattr(w, k)[rows],
                 "rows",
                 NOT_ROWS,
-                "rows of a prediction are chosen by",
+                "rows of a prediction are chosen with",
             ),
             *bad(kind, lambda w, y, k=kind: getattr(w, k).score(y), "y", Y, "`y`|same shape as the targets"),
         ]

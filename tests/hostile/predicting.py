@@ -144,7 +144,7 @@ PREDICT = [
     *bad("predict", predict, "num_samples", without(NOT_A_COUNT, "None"), SAMPLES),
     *bad("predict", predict, "batch_size", NOT_A_COUNT, "`batch_size` must be a whole number"),
     *bad("predict", predict, "seed", NOT_A_SEED, SEED),
-    *bad("predict", predict, "keep_draws", NOT_A_FLAG, "`keep_draws` must be True or False, got"),
+    *bad("predict", predict, "keep_draws", without(NOT_A_FLAG, "None"), "`keep_draws` must be True or False, got"),
     *bad(
         "predict classes",
         lambda w, y: pb.predict(w.classifier, w.class_guide, w.x, y=y, num_samples=2, seed=0),

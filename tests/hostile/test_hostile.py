@@ -19,7 +19,7 @@ RAW = re.compile(
 """Words of Python's, torch's or Pyro's own errors, which say nothing about the argument."""
 
 EXPECTED = re.compile(
-    r"must|need|expect|are chosen by|made for another|lacks|only|cannot|hides|changes|"
+    r"must|need|expect|are chosen with|made for another|lacks|only|cannot|hides|changes|"
     r"selects no|matches none|give either|but the|but `|was moved"
 )
 GOT = re.compile(r"\bgot\b|\bbut\b|lacks|which|says|; |matches none")
