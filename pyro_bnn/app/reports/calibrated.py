@@ -87,10 +87,11 @@ class BeforeAndAfter:
 
     def cells(self, row: Mapping[str, Any]) -> list[str]:
         """Return the cells of one of `rows` in the order of the headings."""
-        return [f"{row['inside']:.1%}", f"{row['width']:.4g}", *(f"{share:.1%}" for share in row["thirds"])]
+        inside, *thirds = (f"{100 * share:.1f} %" for share in (row["inside"], *row["thirds"]))
+        return [inside, f"{row['width']:.3g}", *thirds]
 
     def __str__(self) -> str:
-        head = f"{self.level:.0%} {self.noun}"
+        head = f"{100 * self.level:.0f} % {self.noun}"
         lines = [f"{head:30s}" + "".join(f"{name:>17s}" for name in self.headings)]
         lines += [f"{row['name']:30s}" + "".join(f"{cell:>17s}" for cell in self.cells(row)) for row in self.rows]
         targets, place = ("labels", "set") if self.is_class else ("targets", "interval")

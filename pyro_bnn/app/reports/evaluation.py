@@ -15,6 +15,7 @@ from ...scores.uncertainty import ClassificationPrediction
 from ..folders import Folder
 from ..runs import is_chains
 from .pictures import save_picture
+from .scores import shown_scores
 from .trained import Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
@@ -52,16 +53,19 @@ class ClassifierScores:
     def __str__(self) -> str:
         header = f"on {self.num_test} test images"
         lines = [f"{header:30s} {'accuracy':>9s} {'NLL':>8s} {'ECE':>8s} {'Brier':>8s}"]
-        row = "{name:30s} {accuracy:9.2%} {nll:8.4f} {ece:8.4f} {brier:8.4f}"
+        line = "{name:30s} {accuracy:>9s} {nll:>8s} {ece:>8s} {brier:>8s}"
+        shown = [row for row in self.rows if not row["name"].startswith("component")]
         draws = [scores for scores in self.rows if scores["name"].startswith("component")]
         if draws:
             means = {name: fmean(d[name] for d in draws) for name in ("accuracy", "nll", "ece", "brier")}
-            lines.append(row.format(name=f"one draw (mean of {len(draws)})", **means))
-        lines += [row.format(**scores) for scores in self.rows if scores not in draws]
+            shown.insert(0, {"name": f"one draw (mean of {len(draws)})", **means})
+        for row in shown:
+            cells = {name: shown_scores(name, [value])[0] for name, value in row.items() if name != "name"}
+            lines.append(line.format(name=row["name"], **cells))
         if self.ood:
             header = f"against {self.num_unknown} unknown images"
             lines += ["", f"{header:30s} {'AUROC':>9s} {'AUPR':>8s} {'FPR95':>8s}"]
-            lines += [f"{name:30s} {s.auroc:9.4f} {s.aupr:8.4f} {s.fpr95:8.4f}" for name, s in self.ood.items()]
+            lines += [f"{name:30s} {s.auroc:9.3f} {s.aupr:8.3f} {s.fpr95:8.3f}" for name, s in self.ood.items()]
         lines += ["", *LEGEND]
         return "\n".join(lines)
 
@@ -114,8 +118,8 @@ def report_evaluation(run: Trained, folder: Folder) -> ClassifierScores:
             torch.cat([known.votes[:shown], found.foreign.votes[:shown]]).cpu(),
             rows.classes,
             titles=[
-                *(f"known: {rows.classes[y[i]]}, {known.total[i]:.2f} nats" for i in range(len(y[:shown]))),
-                *(f"unknown, {h:.2f} nats" for h in found.foreign.total[:shown]),
+                *(f"known: {rows.classes[y[i]]}, entropy {known.total[i]:.2f} nats" for i in range(len(y[:shown]))),
+                *(f"unknown, entropy {h:.2f} nats" for h in found.foreign.total[:shown]),
             ],
         )[0, 0]
         pictures["ood.png"] = plotting.detection_curves(known, found.foreign)[0]

@@ -1,5 +1,6 @@
 """The report on a run with the user's own data. It scores the network and baselines on the test rows."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -46,13 +47,13 @@ COLUMNS = {
     "brier": "Brier",
     "rmse": "RMSE",
     "crps": "CRPS",
-    **{f"coverage_{100 * level:.0f}": f"in {level:.0%}" for level in LEVELS},
+    **{f"coverage_{100 * level:.0f}": f"in {100 * level:.0f} %" for level in LEVELS},
 }
 """Heading of the column of each score."""
 
-ENSEMBLE = "mean weights, or one draw: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
+ENSEMBLE = "{}: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
 LEGENDS = {
-    False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90%: share of targets in "
+    False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90 %: share of targets in "
     "the 90 % interval, which should be 90 %.",
     True: "NLL (nats per row), ECE (calibration error) and Brier score: lower is better.",
 }
@@ -72,18 +73,26 @@ class OwnDataScores:
         names = [name for name in COLUMNS if any(name in row["scores"] for row in self.rows)]
         head = f"{self.target} of {self.num_test} test rows"
         width = max(len(head), *(len(row["name"]) for row in self.rows)) + 2
+        columns = [shown_scores(name, [row["scores"].get(name) for row in self.rows]) for name in names]
         lines = [f"{head:{width}s}" + "".join(f"{COLUMNS[name]:>11s}" for name in names)]
-        for row in self.rows:
-            cells = (_shown(name, row["scores"].get(name)) for name in names)
+        for row, cells in zip(self.rows, zip(*columns, strict=True), strict=True):
             lines.append(f"{row['name']:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
         compared = [] if self.calibration is None else ["", str(self.calibration)]
-        return "\n".join([*lines, "", ENSEMBLE, LEGENDS[self.is_class], *compared])
+        return "\n".join([*lines, "", ENSEMBLE.format(self.rows[0]["name"]), LEGENDS[self.is_class], *compared])
 
 
-def _shown(name: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.1%}" if name == "accuracy" or name.startswith("coverage") else f"{value:.4g}"
+def shown_scores(name: str, values: Sequence[float | None]) -> list[str]:
+    """Round the values of one score for a table. All have the same number of decimal places, and None becomes "-".
+
+    Shares are shown as percentages. Errors in the units of the target have three significant digits or more, and other
+    scores have three decimal places.
+    """
+    if name == "accuracy" or name.startswith("coverage"):
+        return ["-" if value is None else f"{100 * value:.1f} %" for value in values]
+    digits, smallest = 3, min((value for value in values if value), default=0.0)
+    if name in ("rmse", "crps") and smallest > 0:
+        digits = max(2 - math.floor(math.log10(smallest)), 0)
+    return ["-" if value is None else f"{value:.{digits}f}" for value in values]
 
 
 def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
