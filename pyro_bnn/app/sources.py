@@ -40,10 +40,16 @@ def load(
     """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
-    path = Path(config.dataset if root is None else root)
+    path = _near(config.dataset if root is None else root)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}; pass the file with the run's data (--data FILE).")
     return (_load_table if config.kind == "table" else _load_arrays)(config, path, facts)
+
+
+def _near(path: str | Path) -> Path:
+    """Return a path relative to the current folder if the file lies in it, so that messages are short."""
+    path, here = Path(path), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def trained_on(config: RunConfig, data: Dataset) -> str:
@@ -248,7 +254,7 @@ def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
 
     Test rows of the file are not counted.
     """
-    path = Path(config.dataset)
+    path = _near(config.dataset)
     if config.kind == "table":
         table = read_table(path)
         return *guessed(table.column(config.target)), len(table), False

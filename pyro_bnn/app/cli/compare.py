@@ -67,6 +67,7 @@ def compare(
         raise ValueError("--data and --download need a run; name its folder, or leave out both options.")
     with loading():
         from ..._core.scope import silent_fits
+        from ...inference.mcmc import LARGEST_R_HAT, LARGEST_WITHIN
         from .. import runs, sources
         from ..beside import compare_with_chains, side_by_side
         from ..folders import creating
@@ -79,7 +80,8 @@ def compare(
     def tell(line: str) -> None:
         method, _, status = line.partition(": ")
         statuses[method] = status
-        output.say(status if status.lower().startswith(f"{method}:") else line)
+        said = status if status.lower().startswith(f"{method}:") else line
+        output.say(said if run is None else said.replace(". ", ".\n"))
 
     config = None if run is None else runs.load_config(run)
     if run is not None:
@@ -101,6 +103,11 @@ def compare(
             count = num_samples or NUM_SAMPLES_OF_RUN
             result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
             shown = rows.x_train, rows.y_train
+            if "mclmc" in statuses:
+                output.say(
+                    f"As the reference, NUTS must reach an R-hat of {LARGEST_R_HAT}; the chains of a run need "
+                    f"{LARGEST_WITHIN}."
+                )
         pictures = save_comparison(result, folder, shown)
     output.table(f"\n{result if run is None else side_by_side(result)}")
     output.say(

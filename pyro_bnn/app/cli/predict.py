@@ -113,7 +113,10 @@ def predict(
     for note in sample.notes:
         typer.echo(note, err=True)
     if scores:
-        said = ", ".join(f"{COLUMNS[name]} {shown_scores(name, [value])[0]}" for name, value in scores.items())
+        said = ", ".join(
+            f"{COLUMNS[name]}{':' if name.startswith('coverage') else ''} {shown_scores(name, [value])[0]}"
+            for name, value in scores.items()
+        )
         typer.echo(f"Scores of {sample.has_target.sum()} rows: {said}.", err=True)
         num_known = sources.num_trained_on(config, facts, sample)
         if num_known:

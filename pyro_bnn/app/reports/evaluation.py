@@ -118,8 +118,8 @@ def report_evaluation(run: Trained, folder: Folder) -> ClassifierScores:
             torch.cat([known.votes[:shown], found.foreign.votes[:shown]]).cpu(),
             rows.classes,
             titles=[
-                *(f"known: {rows.classes[y[i]]}, entropy {known.total[i]:.2f} nats" for i in range(len(y[:shown]))),
-                *(f"unknown, entropy {h:.2f} nats" for h in found.foreign.total[:shown]),
+                *(f"known: {rows.classes[y[i]]}\nentropy {known.total[i]:.2f} nats" for i in range(len(y[:shown]))),
+                *(f"unknown\nentropy {h:.2f} nats" for h in found.foreign.total[:shown]),
             ],
         )[0, 0]
         pictures["ood.png"] = plotting.detection_curves(known, found.foreign)[0]
