@@ -43,9 +43,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert "test rows; the last 4 rows compare with nuts:" in printed
     assert max(len(line) for line in printed.splitlines() if " ± " in line) <= 60
     assert "status of nuts is not ok" in printed or "times that of nuts" in printed
-    assert ("status of nuts is not ok" in printed) == (
-        "Draw more (--num-samples 160), or compare a run with a smaller network" in printed
-    )
+    assert ("status of nuts is not ok" in printed) == ("Draw more (--num-samples 160), or compare" in printed)
     content = json.loads((out / "comparison.json").read_text())
     assert [row["method"] for row in content["methods"]] == ["nuts", "mean-field"]
     assert {"rms mean difference", "epistemic sd ratio"} <= content["pairs"][0]["scores"].keys()

@@ -91,7 +91,7 @@ TABLES = {
     "texts as numbers": (
         GOOD,
         ("--target", "city", "--likelihood", "gaussian"),
-        "needs numbers; choose --likelihood categorical",
+        "choose --likelihood categorical",
     ),
     "numbers as counts": (GOOD, ("--likelihood", "poisson"), "must hold counts for --likelihood poisson"),
     "no likelihood": (GOOD, ("--likelihood", "cauchy"), "unknown likelihood 'cauchy'"),

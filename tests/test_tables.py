@@ -50,7 +50,7 @@ def test_a_table_is_trained_on_and_measured_on_rows_that_were_set_aside(pyro_bnn
     run = tmp_path / "run"
     out = trained(pyro_bnn, table, run, "--epochs", 500)
     assert "Target 'price' holds numbers: regression." in out
-    wide = "7 inputs from 4 columns ('city' 2, 'garden' 2; the others 1 each)"
+    wide = "7 inputs from 4 columns ('city' 3, 'garden' 2; the others 1 each)"
     assert f"Trained on 48 rows of {wide} for 'price'; 12 rows are set aside." in out
     code, out, err = pyro_bnn("evaluate", run)
     assert (code, err) == (0, "")
@@ -303,7 +303,7 @@ def test_messages_on_files_in_the_current_folder_have_short_paths(pyro_bnn, tmp_
     ],
 )
 def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, likelihood, remedy):  # noqa: F811
-    table = write_table(tmp_path / "t.csv", list(enumerate(cells)), ("x", "y"))
+    table = write_table(tmp_path / "t.csv", [(len(cells) - row, y) for row, y in enumerate(cells)], ("x", "y"))
     code, _, err = pyro_bnn("train", table, "--target", "y", "--likelihood", likelihood, "--out", tmp_path / "run")
     assert (code, remedy in err) == (2, True)
 

@@ -161,7 +161,7 @@ def test_a_sentence_judges_the_chains(within, between, hidden, expected):
     config = RunConfig.from_json(json.dumps(replace(OWN, hidden=hidden).to_dict()))
     status = with_verdict(Status(True, f"8 chains; {found}."), config, 19.0)
     assert expected in str(status)
-    is_short = "too short" in expected
+    is_short = "above" in expected
     assert ("--time-limit 80." in status.remedy) == is_short
     assert bool(status.remedy) == is_short
     assert hidden or "modes" not in str(status)
