@@ -13,7 +13,6 @@ from pyro_bnn.app import runs, sources
 from pyro_bnn.app.own.cells import Cells
 from pyro_bnn.app.own.reading import read_table
 from pyro_bnn.app.own.targets import guessed
-from pyro_bnn.app.reports.scores import shown_scores
 from pyro_bnn.app.sources import split_rows
 
 from .own_data import NAMES, QUICK, houses, predictions_in, scores_in, write_table
@@ -306,13 +305,6 @@ def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, l
     table = write_table(tmp_path / "t.csv", [(len(cells) - row, y) for row, y in enumerate(cells)], ("x", "y"))
     code, _, err = pyro_bnn("train", table, "--target", "y", "--likelihood", likelihood, "--out", tmp_path / "run")
     assert (code, remedy in err) == (2, True)
-
-
-def test_a_score_is_rounded_alike_in_all_rows_of_a_table():
-    assert shown_scores("rmse", [2.293, 12.91, None]) == ["2.29", "12.91", "-"]
-    assert shown_scores("crps", [59.94, 30.29]) == ["59.9", "30.3"]
-    assert shown_scores("nll", [0.07142, 2.1]) == ["0.071", "2.100"]
-    assert shown_scores("coverage_90", [0.924]) == ["92.4 %"]
 
 
 def test_columns_that_never_change_are_left_out_and_said(pyro_bnn, tmp_path):  # noqa: F811

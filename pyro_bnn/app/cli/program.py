@@ -102,7 +102,9 @@ def _in_plain_words(error: Any) -> str:
 
 def _typed(error: Any) -> str:
     """Return the text that Typer could not convert to a number."""
-    faults = getattr(error.__context__, "errors", list)()  # an error of Pydantic, with which Typer reads numbers
+    faults: list[Any] = getattr(
+        error.__context__, "errors", list
+    )()  # an error of Pydantic, with which Typer reads numbers
     return repr(faults[0]["input"]) if faults else "another text"
 
 
