@@ -237,7 +237,7 @@ def test_a_pruned_copy_is_calibrated_anew(pyro_bnn, place):  # noqa: F811
     [
         (
             ("--calibrate", 0.02),
-            "holds out 6 of 320 training rows, and intervals of 95% need 19; raise it, or leave it",
+            "holds out 6 of 320 training rows, and intervals of 95 % need 19; raise it, or leave it",
         ),
         (("--calibrate", 0.999), "`--calibrate` must leave a row to calibrate and two to fit, got 0.999 for 320 rows"),
         (("--calibrate", 1), "`--calibrate` must be below 1"),

@@ -133,7 +133,9 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--out", "r", "--device", "abacus"], "unknown device 'abacus'"),
         (["train", "mnist", "--out", "r", "--data", "nowhere"], "MNIST was not found in"),
         (["train", "digits"], "Missing option --out"),
-        (["trian", "digits"], "No such command 'trian'"),
+        (["trian", "digits"], "No such command 'trian'. Did you mean 'train'? Try --help."),
+        (["train", "digits", "--epochs", "x"], "'--epochs': it must be a whole number, got 'x'. Try --help."),
+        (["train", "digits", "--lr", "x"], "'--lr': it must be a number, got 'x'. Try --help."),
         (["evaluate", "nowhere"], "nowhere holds no training run"),
         (["evaluate", "nowhere", "--num-samples", "1"], "--num-samples must be at least 2"),
         ([], "Missing command"),
@@ -207,6 +209,7 @@ def test_the_demo_shows_what_it_promises(pyro_bnn, tmp_path):
     out = tmp_path / "demo"
     code, text, _ = pyro_bnn("demo", "--out", out)
     assert code == 0
+    assert text.index("7, 8 and 9 were never shown") < text.index("of the true curve lies") < text.index("accuracy")
     assert {path.name for path in out.glob("*.png")} == {
         "loss.png",
         "ood.png",

@@ -12,6 +12,7 @@ import pytest
 import pyro_bnn as pb
 from pyro_bnn.app import study
 from pyro_bnn.app.cli.output import Output, has_colours
+from pyro_bnn.app.reports.scores import shown_score
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
@@ -230,3 +231,9 @@ def test_a_table_fits_a_narrow_terminal(monkeypatch, columns):
     assert max(map(len, lines)) <= columns
     for cell in ("one draw", "5.548", "-12.33", "91.2%"):
         assert any(cell in line for line in lines)
+
+
+def test_a_score_is_rounded_alike_in_all_commands():
+    assert [shown_score("rmse", value) for value in (2.293, 12.91, None)] == ["2.293", "12.91", "-"]
+    assert shown_score("nll", 0.07142) == "0.07142"
+    assert shown_score("coverage_90", 0.924) == "92.4 %"

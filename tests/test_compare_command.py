@@ -19,6 +19,8 @@ def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path, monkeypatch):
     code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 20)
     assert (code, err) == (0, "")
     assert "status of nuts is not ok" in printed  # after 40 draws
+    assert "Draw more (--num-samples 160).\n" in printed
+    assert "nuts: NUTS" not in printed
     for word in ("nuts", "laplace", "full-rank", "mean-field, LRT", "mixture", "mc-dropout", "ensemble", "gap:", "±"):
         assert word in printed
     assert (out / "comparison.png").read_bytes().startswith(PNG)
@@ -41,7 +43,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert "test rows; the last 4 rows compare with nuts:" in printed
     assert max(len(line) for line in printed.splitlines() if " ± " in line) <= 60
     assert "status of nuts is not ok" in printed or "times that of nuts" in printed
-    assert ("status of nuts is not ok" in printed) == ("Draw more (--num-samples)" in printed)
+    assert ("status of nuts is not ok" in printed) == ("Draw more (--num-samples 160), or compare" in printed)
     content = json.loads((out / "comparison.json").read_text())
     assert [row["method"] for row in content["methods"]] == ["nuts", "mean-field"]
     assert {"rms mean difference", "epistemic sd ratio"} <= content["pairs"][0]["scores"].keys()

@@ -58,7 +58,7 @@ def test_rows_keep_their_order_and_their_identifiers(pyro_bnn, place):  # noqa: 
     code, said, err = pyro_bnn("predict", place / "run", rows, "--out", out)
     assert (code, said) == (0, "")
     assert f"5 predictions in {out}." in err
-    assert "Scores of 5 rows: rmse" in err
+    assert "Scores of 5 rows: RMSE" in err
     found = predictions_in(out)
     assert list(found[0]) == ["row", "id", "mean", "sd", "aleatoric_sd", "epistemic_sd", "lower_95", "upper_95"]
     assert [(row["row"], row["id"]) for row in found] == [(str(i + 1), f"n{i}") for i in range(5)]
@@ -250,7 +250,7 @@ def test_rows_that_lack_the_target_are_predicted_and_the_others_scored(
     found = {}
     for path in (rows, others):
         code, text, err = pyro_bnn("predict", place / "run", path, "--out", out, "--force", "--json", *options)
-        assert (code, "Scores of 4 rows: rmse" in err) == (0, True)
+        assert (code, "Scores of 4 rows: RMSE" in err) == (0, True)
         assert ("Rows without the target 'price' are predicted, but not scored: 1." in err) == (path == rows)
         found[path] = (json.loads(text), predictions_in(out))
     assert [len(predictions) for _, predictions in found.values()] == [5, 4]
@@ -298,7 +298,7 @@ def test_rows_that_lack_a_value_are_refused_or_left_out(pyro_bnn, place):  # noq
 @pytest.mark.parametrize(
     ("options", "cells", "message"),
     [
-        ({"names": ("id", "area", "city")}, {}, "has no column 'rooms', 'garden'"),
+        ({"names": ("id", "area", "city")}, {}, "has no columns 'rooms', 'garden'"),
         ({}, {"area": "large"}, "holds numbers, but also texts such as 'large'"),
         ({}, {"area": "1e300"}, "holds numbers that are much larger than in training"),
     ],
@@ -328,7 +328,7 @@ def test_a_file_that_is_there_is_replaced_only_if_that_is_wanted(pyro_bnn, place
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--level", "95"), "must be probabilities strictly between 0 and 1, got '95'"),
+        (("--level", "95"), "must be probabilities strictly between 0 and 1, got '95'; did you mean 0.95?"),
         (("--level", ""), "must be probabilities"),
         (("--num-samples", 1), "--num-samples must be at least 2"),
         (("--keep", "name"), "has no column 'name'"),

@@ -49,7 +49,8 @@ def test_a_table_is_trained_on_and_measured_on_rows_that_were_set_aside(pyro_bnn
     run = tmp_path / "run"
     out = trained(pyro_bnn, table, run, "--epochs", 500)
     assert "Target 'price' holds numbers: regression." in out
-    assert "Trained on 48 rows of 7 inputs for 'price'; 12 rows are set aside." in out
+    wide = "7 inputs from 4 columns ('city' 3, 'garden' 2; the others 1 each)"
+    assert f"Trained on 48 rows of {wide} for 'price'; 12 rows are set aside." in out
     code, out, err = pyro_bnn("evaluate", run)
     assert (code, err) == (0, "")
     assert "price of 12 test rows" in out
@@ -97,7 +98,7 @@ def test_every_likelihood_of_numbers_is_trained_evaluated_and_predicts(pyro_bnn,
     trained(pyro_bnn, table, run, "--likelihood", likelihood)
     assert pyro_bnn("evaluate", run, "--num-samples", 5)[0] == 0
     code, _, err = pyro_bnn("predict", run, table, "--out", out, "--num-samples", 5)
-    assert (code, "nll" in err) == (0, True)
+    assert (code, "NLL" in err) == (0, True)
     for row in predictions_in(out):
         parts = float(row["aleatoric_sd"]) ** 2 + float(row["epistemic_sd"]) ** 2
         assert float(row["sd"]) ** 2 == pytest.approx(parts, rel=1e-5)
@@ -283,13 +284,37 @@ def test_rows_are_divided_once_for_all_and_each_class_is_trained_on(labels):
     assert labels is None or {labels[i] for i in training} == {*labels}
 
 
+def test_messages_on_files_in_the_current_folder_have_short_paths(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
+    write_table(tmp_path / "t.csv", houses())
+    monkeypatch.chdir(tmp_path)
+    code, _, err = pyro_bnn("train", "t.csv", "--target", "pirce", "--out", "run")
+    assert (code, err) == (2, "error: t.csv has no column 'pirce'; did you mean 'price'?\n")
+
+
+@pytest.mark.parametrize(
+    ("cells", "likelihood", "remedy"),
+    [
+        ([f"text {number}" for number in range(120)], "categorical", "; choose another --target.\n"),
+        ([f"text {number}" for number in range(120)], "gaussian", "needs numbers; choose another --target.\n"),
+        ([str(number) for number in range(120)], "categorical", "choose --likelihood gaussian, since they are numbers"),
+        ([f"20{number:02}-01-01" for number in range(99)], "gaussian", "choose another --target, or write the dates"),
+        (["a", "b", "c", "a"], "gaussian", "needs numbers; choose --likelihood categorical.\n"),
+    ],
+)
+def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, likelihood, remedy):  # noqa: F811
+    table = write_table(tmp_path / "t.csv", [(len(cells) - row, y) for row, y in enumerate(cells)], ("x", "y"))
+    code, _, err = pyro_bnn("train", table, "--target", "y", "--likelihood", likelihood, "--out", tmp_path / "run")
+    assert (code, remedy in err) == (2, True)
+
+
 def test_columns_that_never_change_are_left_out_and_said(pyro_bnn, tmp_path):  # noqa: F811
-    rows = [[7, "same", number, *row] for number, row in enumerate(houses())]
-    table = write_table(tmp_path / "t.csv", rows, ("seven", "word", "number", *NAMES))
+    rows = [[7, "same", number, 7000 - 3 * number, *row] for number, row in enumerate(houses())]
+    table = write_table(tmp_path / "t.csv", rows, ("seven", "word", "number", "house_id", *NAMES))
     out = trained(pyro_bnn, table, tmp_path / "run")
     for name in ("seven", "word"):
         assert f"Column '{name}' is the same in all training rows: it is left out." in out
     assert "Column 'number' counts the rows, which says nothing about new rows: it is left out." in out
+    assert "Column 'house_id' has the name of an identifier and a different number in each row" in out
     names = [f["name"] for f in json.loads((tmp_path / "run" / "data.json").read_text())["table"]["features"]]
     assert names == ["area", "rooms", "city", "garden"]
 

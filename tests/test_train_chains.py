@@ -4,17 +4,21 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from pyro_bnn.app import runs, sources, starting
+from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.folders import creating
 from pyro_bnn.app.reports.page.fit import training_command
-from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
+from pyro_bnn.app.starting import OWN, VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing
+from pyro_bnn.inference.mcmc import Modes
+from pyro_bnn.inference.posterior import Status
 
 from .own_data import houses, predictions_in, scores_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -143,6 +147,26 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+@pytest.mark.parametrize(
+    ("within", "between", "hidden", "expected"),
+    [
+        (1.47, 1.6, (3,), "R-hat within chains is above 1.1, so the chains are too short for reliable intervals: pass"),
+        (1.04, 1.6, (3,), "R-hat within chains is at most 1.1, so each chain is long enough for the mode"),
+        (1.04, 1.05, (3,), "R-hat is at most 1.1 within and between chains, so the chains are long enough."),
+        (1.04, 1.6, (), "R-hat between chains is above 1.1, but a linear model has one mode, so the chains are too"),
+    ],
+)
+def test_a_sentence_judges_the_chains(within, between, hidden, expected):
+    found = Modes(torch.full((8,), within), between, 0.05)
+    config = RunConfig.from_json(json.dumps(replace(OWN, hidden=hidden).to_dict()))
+    status = with_verdict(Status(True, f"8 chains; {found}."), config, 19.0)
+    assert expected in str(status)
+    is_short = "above" in expected
+    assert ("--time-limit 80." in status.remedy) == is_short
+    assert bool(status.remedy) == is_short
+    assert hidden or "modes" not in str(status)
+
+
 def test_classes_get_a_network_of_classes(pyro_bnn, tmp_path):  # noqa: F811
     rows = [[*row[:-1], "high" if float(row[-1]) > 220 else "low"] for row in houses(90)]
     table = write_table(tmp_path / "houses.csv", rows)
@@ -222,8 +246,8 @@ def test_without_a_compiler_the_fit_is_variational_and_says_why(pyro_bnn, tmp_pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--method", "svi", "--time-limit", 3), "`--time-limit` goes with the methods auto and mclmc only"),
-        (("--epochs", 3, "--time-limit", 3), "`--time-limit` goes with the methods auto and mclmc only"),
+        (("--method", "svi", "--time-limit", 3), "`--time-limit` goes with the methods auto and mclmc only, got svi"),
+        (("--epochs", 3, "--time-limit", 3), "--time-limit is for chains, but --epochs makes the fit variational"),
         (("--method", "nuts"), "nuts"),
         (("--time-limit", -1), "-1"),
     ],
@@ -256,4 +280,4 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     assert code == 0
     assert "variational inference, since the 0.5 s of the time limit are too few" in out
     assert re.search(r"cut short by the time limit, after \d+ of 3000 epochs", out)
-    assert "Allow more time (--time-limit)." in out
+    assert "Pass a larger --time-limit." in out

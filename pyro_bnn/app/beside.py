@@ -9,6 +9,7 @@ from ..inference.mcmc import fit_nuts
 from ..results.comparison import Comparison, compare
 from .config import RunConfig
 from .datasets import Dataset
+from .reports.scores import COLUMNS
 from .runs import is_chains, load_run
 
 MAX_TREE_DEPTH = 8
@@ -62,5 +63,5 @@ def side_by_side(result: Comparison) -> str:
 
     columns, pair = {row.method: row.cells for row in result.methods}, result.pairs[0]
     columns[pair.method] |= pair.cells
-    table = pandas.DataFrame(columns).fillna("")
+    table = pandas.DataFrame(columns).fillna("").rename(index=COLUMNS)
     return f"{pair.region}; the last {len(pair.scores)} rows compare with {pair.reference}:\n{table.to_string()}"

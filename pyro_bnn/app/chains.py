@@ -1,6 +1,7 @@
 """Fits to tables and arrays by Markov chains in C: held-out rows choose a network, and chains explore its modes."""
 
 import functools
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,8 @@ from ..auto.choosing import (
     has_few_values,
     open_designs,
 )
-from ..inference.mcmc import MCMCPosterior
+from ..inference.mcmc import LARGEST_WITHIN, MCMCPosterior
+from ..inference.posterior import Status
 from ..modelling.model import BayesianModel
 from .building import build_model
 from .config import RunConfig
@@ -53,7 +55,40 @@ def fit_chains(
         progress=True,
         seed=config.seed,
     )
-    return replace(configs[chosen.name], method="mclmc"), chosen.model, chosen.posterior
+    found = replace(configs[chosen.name], method="mclmc")
+    chosen.posterior.status = with_verdict(chosen.posterior.status, found, chosen.posterior.seconds or 0.0)
+    return found, chosen.model, chosen.posterior
+
+
+DIFFER = "modes with equal weights, which are not their posterior weights"
+"""What the status says about chains that have explored their modes, but differ from each other."""
+
+MORE = 4
+"""Heuristic: chains that are too short should get this multiple of their time."""
+
+
+def with_verdict(status: Status, config: RunConfig, seconds: float) -> Status:
+    """Add a sentence that judges whether the chains were long enough, and if not, says what to type.
+
+    `seconds` is the time that the fit took. A linear model has one mode, so its chains must agree.
+    """
+    more = f"pass a longer time, such as --time-limit {10 * math.ceil(MORE * seconds / 10)}."
+    message, limit = status.message, LARGEST_WITHIN
+    if "R-hat within chains" not in message:
+        return replace(status, remedy="")
+    is_linear = config.net == "mlp" and not config.hidden and not config.likelihood.startswith("mixture")
+    if (short := "too short to explore their modes") in message:
+        too_short = f"R-hat within chains is above {limit}, so the chains are too short for reliable intervals: {more}"
+        message = message.replace(short, "too short") if is_linear else message
+        return replace(status, message=message, remedy=too_short)
+    if DIFFER in message and is_linear:
+        message = message.replace(DIFFER, "chains whose predictions differ").replace("between modes", "between chains")
+        said = f"R-hat between chains is above {limit}, but a linear model has one mode, so the chains are too short"
+        return replace(status, message=message, remedy=f"{said}: {more}")
+    said = f"R-hat within chains is at most {limit}, so each chain is long enough for the mode that it is in."
+    if DIFFER not in message:
+        said = f"R-hat is at most {limit} within and between chains, so the chains are long enough."
+    return replace(status, message=f"{message} {said}", remedy="")
 
 
 def _choices(config: RunConfig, data: Dataset, given: Collection[str]) -> list[RunConfig]:

@@ -328,7 +328,7 @@ class RunConfig:
         if kind != "images" and self.inputs not in ("standardized", "raw"):
             problems.append("`inputs` of tables and arrays must be standardized or raw")
         if self.time_limit and self.method == "svi":
-            problems.append("`time_limit` goes with the methods auto and mclmc only")
+            problems.append("`time_limit` goes with the methods auto and mclmc only, got svi; leave it out")
         if self.accuracy and self.likelihood != "categorical":
             problems.append("`accuracy` is recorded for classes only; leave out --accuracy")
         if self.estimator != "weights" and self.guide != "mean-field":

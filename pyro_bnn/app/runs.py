@@ -15,7 +15,7 @@ from typing_extensions import TypeIs
 from .._core.files import DamagedFileError
 from .._core.records import plain, record
 from ..auto.choosing import Deadline, UnsuitableError
-from ..auto.fitting import MORE_TIME, TimeLimit
+from ..auto.fitting import TimeLimit
 from ..inference.checkpoint import load_posterior, save_posterior
 from ..inference.guides import GuidePosterior
 from ..inference.history import History
@@ -153,7 +153,7 @@ def _fit_svi(
         )
     if limit is not None and limit.is_over:
         done = f"cut short by the time limit, after {len(posterior.history.epochs)} of {config.epochs} epochs."
-        posterior.status = Status(False, done, remedy=MORE_TIME)
+        posterior.status = Status(False, done, remedy="Pass a larger --time-limit.")
     elif posterior.status.remedy == LONGER:
         posterior.status = replace(posterior.status, remedy="Raise --epochs, or --lr.")
     folder.write_json(HISTORY, posterior.history.to_dict())

@@ -25,6 +25,10 @@ out."""
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 
 
+MOST_NAMED = 8
+"""Largest number of columns of which a sentence gives the numbers of inputs."""
+
+
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None
 ) -> Dataset:
@@ -36,10 +40,16 @@ def load(
     """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
-    path = Path(config.dataset if root is None else root)
+    path = _near(config.dataset if root is None else root)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}; pass the file with the run's data (--data FILE).")
     return (_load_table if config.kind == "table" else _load_arrays)(config, path, facts)
+
+
+def _near(path: str | Path) -> Path:
+    """Return a path relative to the current folder if the file lies in it, so that messages are short."""
+    path, here = Path(path), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def trained_on(config: RunConfig, data: Dataset) -> str:
@@ -52,9 +62,20 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
     what = f"{classes}{data.facts.target.name!r}"
     calibrate = "" if data.held_out is None else f", and {len(data.held_out[0])} calibrate"
     return (
-        f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set "
-        f"aside{calibrate}."
+        f"Trained on {len(data.x_train)} rows of {shape} inputs{_origin(data.facts)} for {what}; {len(data.x_test)} "
+        f"rows are set aside{calibrate}."
     )
+
+
+def _origin(facts: Facts) -> str:
+    """Say how many inputs each column of a table became, if some column became several."""
+    features = [] if facts.table is None else facts.table.features
+    wide = [f"{feature.name!r} {feature.width}" for feature in features if feature.width > 1]
+    if not wide:
+        return ""
+    shown = ", ".join(wide[:MOST_NAMED]) + (", ..." if len(wide) > MOST_NAMED else "")
+    others = "" if len(wide) == len(features) else "; the others 1 each"
+    return f" from {len(features)} columns ({shown}{others})"
 
 
 # --- training rows and test rows --------------------------------------------------------------------------------------
@@ -111,7 +132,7 @@ def without_held_out(
     if len(held_out) < FEWEST_HELD_OUT:
         raise ValueError(
             f"`--calibrate` {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
-            f"intervals of {MOST_CERTAIN:.0%} need {FEWEST_HELD_OUT}; raise it, or leave it out."
+            f"intervals of {100 * MOST_CERTAIN:.0f} % need {FEWEST_HELD_OUT}; raise it, or leave it out."
         )
     return [training[row] for row in fitted], [training[row] for row in held_out]
 
@@ -233,7 +254,7 @@ def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
 
     Test rows of the file are not counted.
     """
-    path = Path(config.dataset)
+    path = _near(config.dataset)
     if config.kind == "table":
         table = read_table(path)
         return *guessed(table.column(config.target)), len(table), False

@@ -102,7 +102,13 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     kind = kind_of(dataset)
     if kind == "table" and "target" not in settings:
         raise ValueError(f"{dataset} needs --target: the name of the column to predict.")
-    guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method_for(settings)}
+    method, names = method_for(settings), _variational(settings)
+    if "time_limit" in settings and method == "svi" and "method" not in settings:
+        raise ValueError(
+            f"--time-limit is for chains, but {' and '.join(names)} make{'s' * (len(names) == 1)} the fit variational "
+            f"(--method svi); leave out --time-limit, or leave out {' and '.join(names)}."
+        )
+    guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method}
     if kind != "table":
         guesses["target"] = ""
     is_natural = settings.get("optimizer", "adam").startswith("natural")

@@ -22,6 +22,9 @@ EXAMPLES = (
 
 NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN = 3000, 500, 200
 
+MORE = 4
+"""Heuristic: chains of NUTS that did not converge should have this multiple of their draws."""
+
 
 def compare(
     run: Annotated[
@@ -64,6 +67,7 @@ def compare(
         raise ValueError("--data and --download need a run; name its folder, or leave out both options.")
     with loading():
         from ..._core.scope import silent_fits
+        from ...inference.mcmc import LARGEST_R_HAT, LARGEST_WITHIN
         from .. import runs, sources
         from ..beside import compare_with_chains, side_by_side
         from ..folders import creating
@@ -76,7 +80,8 @@ def compare(
     def tell(line: str) -> None:
         method, _, status = line.partition(": ")
         statuses[method] = status
-        output.say(line)
+        said = status if status.lower().startswith(f"{method}:") else line
+        output.say(said if run is None else said.replace(". ", ".\n"))
 
     config = None if run is None else runs.load_config(run)
     if run is not None:
@@ -85,7 +90,8 @@ def compare(
     with opened as folder, own_code("mlp" if config is None else config.net), silent_fits():  # `tell` prints statuses
         if run is None or config is None:
             output.say("Fitting eight methods to a noisy sine, NUTS first ...")
-            study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=num_samples or NUM_SAMPLES)
+            count = num_samples or NUM_SAMPLES
+            study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=count)
             result, shown = study.run(tell), (study.x, study.y)
         else:
             rows = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
@@ -97,6 +103,11 @@ def compare(
             count = num_samples or NUM_SAMPLES_OF_RUN
             result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
             shown = rows.x_train, rows.y_train
+            if "mclmc" in statuses:
+                output.say(
+                    f"As the reference, NUTS must reach an R-hat of {LARGEST_R_HAT}; the chains of a run need "
+                    f"{LARGEST_WITHIN}."
+                )
         pictures = save_comparison(result, folder, shown)
     output.table(f"\n{result if run is None else side_by_side(result)}")
     output.say(
@@ -105,8 +116,9 @@ def compare(
     )
     if run is not None:
         output.say(result.verdict)
-        if not result.status:
-            output.say("Draw more (--num-samples), or compare a run with a smaller network.")
+    if not result.status:
+        smaller = ", or compare a run with a smaller network" if config is not None and config.hidden else ""
+        output.say(f"Draw more (--num-samples {MORE * count}){smaller}.")
     if config is not None and rows.facts.target.scale not in ([], [1.0]):
         output.say("\nAll numbers are in units of the standard deviation of the training targets.")
     output.say(f"\n{', '.join(['comparison.csv', 'comparison.json', *pictures])} in {out}.")

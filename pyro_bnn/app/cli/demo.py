@@ -40,17 +40,22 @@ def demo(
     with creating(out, command="demo", force=force, picture_format=picture_format) as folder:
         output.say("Training on the digits 0 to 6; 7, 8 and 9 stay unknown ...")
         digits = digits_demo(folder, seed=seed)
-        output.table(f"{digits}\n")
+        false_alarms = digits.ood["entropy"].fpr95
+        output.say(
+            f"7, 8 and 9 were never shown. Flagging images by their entropy finds 95 % of them, with "
+            f"{100 * false_alarms:.0f} % false alarms; open votes.{picture_format}.\n"
+        )
         output.say("Fitting 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5] ...")
         regression = regression_demo(folder, seed=seed)
     seconds = time.perf_counter() - start
     pictures = sorted(path.name for path in out.glob(f"*.{picture_format}"))
     inside, outside = (regression[f"epistemic_scale_{where}"] for where in ("inside", "outside"))
     output.say(
-        f"7, 8 and 9 were never shown. Flagging images by their entropy finds 95 % of them, with "
-        f"{digits.ood['entropy'].fpr95:.0%} false alarms; open votes.{picture_format}.\n"
         f"The curve is uncertain where nothing was measured: the standard deviation grows from {inside:.1f} to "
-        f"{outside:.1f}, and {regression['truth_in_band']:.0%} of the true curve lies in the 95 % band; open "
-        f"regression.{picture_format}.\n\nDone in {seconds:.0f} s. Pictures in {out}: {', '.join(pictures)}"
+        f"{outside:.1f}, and {100 * regression['truth_in_band']:.0f} % of the true curve lies in the 95 % band; open "
+        f"regression.{picture_format}.\n"
     )
+    output.say("All scores of the digits:\n")
+    output.table(f"{digits}\n")
+    output.say(f"Done in {seconds:.0f} s. Pictures in {out}: {', '.join(pictures)}")
     output.document(folder=out, pictures=pictures, seconds=seconds, digits=digits, regression=regression)

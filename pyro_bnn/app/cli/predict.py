@@ -72,7 +72,9 @@ def predict(
         raise ValueError("--json and the predictions cannot both go to standard output; name a file with --out.")
     levels = options.read_numbers(float, level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
-        raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}.")
+        percent = bool(levels) and all(1 < share < 100 for share in levels)
+        hint = f"; did you mean {','.join(f'{share / 100:g}' for share in levels)}?" if percent else "."
+        raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}{hint}")
     if out != "-":
         options.check_file(Path(out), force=force)
     with loading():
@@ -80,6 +82,7 @@ def predict(
         from .. import runs, sources
         from ..own.network import own_code
         from ..reports.predictions import write_predictions
+        from ..reports.scores import COLUMNS, shown_score
 
     output = Output("predict", as_json=as_json)
     device = options.check_device(device)
@@ -110,7 +113,10 @@ def predict(
     for note in sample.notes:
         typer.echo(note, err=True)
     if scores:
-        said = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in scores.items())
+        said = ", ".join(
+            f"{COLUMNS[name]}{':' if name.startswith('coverage') else ''} {shown_score(name, value)}"
+            for name, value in scores.items()
+        )
         typer.echo(f"Scores of {sample.has_target.sum()} rows: {said}.", err=True)
         num_known = sources.num_trained_on(config, facts, sample)
         if num_known:

@@ -81,13 +81,31 @@ def run() -> None:
         if code == INTERRUPTED:  # Typer returns this after a Ctrl-C outside of the commands
             raise KeyboardInterrupt
     except UsageError as error:
-        _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
+        _fail(f"{_in_plain_words(error)} Try --help.", 2)
     except Exception as error:
         fault = _explained(error)
         if fault is None:
             raise
         _fail(*fault)
     sys.exit(code)
+
+
+def _in_plain_words(error: Any) -> str:
+    """Return the sentence for a wrong command line. A text that should be a number is shown."""
+    message = str(error.format_message())
+    wrong = re.match(r"(Invalid value for .*): Input should be a valid (integer|number)", message)
+    if wrong:
+        number = "whole number" if wrong[2] == "integer" else "number"
+        return f"{wrong[1]}: it must be a {number}, got {_typed(error)}."
+    return message if message.endswith(("?", ".")) else f"{message}."
+
+
+def _typed(error: Any) -> str:
+    """Return the text that Typer could not convert to a number."""
+    faults: list[Any] = getattr(
+        error.__context__, "errors", list
+    )()  # an error of Pydantic, with which Typer reads numbers
+    return repr(faults[0]["input"]) if faults else "another text"
 
 
 def _fail(message: str, code: int) -> None:

@@ -143,7 +143,7 @@ def train(
     seconds = time.perf_counter() - start
     last = posterior.history.epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
-    said = str(posterior.status).replace("`time_limit=`", "--time-limit")
+    said = str(posterior.status)
     said = said.replace(". ", ".\n") if last is None else f"{said} {seconds:.0f} s."  # a line for each fact on chains
     is_good = bool(posterior.status) and not (last is None and posterior.status.remedy)
     output.say(said, style="green" if is_good else "yellow")

@@ -3,6 +3,7 @@
 A column has numbers, dates, categories, or texts with many different values.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,6 +23,9 @@ FEW = 10
 
 If its texts all differ, they are categories. If its numbers rise, they are ordinary numbers.
 """
+
+IDENTIFIERS = frozenset(("id", "ids", "identifier", "uid", "key", "index"))
+"""Heuristic: last words in the names of columns that identify the rows."""
 
 NUM_HASHED = 32
 """Number of inputs for a column of texts with many different values, about as many as skrub takes."""
@@ -178,8 +182,10 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
     read = numbers or cells.days()
     if read:
         values, written = read
-        if numbers and _counts_rows(values) and not is_wanted:
+        if numbers and not is_wanted and _counts_rows(values):
             return "counts the rows, which says nothing about new rows"
+        if numbers and not is_wanted and _names_rows(cells.name, values):
+            return "has the name of an identifier and a different number in each row, which says nothing about new rows"
         mean, scale = moments(_parts(values[training][:, None])[:, : 1 if numbers else None], str(cells))
         used = np.flatnonzero(scale > (0.0 if numbers else 1e-6))  # more than rounding errors
         if not len(used) and not told:
@@ -208,6 +214,18 @@ def _counts_rows(numbers: np.ndarray) -> bool:
     """Return whether the numbers in a column are row numbers. Up to half of the original rows may be missing."""
     rises = len(numbers) > FEW and bool((np.diff(numbers) > 0).all())
     return rises and bool((numbers == np.floor(numbers)).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers)
+
+
+def _names_rows(name: str, numbers: np.ndarray) -> bool:
+    """Return whether the numbers in a column are identifiers of the rows, judged by its name and its numbers."""
+    words = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()
+    is_named = not IDENTIFIERS.isdisjoint(re.findall(r"[a-z]+", words)[-1:])
+    return (
+        is_named
+        and len(numbers) > FEW
+        and bool((numbers == np.floor(numbers)).all())
+        and len(np.unique(numbers)) == len(numbers)
+    )
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:

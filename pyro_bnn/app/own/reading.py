@@ -49,11 +49,13 @@ class Table:
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names}
-            found = [get_close_matches(name.lower(), lower, n=1, cutoff=0.7) for name in missing]
-            near = [lower[name] for names in found for name in names]
-            hint = f" (nearest: {listed(near)})" if near else ""
+            found = {name: get_close_matches(name.lower(), lower, n=1, cutoff=0.7) for name in missing}
+            if len(missing) == 1 and found[missing[0]]:
+                near = lower[found[missing[0]][0]]
+                raise ValueError(f"{self.shown} has no column {missing[0]!r}; did you mean {near!r}?")
             raise ValueError(
-                f"{self.shown} has no column {listed(missing)}{hint}; its columns are {listed(self.names)}."
+                f"{self.shown} has no column{'s' * (len(missing) > 1)} {listed(missing)}; its columns are "
+                f"{listed(self.names, 20)}."
             )
 
     def rows(self, chosen: np.ndarray) -> "Table":

@@ -68,9 +68,16 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
     if numbers is None:
         raise ValueError(
             f"the target {cells.name!r} in {cells.shown} holds texts such as {cells.present.iloc[0]!r}, and this "
-            "likelihood needs numbers; choose categorical."
+            f"likelihood needs numbers; {_remedy_for_texts(cells)}."
         )
     return numbers
+
+
+def _remedy_for_texts(cells: Cells) -> str:
+    if cells.days() is not None:
+        return "choose another --target, or write the dates as numbers, such as days since the first"
+    few = cells.present.nunique() <= MOST_CATEGORIES
+    return "choose --likelihood categorical" if few else "choose another --target"
 
 
 def target_labels(cells: Cells) -> list[str]:
@@ -106,9 +113,12 @@ def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
     if len(classes) < 2:
         raise ValueError(f"the target {name!r} in {shown} is {classes[0]!r} in all rows; there is nothing to learn.")
     if len(classes) > MOST_CATEGORIES:
+        are_numbers = all(math.isfinite(_order(label)[0]) for label in classes)
+        kind = "" if are_numbers else f", such as {classes[0]!r}"
+        remedy = "choose --likelihood gaussian, since they are numbers" if are_numbers else "choose another --target"
         raise ValueError(
-            f"the target {name!r} in {shown} has {len(classes)} different values, too many for classes (at most "
-            f"{MOST_CATEGORIES}); choose another --target, or --likelihood gaussian for numbers."
+            f"the target {name!r} in {shown} has {len(classes)} different values{kind}: too many for classes (at most "
+            f"{MOST_CATEGORIES}); {remedy}."
         )
     return Target(name, classes, [], [])
 

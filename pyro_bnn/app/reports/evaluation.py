@@ -63,7 +63,7 @@ class ClassifierScores:
         if self.ood:
             header = f"against {self.num_unknown} unknown images"
             lines += ["", f"{header:30s} {'AUROC':>9s} {'AUPR':>8s} {'FPR95':>8s}"]
-            lines += [f"{name:30s} {s.auroc:9.4f} {s.aupr:8.4f} {s.fpr95:8.4f}" for name, s in self.ood.items()]
+            lines += [f"{name:30s} {s.auroc:9.3f} {s.aupr:8.3f} {s.fpr95:8.3f}" for name, s in self.ood.items()]
         lines += ["", *LEGEND]
         return "\n".join(lines)
 
@@ -116,8 +116,8 @@ def report_evaluation(run: Trained, folder: Folder) -> ClassifierScores:
             torch.cat([known.votes[:shown], found.foreign.votes[:shown]]).cpu(),
             rows.classes,
             titles=[
-                *(f"known: {rows.classes[y[i]]}, {known.total[i]:.2f} nats" for i in range(len(y[:shown]))),
-                *(f"unknown, {h:.2f} nats" for h in found.foreign.total[:shown]),
+                *(f"known: {rows.classes[y[i]]}\nentropy {known.total[i]:.2f} nats" for i in range(len(y[:shown]))),
+                *(f"unknown\nentropy {h:.2f} nats" for h in found.foreign.total[:shown]),
             ],
         )[0, 0]
         pictures["ood.png"] = plotting.detection_curves(known, found.foreign)[0]

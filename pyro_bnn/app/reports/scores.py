@@ -74,7 +74,7 @@ class OwnDataScores:
         width = max(len(head), *(len(row["name"]) for row in self.rows)) + 2
         lines = [f"{head:{width}s}" + "".join(f"{COLUMNS[name]:>11s}" for name in names)]
         for row in self.rows:
-            cells = (_shown(name, row["scores"].get(name)) for name in names)
+            cells = [shown_score(name, row["scores"].get(name)) for name in names]
             lines.append(f"{row['name']:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
         compared = [] if self.calibration is None else ["", str(self.calibration)]
         single = self.rows[0]["name"]
@@ -82,7 +82,8 @@ class OwnDataScores:
         return "\n".join([*lines, "", legend, LEGENDS[self.is_class], *compared])
 
 
-def _shown(name: str, value: float | None) -> str:
+def shown_score(name: str, value: float | None) -> str:
+    """Round the value of a score: shares are in per cent, other scores have four digits, and None is "-"."""
     if value is None:
         return "-"
     return percent(value) if name == "accuracy" or name.startswith("coverage") else number(value)

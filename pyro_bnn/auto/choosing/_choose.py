@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..._core.progress import progress_bar
 from ..._core.scope import silent_fits
-from ..._core.summary import counted
 from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, NotInCError, fit_mcmc
 from ...modelling.model import BayesianModel
 from ._budget import FEWEST_STEPS, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Deadline, Lengths
@@ -29,6 +28,7 @@ from ._chosen import (
     end_in,
     folds_of,
     log_density,
+    not_compared,
     taken,
 )
 from ._in_time import fit_in_time
@@ -85,8 +85,8 @@ def fit_best(
     model = models[name]
     length = lengths[name]
     posterior = _run(model, data, length, seed, progress=progress)
-    skipped = len(candidates) - (len(scores) or len(suited))
-    cuts = [f"{counted(skipped, 'network')} not compared, for lack of time or of C code"] if skipped else []
+    num_slow, num_compared = len(candidates) - len(suited), len(scores) or len(suited)
+    cuts = not_compared(num_slow, len(suited) - num_compared)
     end_in(posterior, name, scores, cuts, length.num_steps, time.perf_counter() - begin)
     return Chosen(name, model, posterior, scores)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..._core.summary import counted
 from ...inference.mcmc import MCMCPosterior
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
@@ -107,6 +108,12 @@ def end_in(
     posterior.status = Status(is_fine, " ".join(f"{sentence}." for sentence in said), remedy=remedy)
     posterior.statistics = replace(posterior.statistics, seconds=seconds)
     posterior.seconds = seconds
+
+
+def not_compared(num_slow: int, num_not_in_c: int) -> list[str]:
+    """Say how many networks were not compared, and why; an empty list if all were."""
+    reasons = {"time": num_slow, "C code": num_not_in_c}
+    return [f"{counted(count, 'network')} not compared, for lack of {what}" for what, count in reasons.items() if count]
 
 
 def taken(data: Rows, rows: Tensor) -> Rows:

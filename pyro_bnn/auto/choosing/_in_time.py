@@ -13,7 +13,6 @@ from itertools import islice
 from ..._core.extras import optional
 from ..._core.progress import progress_bar
 from ..._core.scope import silent_fits
-from ..._core.summary import counted
 from ...inference.mcmc import ChainLengths, Ends, MCMCPosterior, NotInCError, TimedChains
 from ...modelling.model import BayesianModel
 from ._budget import DESCENT, FEWEST_STEPS, MOST_DESCENT, NUM_SEARCH_CHAINS, WARMUP, Deadline, slowdown
@@ -30,6 +29,7 @@ from ._chosen import (
     end_in,
     folds_of,
     log_density,
+    not_compared,
     taken,
 )
 from ._unsuitable import UnsuitableError, require_suitable
@@ -90,13 +90,13 @@ def fit_in_time(
     folds = folds_of(data[0], seed) if len(candidates) > 1 and len(data[0]) >= NUM_FOLDS else []
     num_models, num_folds = _affordable(chains, len(candidates), len(folds), deadline)
     compared = dict(islice(candidates.items(), num_models))
-    scores = _compared(compared, data, folds[:num_folds], chains, deadline, seed, progress)
+    scores, num_not_in_c = _compared(compared, data, folds[:num_folds], chains, deadline, seed, progress)
     if len(scores) < 2:
         scores = {}
     cuts = []
     if folds and len(scores) < len(candidates):
-        others = counted(len(candidates) - max(len(scores), 1), "network")
-        cuts.append(f"{others} not compared, for lack of time or of C code")
+        num_others = len(candidates) - max(len(scores), 1)
+        cuts += not_compared(num_others - num_not_in_c, num_not_in_c)
     if scores and num_folds < len(folds):
         cuts.append(f"one part in {len(folds)} of the rows held out, for lack of time")
     if scores and (best := max(scores, key=scores.__getitem__)) != name:
@@ -203,25 +203,31 @@ def _compared(
     deadline: Deadline,
     seed: int,
     progress: bool,
-) -> dict[str, float]:
-    """Return the mean log-density of held-out rows under each model that there was time for."""
+) -> tuple[dict[str, float], int]:
+    """Return the mean log-density of held-out rows under each model that there was time for.
+
+    Also return the number of models that C code does not support.
+    """
     scores: dict[str, float] = {}
+    num_not_in_c = 0
     num_fits = len(candidates) * len(folds)
     fixed = MORE * (first.seconds * num_fits + first.compile_seconds * (len(candidates) - 1))
     seconds = max((deadline.left(SEARCH) - fixed) / max(num_fits, 1), _trial_seconds(first))
     with progress_bar("trial fit", num_fits, shown=progress) as bar:
         for name, make in candidates.items():
-            with suppress(UnsuitableError):  # C code does not support this model, or there was no time to compile it
-                total, count = 0.0, 0
+            total, count = 0.0, 0
+            try:
                 for fitted, held_out in folds:
                     model = make(len(fitted))
                     chains = _prepared(model, taken(data, fitted), deadline.left(SEARCH) - seconds, seed)
                     if deadline.left(SEARCH) < 0:
-                        return scores
+                        return scores, num_not_in_c
                     lengths = _lengths(chains, seconds, NUM_SEARCH_CHAINS, MOST_TRIAL_STEPS)
                     posterior = _run(chains, lengths, seconds, is_judged=False)
                     total += log_density(model, posterior, taken(data, held_out), seed)
                     count += len(held_out)
                     bar.update()
                 scores[name] = total / count if math.isfinite(total) else -math.inf
-    return scores
+            except UnsuitableError:  # the compiler may also have run out of time
+                num_not_in_c += deadline.left(SEARCH) > seconds
+    return scores, num_not_in_c

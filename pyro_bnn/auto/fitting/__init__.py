@@ -4,5 +4,4 @@ from ._fit import fit as fit
 from ._stopping import EarlyStopping as EarlyStopping
 from ._stopping import Plateau as Plateau
 from ._stopping import TimeLimit as TimeLimit
-from ._variational import MORE_TIME as MORE_TIME
 from ._variational import REMEDY as REMEDY

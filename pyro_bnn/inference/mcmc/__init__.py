@@ -1,5 +1,6 @@
 """Markov chain Monte Carlo on the same model that SVI uses."""
 
+from ._diagnostics import LARGEST_R_HAT as LARGEST_R_HAT
 from ._diagnostics import LARGEST_WITHIN as LARGEST_WITHIN
 from ._diagnostics import Convergence as Convergence
 from ._diagnostics import ConvergenceWarning as ConvergenceWarning
