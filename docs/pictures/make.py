@@ -255,7 +255,7 @@ def trust(out: Path, quick: bool) -> None:
             seed=0,
         )
     mean_field = fitted(model, x, y, 30 if quick else 4000)
-    laplace = pb.fit_laplace(model, (x, y), init=mean_field, seed=0)
+    laplace = pb.fit_laplace(model, (x, y), seed=0)
     posteriors = {"NUTS": chains, "mean field": mean_field, "Laplace": laplace}
     print(chains.status)
     print(f"{'epistemic sd':14s}" + "".join(f"{name:>16s}" for name in REGIONS))
