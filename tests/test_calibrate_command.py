@@ -63,7 +63,7 @@ def test_intervals_of_new_rows_contain_the_promised_share(pyro_bnn, place):  # n
         share = rank / 161
         error = math.sqrt(share * (1 - share) * (1 / 162 + 1 / 2000))
         assert inside(out, level) == pytest.approx(share, abs=4 * error)
-    assert f"coverage 50 {inside(out, 50):.4g}" in err  # the printed scores are those of the same intervals
+    assert f"in 50 %: {100 * inside(out, 50):.1f} %" in err  # the printed scores are those of the same intervals
     without = place / "without"
     assert pyro_bnn("train", place / "houses.csv", "--target", "price", "--out", without, *WRONG_NOISE)[0] == 0
     assert pyro_bnn("predict", without, rows, "--level", ".5,.8", "--out", out, "--force")[0] == 0
