@@ -94,6 +94,9 @@ def test_new_rows_may_lack_what_rows_of_training_lacked(pyro_bnn, tmp_path):  # 
     assert len(predictions_in(out)) == 3
     code, _, err = pyro_bnn("predict", run, write_table(new, [["", *row[1:]] for row in houses(2)] + houses(2)))
     assert (code, "lacks values in column 'area'" in err, "but training lacked none" in err) == (2, True, True)
+    write_table(new, [["", *row[1:]] for row in houses(2)] + [[*row[:1], "", *row[2:]] for row in houses(3)])
+    assert pyro_bnn("predict", run, new, "--out", out, "--force", "--drop-missing")[0] == 0
+    assert [row["row"] for row in predictions_in(out)] == ["3", "4", "5"]
 
 
 def test_evaluate_names_no_option_that_it_lacks(pyro_bnn, tmp_path):  # noqa: F811

@@ -162,6 +162,13 @@ def test_calibration_is_judged_by_what_chance_gives():
     assert "too low, on average by" in verdict(0.5).text
 
 
+def test_probabilities_that_are_all_too_low_fail_although_chance_gives_as_large_an_error():
+    found = {"error": 0.136, "usual": 0.097, "limit": 0.152, "confidence": 0.72, "accuracy": 0.856, "gap_error": 0.045}
+    assert of_calibration(found).level == "problem"
+    assert "too low, on average by 13.6" in of_calibration(found).text
+    assert of_calibration({**found, "gap_error": 0.046}).level == "good"
+
+
 def test_the_examples_are_the_extremes_of_all():
     certainty = torch.tensor([0.9, 0.5, 0.99, 0.7, 0.8, 0.6])
     probs, y = torch.stack([certainty, 1 - certainty], -1), torch.tensor([0, 0, 1, 1, 0, 0])

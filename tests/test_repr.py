@@ -12,6 +12,7 @@ from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn._core.summary import Summary
 from pyro_bnn.inference.history import History
 from pyro_bnn.inference.laplace import LaplacePosterior
 from pyro_bnn.inference.mcmc import ChainStatistics
@@ -206,6 +207,10 @@ def test_a_guide_shows_its_sites():
         "  net.2.bias    (3,)     3",
     )
     assert repr(prune(guide, fraction=0.5).guide).splitlines()[1] == "  9 weights of 2 sites are removed"
+
+
+def test_a_title_of_ninety_characters_is_not_cut():
+    assert Summary("x" * 90).text() == "x" * 90
 
 
 def test_posteriors_show_method_status_and_sites():

@@ -110,14 +110,14 @@ def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
         return form(Summary(f"{type(shown).__name__} (without details: {type(error).__name__})"))
 
 
-WIDTH = 80
+TEXT_WIDTH = 80
 """Largest number of characters in a line of :func:`in_lines`."""
 
 
 def in_lines(text: str) -> str:
     """Begin a new line at each sentence of a text, and divide long lines between words."""
     sentences = text.replace(". ", ".\n").splitlines()
-    lines = (wrap(sentence, WIDTH, break_long_words=False, break_on_hyphens=False) for sentence in sentences)
+    lines = (wrap(sentence, TEXT_WIDTH, break_long_words=False, break_on_hyphens=False) for sentence in sentences)
     return "\n".join("\n".join(line) for line in lines)
 
 

@@ -14,7 +14,7 @@ from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
 from .own.cells import Cells, listed
-from .own.encoding import learned_encoding
+from .own.encoding import has_name_of_identifier, learned_encoding
 from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
@@ -300,8 +300,9 @@ def read_sample(
     encoding = facts.table
     assert encoding is not None
     table = read_table(path)
-    table.require([*encoding.names, *keep])
-    needed = [feature.name for feature in encoding.features if drop_missing or not feature.has_missing]
+    table.require(keep)
+    table.require(encoding.names, is_typed=False)
+    needed = [feature.name for feature in encoding.features if not feature.has_missing]
     table = complete(table, needed, drop=drop_missing)
     notes = [*table.notes]
     unseen = encoding.unseen(table)
@@ -314,7 +315,8 @@ def read_sample(
     notes += [f"Categories that training did not have count as unknown: {said}."] if unseen else []
     notes += _on_numbers(encoding.written_otherwise(table))
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
-    names = keep or tuple(name for name in config.ignore if name in table.names)
+    unused = [name for name in table.names if name not in (*encoding.names, config.target)]
+    names = keep or tuple(name for name in unused if name in config.ignore or has_name_of_identifier(name))
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
     return Sample(encoding.inputs(table), y, has_target, table.frame.index.tolist(), copied, (*notes, *on_targets))
 

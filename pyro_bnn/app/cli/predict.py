@@ -41,11 +41,11 @@ def predict(
         typer.Option(
             help="Columns of the table to copy beside the predictions, such as identifiers. A column that has the name "
             "of a prediction, such as mean, gets the ending (input).",
-            show_default="those that training ignored",
+            show_default="those that --ignore left out, and identifiers",
         ),
     ] = None,
     drop_missing: Annotated[
-        bool, typer.Option("--drop-missing", help="Leave out rows that lack a value of some input.")
+        bool, typer.Option("--drop-missing", help="Leave out rows that lack a value which all training rows had.")
     ] = False,
     allow_unseen: Annotated[
         bool,

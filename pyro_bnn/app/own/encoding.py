@@ -216,12 +216,16 @@ def _counts_rows(numbers: np.ndarray) -> bool:
     return rises and bool((numbers == np.floor(numbers)).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers)
 
 
+def has_name_of_identifier(name: str) -> bool:
+    """Return whether the last word of a column's name is a word for identifiers."""
+    words = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()
+    return not IDENTIFIERS.isdisjoint(re.findall(r"[a-z]+", words)[-1:])
+
+
 def _names_rows(name: str, numbers: np.ndarray) -> bool:
     """Return whether the numbers in a column are identifiers of the rows, judged by its name and its numbers."""
-    words = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()
-    is_named = not IDENTIFIERS.isdisjoint(re.findall(r"[a-z]+", words)[-1:])
     return (
-        is_named
+        has_name_of_identifier(name)
         and len(numbers) > FEW
         and bool((numbers == np.floor(numbers)).all())
         and len(np.unique(numbers)) == len(numbers)

@@ -44,15 +44,16 @@ class Table:
         self.require([name])
         return Cells(name, self.shown, self.frame[name], self.separator)
 
-    def require(self, names: Sequence[str]) -> None:
-        """Raise ValueError unless the table has columns of these names."""
+    def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
+        """Raise ValueError unless the table has columns of these names. Set `is_typed` if the user typed the names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names}
             found = {name: get_close_matches(name.lower(), lower, n=1, cutoff=0.7) for name in missing}
             if len(missing) == 1 and found[missing[0]]:
                 near = lower[found[missing[0]][0]]
-                raise ValueError(f"{self.shown} has no column {missing[0]!r}; did you mean {near!r}?")
+                hint = f"did you mean {near!r}?" if is_typed else f"rename the column {near!r} if it is meant."
+                raise ValueError(f"{self.shown} has no column {missing[0]!r}; {hint}")
             raise ValueError(
                 f"{self.shown} has no column{'s' * (len(missing) > 1)} {listed(missing)}; its columns are "
                 f"{listed(self.names, 20)}."

@@ -22,6 +22,9 @@ quantile of the errors of calibrated networks."""
 SMALL_EXCESS = 0.01
 """Heuristic: a calibration error is slight if it exceeds the mean error of calibrated networks by less than this."""
 
+MOST_ERRORS = 3.0
+"""A network also fails if its mean confidence and its accuracy differ by more than this number of standard errors."""
+
 
 def calibration_section(subject: Subject) -> Section | None:
     """Make the section on calibration, with a reliability diagram and a table of bins.
@@ -88,13 +91,14 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     short = "not calibrated" if is_even else f"slightly {too}" if is_slight else too
     more = f"{too}, on average by {with_error(100 * abs(gap), 100 * gap_error)} points"
     direction = "in some places too high and in others too low" if is_even else more
+    is_right = error <= found["limit"] and abs(gap) <= MOST_ERRORS * gap_error
     good = f"The probabilities are calibrated, within chance ({numbers})."
     text = f"The probabilities are {off} ({numbers}): they are {direction}."
     return judged(
         "uncertainty",
         f"Problem: the calibration error exceeds the {percent(LIMIT)} quantile of simulations with calibrated "
-        f"probabilities. Note: it exceeds this quantile, but is less than {100 * SMALL_EXCESS:.0f} point above the "
-        "mean of the simulations.",
-        (error <= found["limit"], "good", "", good),
+        f"probabilities, or the mean confidence is more than {MOST_ERRORS:g} standard errors from the accuracy. Note: "
+        f"so it is, but the error is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
+        (is_right, "good", "", good),
         (True, "note" if is_slight else "problem", f"probabilities {short}", text),
     )
