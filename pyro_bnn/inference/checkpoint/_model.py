@@ -131,7 +131,10 @@ def _is_same(value: Tensor, first: Tensor) -> bool:
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """Return a distribution as text with six digits, which agree on all devices: ``Normal(loc=0, scale=0.7)``."""
+    """Return a distribution as text. Its numbers have six digits, so that the text is the same on all devices.
+
+    An example is ``Normal(loc=0, scale=0.7)``.
+    """
     numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):

@@ -33,7 +33,7 @@ A weight reaches this limit if its mean moves by 0.63 standard deviations of the
 LEAST_INFORMED = 0.001
 """Heuristic: a layer carries no information if at most this share of its weights left the prior.
 
-In a layer of fewer than a thousand units, the weights into a single unit exceed this share of the layer's weights.
+In a layer of fewer than a thousand units, the weights of one unit are more than this share of all weights of the layer.
 """
 
 MOST_COLLAPSED = 0.5

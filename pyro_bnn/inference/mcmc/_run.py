@@ -250,7 +250,7 @@ class Run:
 
 
 def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
-    """Return the settings, by name, that a resumed run must have in common with its file."""
+    """Return the settings, by name, that must be the same in a resumed run and in its file."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
         "data": digest(data),

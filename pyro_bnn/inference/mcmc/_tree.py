@@ -78,7 +78,7 @@ class TreeConstants(NamedTuple):
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
     """Return the state of chains that have just finished a draw at z.
 
-    Only the proposals matter: `begin` replaces all other fields.
+    Only the proposed states matter, since `begin` replaces all other fields.
     """
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])

@@ -92,7 +92,7 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
 
 
 class SkippingOptimizer(Optimizer, ABC):
-    """An optimizer of this package that can skip a step because of a flag, as torch's fused optimizers can."""
+    """An optimizer of this package that skips a step if a flag says so, as torch's fused optimizers do."""
 
     found_inf: Tensor | None = None
     """A number on the device of the parameters. If the number is above 0, `step` has no effect. If this attribute is

@@ -39,7 +39,7 @@ TREE_DEPTH = 6
 """Heuristic: largest depth of NUTS's trees, which allows 63 leapfrog steps."""
 
 MODE_WARMUP = 600
-"""Heuristic: number of warm-up draws, of ten steps each, of an MCLMC chain that starts at a mode."""
+"""Heuristic: number of warm-up draws of an MCLMC chain that starts at a mode. A draw takes ten steps."""
 
 MOST_FULL = 1000
 """Heuristic: largest number of weights for which Laplace's method uses the full covariance. The search for the largest

@@ -84,7 +84,8 @@ def errors_section(subject: Subject) -> Section | None:
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     """Judge whether the network predicts better than a guess, which is the mean of the training targets.
 
-    `squared` has the squared errors of the network and `guessed` those of the guess, both of shape (N, O).
+    `squared` has the squared errors of the network, and `guessed` has the squared errors of the guess. Both have the
+    shape (N, O).
     """
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
