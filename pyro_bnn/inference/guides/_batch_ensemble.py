@@ -312,7 +312,7 @@ class _SharedWeight:
         torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
 
     def pull_back(self, gradient: Tensor) -> None:
-        """Compute the gradients of the factors. Turn the gradient of the drawn weight into that of the shared weight."""
+        """Compute the gradients of the factors. Turn the gradient of the drawn weight into that of the shared one."""
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:
             product = product.flatten(2).sum(2)
