@@ -85,7 +85,7 @@ def test_the_posterior_beside_it_is_loaded_as_without_it(tmp_path):
     pb.save_posterior(guide, tmp_path / "without", model)
     draws = [pb.load_posterior(tmp_path / name, other).sample(3, seed=0) for name in ("with", "without")]
     assert all(torch.equal(draws[0][site], draws[1][site]) for site in draws[0])
-    with pytest.raises(ValueError, match=r"without holds a posterior without a calibration; save it by"):
+    with pytest.raises(ValueError, match=r"without holds a posterior without a calibration; save it with"):
         pb.calibration.load_calibration(tmp_path / "without")
     with pytest.raises(FileNotFoundError, match="there is no file"):
         pb.calibration.load_calibration(tmp_path / "none")

@@ -138,7 +138,7 @@ def test_half_precision_and_no_rows_work():
         (lambda: predicted("categorical").to_frame(classes=["a", "b", "a"]), "`classes` must be 3 different names"),
         (lambda: predicted("gaussian-fixed").to_frame(outputs=["a"]), "`outputs` must be 2 different names, got 1"),
         (lambda: predicted("categorical").to_frame(index=[1]), "`index` must have one label per row.* 6, got 1"),
-        (lambda: predicted("gaussian-fixed").to_frame(level=0.9), "keep_draws=True"),
+        (lambda: predicted("gaussian-fixed", keep_draws=False).to_frame(level=0.9), "keep_draws=True"),
         (lambda: predicted("gaussian-fixed", keep_draws=True).to_frame(level=90), "`level` must"),
     ],
 )

@@ -54,7 +54,7 @@ def test_an_index_beyond_an_embedding_gets_no_remedy_for_layers_of_numbers():
         ("categorical", lambda: torch.tensor([0, 1, 2, 3, 0, 1]), r"lie in 0, ..., 2 .*got 0 to 3"),
         ("categorical", lambda: torch.tensor([0, 1, 2, -1, 0, 1]), r"got -1 to 2"),
         ("categorical", lambda: torch.zeros(6), r"must be integers, got torch.float64.*y.long"),
-        ("gaussian-learned", lambda: torch.zeros(6), r"expects `y` of shape \(6, 1\), got \(6,\).*unsqueeze"),
+        ("gaussian-learned", lambda: torch.zeros(6), r"expects `y` of shape \(6, 1\), got \(6,\); pass `y\[:, None\]`"),
         ("gaussian-learned", lambda: torch.full((6, 1), math.nan), r"`y` must be finite, got 6 NaN"),
         ("gaussian-learned", lambda: torch.zeros(6, 1, dtype=torch.long), r"must be floating point"),
         ("bernoulli", lambda: torch.full((6, 2), 0.5), r"must be 0 or 1, got 0.5 to 0.5"),
