@@ -83,6 +83,9 @@ class RegressionPrediction(Prediction):
         """Return the central interval of an observation, shape ``(2, N, *O)``: the lower and the upper ends.
 
         An observation lies in it with probability `level`, and above and below it with equal probabilities.
+
+        Args:
+            level: Probability of the interval, strictly between 0 and 1.
         """
         tail = (1 - _checks.between_zero_and_one("level", level)) / 2
         return self.quantile([tail, 1 - tail])
@@ -326,19 +329,6 @@ class MixtureDensityPrediction(RegressionPrediction):
 
     within_components: Tensor
     between_components: Tensor
-
-    @property
-    def sd(self) -> Tensor:
-        """Standard deviation of an observation, shape ``(N, *O)``: the square root of `total`."""
-        return self.total.sqrt().to(self.mean.dtype)
-
-    def interval(self, level: float = 0.9) -> Tensor:
-        """Return the central interval of an observation, shape ``(2, N, *O)``: the lower and the upper ends.
-
-        An observation lies in it with probability `level`, and above and below it with equal probabilities.
-        """
-        tail = (1 - _checks.between_zero_and_one("level", level)) / 2
-        return self.quantile([tail, 1 - tail])
 
     def variances(self) -> dict[str, Tensor]:
         parts = {"within_components": self.within_components, "between_components": self.between_components}
