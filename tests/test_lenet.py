@@ -60,3 +60,12 @@ def test_all_of_it_can_be_random():
     adam = functools.partial(torch.optim.Adam, lr=1e-3)
     posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=2, seed=0)
     assert pb.predict(model, posterior, x, num_samples=3, seed=0).probs.shape == (8, 10)
+
+
+def test_pooling_without_gradients_has_the_same_result():
+    net, x = lenet5(), torch.randn(3, 28, 28)
+    with torch.no_grad():
+        found = net(x)
+    assert torch.equal(found, net(x).detach())
+    reference = nn.Sequential(net.images, net.conv1, net.relu1, nn.MaxPool2d(2))
+    torch.testing.assert_close(net[:4](x), reference(x), rtol=0.0, atol=0.0)

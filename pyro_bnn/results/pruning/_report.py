@@ -108,7 +108,7 @@ def snr_report(
     num_samples: int = 100,
     per: Per = "network",
     where: str | Sequence[str] = "**",
-    batch_size: int = 10_000,
+    batch_size: int | None = None,
     seed: int | None = None,
 ) -> PruningReport:
     """Score a model after the removal of different fractions of its weights.
@@ -126,7 +126,7 @@ def snr_report(
         num_samples: Number of draws in each ensemble.
         per: Whether fractions refer to the "network" or to each "layer"; see :func:`prune`.
         where: Glob or globs on site names; see :func:`prune`.
-        batch_size: Number of rows in each run of the network.
+        batch_size: Number of rows in each run of the network; see :func:`predict`.
         seed: Seed of the draws, the same in every row; None draws a seed.
 
     Raises:
