@@ -63,7 +63,7 @@ class NarrowNetwork(Network):
 
 NETWORKS = {
     "mlp": Network("mlp", epochs=20, prior="net.2.*=normal:0.4;**=normal:0.1"),  # of the default recipe
-    "lenet": Network("lenet", epochs=10, prior="normal:0.2"),
+    "lenet": Network("lenet", epochs=20, prior="normal:0.2"),
 }
 
 
@@ -112,6 +112,7 @@ class Method(ABC):
     """An inference method; its fields are its settings."""
 
     name: ClassVar[str]
+    chosen_with: ClassVar["type[Method] | None"] = None  # the method whose chosen setting this one uses
 
     @classmethod
     @abstractmethod

@@ -28,12 +28,21 @@ from ._methods import (
     fit_point,
 )
 
-NUM_MEMBERS = 5
 NUM_SMALL_MEMBERS = 4
 """Number of members of ensembles that cost about as much as one network."""
 
+NUM_GAUSSIANS = 3
+"""Number of members of mixtures of Gaussians, each around another network."""
+
 INIT = pb.NetworkInit(prior_fraction=0.1)
 """Start of mean-field guides, as in the default recipe."""
+
+
+def mixture(members: Sequence[Fit], problem: Problem) -> Fit:
+    """The mixture of several posteriors with equal weights, and about as many draws as for one."""
+    posterior = pb.EnsemblePosterior([member.posterior for member in members])
+    num_samples = len(members) * max(problem.network.draws // len(members), 1)  # as many draws of each member
+    return Fit(members[0].model, posterior, num_samples, sum(member.cpu_seconds for member in members))
 
 
 @dataclass(frozen=True)
@@ -57,10 +66,11 @@ def _rates(point: PointSetting) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Ensemble(PointSetting, Method):
-    """Five networks by Adam, each with its own initial weights and its own order of images."""
+class SmallEnsemble(PointSetting, Method):
+    """Three networks by Adam, each with its own initial weights and its own order of images."""
 
-    name: ClassVar[str] = "ensemble"
+    name: ClassVar[str] = "ensemble-3"
+    num_members: ClassVar[int] = 3
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
@@ -69,9 +79,25 @@ class Ensemble(PointSetting, Method):
         return [cls(s, lr) for lr in _rates(point) for s in (scale, *wider)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
-        members = [points.point(problem, self, member) for member in range(NUM_MEMBERS)]
+        members = [points.point(problem, self, member) for member in range(self.num_members)]
         posterior = pb.EnsemblePosterior([member.posterior for member in members])
-        return Fit(members[0].model, posterior, NUM_MEMBERS, sum(member.cpu_seconds for member in members))
+        return Fit(members[0].model, posterior, len(members), sum(member.cpu_seconds for member in members))
+
+
+class Ensemble(SmallEnsemble):
+    """Five such networks, of which the first three are those of the small ensemble."""
+
+    name: ClassVar[str] = "ensemble"
+    num_members: ClassVar[int] = 5
+    chosen_with: ClassVar[type[Method]] = SmallEnsemble
+
+
+class LargeEnsemble(SmallEnsemble):
+    """Ten such networks."""
+
+    name: ClassVar[str] = "ensemble-10"
+    num_members: ClassVar[int] = 10
+    chosen_with: ClassVar[type[Method]] = SmallEnsemble
 
 
 @dataclass(frozen=True)
@@ -190,8 +216,11 @@ class Natural(Method):
         return [cls(0.3, lr), cls(0.1, lr), cls(0.03, lr), cls(0.1, 2 * lr)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, problem.seed)
+
+    def _fit(self, problem: Problem, seed: int) -> Fit:
         begin = time.process_time()
-        model = problem.model(problem.prior)
+        model = problem.model(problem.prior, seed=seed)
         epochs = problem.network.epochs
         posterior = pb.fit_svi(
             model,
@@ -205,9 +234,19 @@ class Natural(Method):
             batch_size=256,
             elbo=Trace_ELBO(),
             kl_weight=self.kl_weight,
-            seed=problem.seed,
+            seed=seed,
         )
         return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
+
+
+class NaturalMixture(Natural):
+    """The mixture of three such Gaussians, each around another network."""
+
+    name: ClassVar[str] = "multi-natural"
+    chosen_with: ClassVar[type[Method]] = Natural
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return mixture([self._fit(problem, 1000 * problem.seed + member) for member in range(NUM_GAUSSIANS)], problem)
 
 
 @dataclass(frozen=True)
@@ -249,17 +288,14 @@ class Swag(Method):
         return Fit(model, swag.posterior(model), problem.network.draws, time.process_time() - begin)
 
 
-@dataclass(frozen=True)
-class MultiSwag(Swag):
-    """The mixture of five such Gaussians, each around another network."""
+class SwagMixture(Swag):
+    """The mixture of three such Gaussians, each around another network (multi-SWAG)."""
 
     name: ClassVar[str] = "multi-swag"
+    chosen_with: ClassVar[type[Method]] = Swag
 
     def fit(self, problem: Problem, points: Points) -> Fit:
-        members = [self._fit(problem, 1000 * problem.seed + member) for member in range(NUM_MEMBERS)]
-        posterior = pb.EnsemblePosterior([member.posterior for member in members])
-        num_samples = NUM_MEMBERS * max(problem.network.draws // NUM_MEMBERS, 1)  # as many draws of each member
-        return Fit(members[0].model, posterior, num_samples, sum(member.cpu_seconds for member in members))
+        return mixture([self._fit(problem, 1000 * problem.seed + member) for member in range(NUM_GAUSSIANS)], problem)
 
 
 @dataclass(frozen=True)
@@ -339,15 +375,18 @@ class LastLayerLaplace(KroneckerLaplace):
 
 METHODS: tuple[type[Method], ...] = (
     Deterministic,
+    SmallEnsemble,
     Ensemble,
+    LargeEnsemble,
     NarrowEnsemble,
     BatchEnsemble,
     MCDropout,
     MeanField,
     MeanFieldLocal,
     Natural,
+    NaturalMixture,
     Swag,
-    MultiSwag,
+    SwagMixture,
     LastLayerLaplace,
     KroneckerLaplace,
     Sghmc,

@@ -36,22 +36,25 @@ def cell(rows: Sequence[Row], value: Value, digits: int) -> str:
 
 TITLES = {
     "deterministic": "one network",
+    "ensemble-3": "ensemble of three",
     "ensemble": "ensemble of five",
+    "ensemble-10": "ensemble of ten",
     "narrow-ensemble": "ensemble of four, half width",
     "batch-ensemble": "batch ensemble of four",
     "mc-dropout": "MC dropout",
     "mean-field": "mean field",
     "mean-field-lrt": "mean field, local",
     "natural": "natural gradients",
+    "multi-natural": "three natural gradients",
     "swag": "SWAG",
-    "multi-swag": "five SWAGs",
+    "multi-swag": "three SWAGs",
     "sghmc": "SGHMC",
     "laplace-kronecker": "Laplace, Kronecker",
     "laplace-last-layer": "Laplace, last layer",
 }
 """Methods in tables and pictures; "local" means local reparameterisation."""
 
-MARKERS = "os^Dv<>pPXd*h"
+MARKERS = "os^Dv<>pPXd*hH8+"
 """One for each method, so that bars that touch can be told apart."""
 
 

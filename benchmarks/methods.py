@@ -1,4 +1,4 @@
-"""Thirteen methods on FashionMNIST, cost beside quality: `python -m benchmarks.methods`.
+"""Sixteen methods on FashionMNIST, cost beside quality: `python -m benchmarks.methods`.
 
 First the settings of each method are chosen: a few are fitted to 50,000 training images, and the one with the smallest
 NLL on the other 10,000 is used. Then each method is fitted to all training images and measured on the test images. Each
@@ -39,6 +39,8 @@ class Table:
 
     def search(self, method: type[Method]) -> Method:
         """The setting with the smallest NLL on the validation images; earlier fits of the search are not repeated."""
+        if method.chosen_with is not None:
+            return method(**asdict(self.search(method.chosen_with)))
         settings = method.grid(self._network, PointSetting() if method is Deterministic else self._point())
         if len(settings) == 1:
             return settings[0]

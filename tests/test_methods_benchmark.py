@@ -97,7 +97,7 @@ def test_every_method_is_searched_trained_and_measured_once(benchmark, monkeypat
 
 def test_an_interrupted_run_goes_on_and_networks_are_shared(benchmark, monkeypatch):
     """The ensemble's first network is the deterministic one, and none of them is trained twice."""
-    for method in (_methods_list.Deterministic, _methods_list.Ensemble):
+    for method in (_methods_list.Deterministic, _methods_list.SmallEnsemble):
         monkeypatch.setattr(method, "grid", lambda network, point, method=method: [method(0.3)])
     trained, original = [], _methods.fit_point
 
