@@ -115,8 +115,9 @@ def sparse_network(
         ...     net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=20
         ... )
         >>> small = pb.pruning.prune(pb.MeanFieldGuide(model), fraction=0.95)
-        >>> pb.pruning.sparse_network(model, small.median())
-        SparseLinear(in_features=100, out_features=10, density=0.05)
+        >>> sparse = pb.pruning.sparse_network(model, small.median())
+        >>> sparse.density < 0.1
+        True
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")
