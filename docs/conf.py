@@ -124,12 +124,16 @@ ModuleAnalyzer.analyze = without_overloads
 def setup(app: Sphinx) -> None:
     """Crop thumbnails after sphinx-gallery has made them, and add titles to the sidebar after the theme has made it.
 
-    Types in the reference are made shorter.
+    Types in the reference are made shorter, and names link to the reference.
     """
     from _gallery import crop_thumbnails
+    from _names import Links
     from _sidebar import add_titles
     from _types import public_bases, short_types
 
+    links = Links()
+    app.connect("env-updated", links.collect)
+    app.connect("doctree-resolved", links.add)
     app.connect("autodoc-process-bases", public_bases)
     app.connect("object-description-transform", short_types, priority=900)
     app.connect("builder-inited", crop_thumbnails, priority=900)

@@ -33,6 +33,11 @@ class Checkpoint:
     Args:
         path: The file. Its folder must exist.
         minutes: Minutes between two writes; with 0, the state is written after each step.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> pb.Checkpoint("fit.checkpoint", minutes=1.0).minutes
+        1.0
     """
 
     path: str | Path

@@ -142,6 +142,12 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
     References:
         Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images,
         https://www.cs.toronto.edu/~kriz/cifar.html.
+
+    Example:
+        >>> from pyro_bnn import data
+        >>> digits = data.load_images("digits")
+        >>> digits.x_train.shape, digits.x_test.shape
+        (torch.Size([1347, 8, 8]), torch.Size([450, 8, 8]))
     """
     if not isinstance(name, str) or name not in CLASS_NAMES:
         raise ValueError(f"unknown data set {name!r}; choose from {[*CLASS_NAMES]}.")

@@ -34,6 +34,12 @@ def regression_problem(
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Example:
+        >>> from pyro_bnn import data
+        >>> x, y = data.regression_problem(200, noise=1.0, gap=0.5)
+        >>> x.shape, y.shape, float(x.abs().min()) >= 0.25
+        (torch.Size([200, 1]), torch.Size([200, 1]), True)
     """
     num_data = _checks.at_least("num_data", num_data, 1)
     _checks.in_memory("num_data", num_data, 2 * torch.get_default_dtype().itemsize)

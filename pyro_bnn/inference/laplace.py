@@ -188,6 +188,20 @@ def fit_laplace(
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
         https://arxiv.org/abs/2106.14806; Immer, Korzepa and Bauer (2021), https://arxiv.org/abs/2008.08400, for the
         linearised prediction.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
+        >>> posterior.median()["net.weight"].round(decimals=1)
+        tensor([[2.]])
+        >>> round(posterior.log_evidence)
+        19
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     max_iterations = _checks.at_least("max_iterations", max_iterations, 1)

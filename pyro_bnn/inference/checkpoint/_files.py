@@ -65,6 +65,21 @@ def save_posterior(
         ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
             or if a number is not finite. The message names the reason.
         OSError: If the file cannot be written; an existing file stays unchanged.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
+        >>> path = tempfile.mkdtemp() + "/line.posterior"
+        >>> pb.save_posterior(posterior, path, model)
+        >>> pb.load_posterior(path, model=model).method
+        'Laplace'
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     path, target = _checks.path("path", path), PresentModel(model, data)

@@ -28,6 +28,28 @@ class LocalReparameterization(Estimator):
 
     References:
         Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> adam = lambda parameters: torch.optim.Adam(parameters, lr=0.05)
+        >>> posterior = pb.fit_svi(
+        ...     model,
+        ...     guide,
+        ...     (x, 2 * x),
+        ...     optimizer=adam,
+        ...     num_epochs=300,
+        ...     estimator=pb.LocalReparameterization(),
+        ...     seed=0,
+        ... )
+        >>> posterior.median()["net.weight"].round(decimals=1)
+        tensor([[2.]])
     """
 
     @property

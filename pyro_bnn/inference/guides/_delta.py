@@ -40,6 +40,22 @@ class DeltaGuide(FlatGuide):
     Raises:
         ValueError: If the prior is learned, since its density grows without bound as the prior narrows around the
             point.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> guide = pb.DeltaGuide(model)
+        >>> adam = lambda parameters: torch.optim.Adam(parameters, lr=0.05)
+        >>> posterior = pb.fit_svi(
+        ...     model, guide, (x, 2 * x), optimizer=adam, num_epochs=300
+        ... )
+        >>> posterior.median()["net.weight"].round(decimals=1)
+        tensor([[2.]])
     """
 
     def __init__(self, model: BayesianModel, *, init: Init | None = None, jacobian: bool = False) -> None:

@@ -80,6 +80,17 @@ class NormalInit(Init):
         loc_scale: Standard deviation of the location around 0.
         rho: Mean of rho; -3 gives a scale of 0.049.
         rho_scale: Standard deviation of rho.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> guide = pb.MeanFieldGuide(model, init=pb.NormalInit(0.1, rho=-3.0))
+        >>> guide.scales()["net.weight"].round(decimals=3)
+        tensor([[0.0490]])
     """
 
     loc_scale: float = 0.1

@@ -47,6 +47,17 @@ class LowRankGuide(GaussianGuide):
     References:
         Ong, Nott and Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure,
         https://arxiv.org/abs/1701.03208.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> guide = pb.LowRankGuide(model, rank=1)
+        >>> {site: tuple(value.shape) for site, value in guide().items()}
+        {'net.weight': (1, 1), 'net.bias': (1,)}
     """
 
     def __init__(

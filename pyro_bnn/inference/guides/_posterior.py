@@ -33,6 +33,17 @@ class GuidePosterior(Posterior):
         guide: Function of the model's arguments that samples every latent variable. A fit changes the guide in place.
         status: How the fit of the guide ended. The default status says that no fit is known.
         history: History of the fit of the guide; empty by default.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.GuidePosterior(pb.MeanFieldGuide(model))
+        >>> posterior.sample(100, seed=0)["net.weight"].shape
+        torch.Size([100, 1, 1])
     """
 
     history: History

@@ -86,7 +86,13 @@ def blundell() -> KLWeight:
 
 
 def per_weight(num_weights: int) -> KLWeight:
-    """Return the constant weight 1 / `num_weights`, as in some other libraries. It gives a very cold posterior."""
+    """Return the constant weight 1 / `num_weights`, as in some other libraries. It gives a very cold posterior.
+
+    Example:
+        >>> from pyro_bnn import kl
+        >>> kl.per_weight(1000)(0, 0, 10)  # epoch, batch, number of batches
+        0.001
+    """
     return constant(1 / _checks.at_least("num_weights", num_weights, 1))
 
 

@@ -108,6 +108,25 @@ def fit_mcmc(
 
     Warns:
         ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_mcmc(
+        ...     model,
+        ...     (x, 2 * x),
+        ...     sampler=pb.HMC(16),
+        ...     num_samples=400,
+        ...     num_warmup=100,
+        ...     seed=0,
+        ... )
+        >>> posterior.chains["net.weight"].mean().round(decimals=1)
+        tensor(2.)
     """
     _check_arguments(model, sampler, init, dtype, compile)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
@@ -183,6 +202,20 @@ def fit_nuts(
 
     A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`. The other arguments,
     the result and the errors are those of :func:`~pyro_bnn.fit_mcmc`.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_nuts(
+        ...     model, (x, 2 * x), num_samples=400, num_warmup=100, seed=0
+        ... )
+        >>> posterior.chains["net.weight"].mean().round(decimals=1)
+        tensor(2.)
     """
     return fit_mcmc(
         model,

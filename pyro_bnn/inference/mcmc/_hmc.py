@@ -24,6 +24,25 @@ class HMC(Sampler):
 
     References:
         Neal (2011), https://arxiv.org/abs/1206.1901, sections 3 and 5.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_mcmc(
+        ...     model,
+        ...     (x, 2 * x),
+        ...     sampler=pb.HMC(max_steps=16),
+        ...     num_samples=400,
+        ...     num_warmup=100,
+        ...     seed=0,
+        ... )
+        >>> posterior.sample(100, seed=0)["net.weight"].shape
+        torch.Size([100, 1, 1])
     """
 
     max_steps: int = 64

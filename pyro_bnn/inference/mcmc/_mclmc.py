@@ -72,6 +72,25 @@ class MCLMC(Sampler):
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),
         https://arxiv.org/abs/2303.18221; for networks, Sommer et al. (2025), https://arxiv.org/abs/2502.06335.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_mcmc(
+        ...     model,
+        ...     (x, 2 * x),
+        ...     sampler=pb.MCLMC(steps_per_draw=4),
+        ...     num_samples=400,
+        ...     num_warmup=100,
+        ...     seed=0,
+        ... )
+        >>> posterior.sample(100, seed=0)["net.weight"].shape
+        torch.Size([100, 1, 1])
     """
 
     steps_per_draw: int = 10

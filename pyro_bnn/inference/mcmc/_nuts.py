@@ -38,6 +38,25 @@ class NUTS(Sampler):
     References:
         Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246; Betancourt (2017),
         https://arxiv.org/abs/1701.02434, appendix A, for the weights of the points and the criterion.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_mcmc(
+        ...     model,
+        ...     (x, 2 * x),
+        ...     sampler=pb.NUTS(max_tree_depth=5),
+        ...     num_samples=400,
+        ...     num_warmup=100,
+        ...     seed=0,
+        ... )
+        >>> posterior.sample(100, seed=0)["net.weight"].shape
+        torch.Size([100, 1, 1])
     """
 
     max_tree_depth: int = 10

@@ -48,6 +48,27 @@ class MCMCPosterior(Posterior):
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_mcmc(
+        ...     model,
+        ...     (x, 2 * x),
+        ...     sampler=pb.HMC(16),
+        ...     num_samples=400,
+        ...     num_warmup=100,
+        ...     seed=0,
+        ... )
+        >>> posterior.chains["net.weight"].shape  # chains, draws, and the weight
+        torch.Size([4, 400, 1, 1])
+        >>> posterior.chains["net.weight"].mean().round(decimals=1)
+        tensor(2.)
     """
 
     def __init__(

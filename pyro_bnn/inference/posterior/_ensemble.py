@@ -49,6 +49,19 @@ class EnsemblePosterior(Posterior):
 
     References:
         Lakshminarayanan, Pritzel and Blundell (2017), Deep Ensembles, https://arxiv.org/abs/1612.01474.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posteriors = [pb.fit_laplace(model, (x, slope * x)) for slope in (1.0, 3.0)]
+        >>> ensemble = pb.EnsemblePosterior(posteriors)
+        >>> ensemble.sample(2, seed=0)["net.weight"].flatten().round()
+        tensor([1., 3.])
     """
 
     def __init__(self, members: Sequence[Posterior]) -> None:

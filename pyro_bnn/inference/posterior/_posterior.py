@@ -35,6 +35,16 @@ class Status:
             keeps this part.
         remedy: Advice on what to try. The advice names arguments of the function that did the inference. A scikit-learn
             estimator, for example, has other arguments, so it replaces this advice by its own.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> status = pb.Status(
+        ...     False, "The loss still falls.", remedy="Raise `num_epochs`."
+        ... )
+        >>> bool(status)
+        False
+        >>> print(status)
+        The loss still falls. Raise `num_epochs`.
     """
 
     ok: bool
@@ -76,6 +86,22 @@ class Posterior(Shown, ABC):
 
     A table on the page "What a posterior can answer" shows which posterior classes have which of these methods and
     attributes. A subclass sets `status`, implements :meth:`draws`, and overrides the other members that it supports.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
+        >>> posterior.sample(100, seed=0)["net.weight"].shape
+        torch.Size([100, 1, 1])
+        >>> posterior.median()["net.weight"].round(decimals=1)
+        tensor([[2.]])
+        >>> bool(posterior.status)
+        True
     """
 
     status: Status

@@ -138,6 +138,25 @@ class SGLD(StochasticGradientSampler):
 
     References:
         Welling and Teh (2011), Bayesian Learning via Stochastic Gradient Langevin Dynamics.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_sgmcmc(
+        ...     model,
+        ...     (x, 2 * x),
+        ...     sampler=pb.SGLD(lr=5e-4),
+        ...     num_epochs=2000,
+        ...     num_samples=1000,
+        ...     seed=1,
+        ... )
+        >>> posterior.chains["net.weight"].mean().round(decimals=1)
+        tensor(2.)
     """
 
     lr: float
@@ -178,6 +197,25 @@ class SGHMC(StochasticGradientSampler):
     References:
         Chen, Fox and Guestrin (2014), https://arxiv.org/abs/1402.4102; Leimkuhler and Matthews (2013),
         https://arxiv.org/abs/1203.5428.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_sgmcmc(
+        ...     model,
+        ...     (x, 2 * x),
+        ...     sampler=pb.SGHMC(lr=1e-3, momentum=0.5),
+        ...     num_epochs=2000,
+        ...     num_samples=1000,
+        ...     seed=1,
+        ... )
+        >>> posterior.chains["net.weight"].mean().round(decimals=1)
+        tensor(2.)
     """
 
     lr: float

@@ -26,6 +26,11 @@ class Execution:
 
     Raises:
         ValueError: If an option has a wrong value.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> pb.Execution(num_parts=4)  # a quarter of the memory
+        Execution(cuda_graph=False, num_parts=4, autocast=None, distributed=True)
     """
 
     cuda_graph: bool = False

@@ -119,6 +119,22 @@ def fit_svi(
         FileExistsError: If `checkpoint` exists and is not the file to resume.
         OSError: If `checkpoint` cannot be written.
         Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> adam = lambda parameters: torch.optim.Adam(parameters, lr=0.05)
+        >>> posterior = pb.fit_svi(
+        ...     model, guide, (x, 2 * x), optimizer=adam, num_epochs=500, seed=0
+        ... )
+        >>> posterior.median()["net.weight"].round(decimals=1)
+        tensor([[2.]])
     """
     num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)

@@ -44,6 +44,16 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         n_iter_: Number of epochs; for Markov chains the number of draws of each chain.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> classifier = pb.BNNClassifier(method="laplace", random_state=0)
+        >>> classifier.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.9
+        True
+        >>> classifier.predict_proba(X[:5]).shape
+        (5, 3)
     """
 
     class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)

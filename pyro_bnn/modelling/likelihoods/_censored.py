@@ -122,6 +122,14 @@ class Censored(_CensoredLikelihood):
 
     References:
         Tobin (1958), Estimation of Relationships for Limited Dependent Variables, https://doi.org/10.2307/1907382.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.likelihoods.Censored(low=0.0, scale=1.0)
+        >>> amounts = likelihood(torch.zeros(1))
+        >>> float(amounts.log_prob(torch.zeros(1)).exp())  # half are below 0
+        0.5
     """
 
     def __init__(
@@ -183,6 +191,15 @@ class Survival(_CensoredLikelihood):
 
     References:
         Kalbfleisch and Prentice (2002), The Statistical Analysis of Failure Time Data, chapter 3.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.likelihoods.Survival("weibull", shape=1.0)
+        >>> times = likelihood(torch.zeros(1, 1))
+        >>> over = torch.tensor([[[1.0, 0.0]]])  # no event until time 1
+        >>> round(float(times.log_prob(over).exp()), 3)
+        0.368
     """
 
     def __init__(

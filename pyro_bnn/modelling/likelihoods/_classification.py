@@ -58,6 +58,15 @@ class CategoricalLikelihood(_ClassLikelihood):
 
     Raises:
         ValueError: If the weights are not C finite numbers above 0.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.CategoricalLikelihood()
+        >>> logits = torch.tensor([[0.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
+        >>> likelihood(logits).probs.round(decimals=2)
+        tensor([[0.3300, 0.3300, 0.3300],
+                [0.9900, 0.0100, 0.0100]])
     """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -118,6 +127,13 @@ class BernoulliLikelihood(_ClassLikelihood):
 
     Raises:
         ValueError: If the weights are not two finite numbers above 0.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.BernoulliLikelihood()
+        >>> likelihood(torch.tensor([0.0, 2.0])).mean.round(decimals=2)
+        tensor([0.5000, 0.8800])
     """
 
     def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:

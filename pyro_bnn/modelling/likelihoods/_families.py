@@ -36,6 +36,14 @@ class NegativeBinomial(MadeLikelihood):
 
     References:
         Cameron and Trivedi (2013), Regression Analysis of Count Data, section 3.3 (model NB2).
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.likelihoods.NegativeBinomial(0.5)
+        >>> counts = likelihood(torch.zeros(1))
+        >>> counts.mean, counts.variance
+        (tensor([1.]), tensor([1.5000]))
     """
 
     def __init__(self, dispersion: float | TorchDistributionMixin | None = None) -> None:
@@ -57,6 +65,14 @@ class ZeroInflatedPoisson(MadeLikelihood):
 
     References:
         Lambert (1992), Zero-Inflated Poisson Regression, https://doi.org/10.2307/1269547.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.likelihoods.ZeroInflatedPoisson()
+        >>> output = torch.tensor([[1.0, 0.0]])  # log-rate, log-odds of a zero
+        >>> likelihood(output).mean.round(decimals=2)
+        tensor([[1.3600]])
     """
 
     num_parts = 2
@@ -83,6 +99,14 @@ class ZeroInflatedNegativeBinomial(MadeLikelihood):
     References:
         Greene (1994), Accounting for Excess Zeros and Sample Selection in Poisson and Negative Binomial Regression
         Models, https://ssrn.com/abstract=1293115.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.likelihoods.ZeroInflatedNegativeBinomial(0.5)
+        >>> output = torch.tensor([[1.0, 0.0]])  # log-mean, log-odds of a zero
+        >>> likelihood(output).mean.round(decimals=2)
+        tensor([[1.3600]])
     """
 
     num_parts = 2
@@ -118,6 +142,13 @@ class StudentT(MadeLikelihood):
     References:
         Lange, Little and Taylor (1989), Robust Statistical Modeling Using the t Distribution,
         https://doi.org/10.2307/2290063.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.likelihoods.StudentT(df=4.0, scale=0.1)
+        >>> round(float(likelihood(torch.zeros(1)).variance), 3)
+        0.02
     """
 
     def __init__(
@@ -165,6 +196,14 @@ class Beta(MadeLikelihood):
         Ferrari and Cribari-Neto (2004), Beta Regression for Modelling Rates and Proportions,
         https://doi.org/10.1080/0266476042000214501; Smithson and Verkuilen (2006), A Better Lemon Squeezer?,
         https://doi.org/10.1037/1082-989X.11.1.54, for zeros and ones.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.likelihoods.Beta(precision=9.0)
+        >>> shares = likelihood(torch.zeros(1))
+        >>> shares.mean, shares.stddev.round(decimals=2)
+        (tensor([0.5000]), tensor([0.1600]))
     """
 
     def __init__(self, precision: float | TorchDistributionMixin | None = None) -> None:

@@ -31,6 +31,16 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
     Raises:
         ValueError: If a number is not above 0, or if the support of a distribution is not the positive numbers.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> import pyro.distributions as dist
+        >>> fixed = pb.GaussianLikelihood(0.1)
+        >>> round(float(fixed(torch.zeros(1, 1)).stddev), 3)
+        0.1
+        >>> learned = pb.GaussianLikelihood()
+        >>> inferred = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))
     """
 
     free_names: ClassVar[Mapping[str, str]] = {"scale": "rho"}
@@ -70,6 +80,14 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     """N(mean, exp(log variance)). The network outputs the mean and the log variance, as the halves of the last axis.
 
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.HeteroscedasticGaussianLikelihood()
+        >>> output = torch.tensor([[3.0, 0.0]])  # a mean, and a log-variance
+        >>> likelihood(output).mean, likelihood(output).stddev
+        (tensor([[3.]]), tensor([[1.]]))
     """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -82,7 +100,15 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
 
 
 class PoissonLikelihood(NumberLikelihood):
-    """Counts with rate exp(output). Output and targets have the same shape, (N, O) or (N,)."""
+    """Counts with rate exp(output). Output and targets have the same shape, (N, O) or (N,).
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.PoissonLikelihood()
+        >>> likelihood(torch.tensor([0.0, 2.0])).mean.round(decimals=1)
+        tensor([1.0000, 7.4000])
+    """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         require_output_dims("PoissonLikelihood", output, 1, "(N,) or (N, O)")

@@ -68,6 +68,18 @@ class Prior(WeightPrior):
 
     A model makes the distribution when it is built, and again when it moves to another device or dtype. So
     :meth:`elementwise` must draw nothing; for latent scales, use a :class:`HierarchicalPrior`.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> import pyro.distributions as dist
+        >>> class Heavy(pb.Prior):
+        ...     def elementwise(self, name, parameter, module):
+        ...         return dist.StudentT(3.0, parameter.new_zeros(()), 0.5)
+        >>> net, likelihood = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=Heavy(), likelihood=likelihood, num_data=20
+        ... )
     """
 
     @abstractmethod

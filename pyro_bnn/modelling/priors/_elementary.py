@@ -33,6 +33,14 @@ class NormalPrior(_ScalePrior):
 
     Args:
         scale: Standard deviation, above 0.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> layer = torch.nn.Linear(100, 10)
+        >>> prior = pb.NormalPrior(0.3)
+        >>> prior.elementwise("weight", layer.weight, layer).scale
+        tensor(0.3000)
     """
 
     @classmethod
@@ -83,6 +91,15 @@ class NetworkNormalPrior(_ScalePrior):
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
         https://arxiv.org/abs/1906.05323. MOPED starts the guide as ``NetworkInit(weight_fraction=0.1)`` does.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> layer = torch.nn.Linear(100, 10)
+        >>> prior = pb.NetworkNormalPrior(0.3)
+        >>> weights = prior.elementwise("weight", layer.weight, layer)
+        >>> bool((weights.loc == layer.weight).all())
+        True
     """
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
@@ -95,6 +112,15 @@ class LaplacePrior(_ScalePrior):
 
     Args:
         scale: Mean absolute deviation b in ``exp(-|w| / b) / (2 b)``, above 0.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> layer = torch.nn.Linear(100, 10)
+        >>> prior = pb.LaplacePrior(0.5)
+        >>> weights = prior.elementwise("weight", layer.weight, layer)
+        >>> weights.stddev.round(decimals=2)
+        tensor(0.7100)
     """
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
@@ -112,6 +138,15 @@ class ScaleMixturePrior(Prior):
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, equation 7.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> layer = torch.nn.Linear(100, 10)
+        >>> prior = pb.ScaleMixturePrior(0.25, 1.0, 0.0025)
+        >>> weights = prior.elementwise("weight", layer.weight, layer)
+        >>> weights.variance.round(decimals=2)
+        tensor(0.2500)
     """
 
     mixing: float = 0.5
@@ -149,6 +184,14 @@ class FanInNormalPrior(Prior):
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 2.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> layer = torch.nn.Linear(100, 10)
+        >>> prior = pb.FanInNormalPrior(2**0.5)
+        >>> prior.elementwise("weight", layer.weight, layer).scale.round(decimals=3)
+        tensor(0.1410)
     """
 
     gain: float = 1.0

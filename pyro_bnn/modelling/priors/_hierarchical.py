@@ -41,6 +41,19 @@ class HierarchicalNormalPrior(HierarchicalPrior):
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 1.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, likelihood = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.HierarchicalNormalPrior(),
+        ...     likelihood=likelihood,
+        ...     num_data=20,
+        ... )
+        >>> [*pb.MeanFieldGuide(model)()]
+        ['prior.scale', 'net.weight', 'net.bias']
     """
 
     scale_prior: TorchDistributionMixin = field(default_factory=lambda: dist.HalfNormal(1.0))
@@ -92,6 +105,20 @@ class HorseshoePrior(HierarchicalPrior):
     References:
         Carvalho, Polson and Scott (2010), https://doi.org/10.1093/biomet/asq017; Ghosh, Yao and Doshi-Velez (2018),
         https://arxiv.org/abs/1806.05975; Piironen and Vehtari (2017), https://arxiv.org/abs/1707.01694.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, likelihood = torch.nn.Linear(8, 2), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.HorseshoePrior(0.1, slab_scale=2.0),
+        ...     likelihood=likelihood,
+        ...     num_data=20,
+        ... )
+        >>> draw = pb.MeanFieldGuide(model)()
+        >>> draw["prior.weight.local_scales"].shape
+        torch.Size([2, 1])
     """
 
     global_scale: float = 1.0
@@ -154,6 +181,16 @@ class LearnedNormalPrior(HierarchicalPrior):
 
     References:
         MacKay (1992), Bayesian Interpolation, https://doi.org/10.1162/neco.1992.4.3.415.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, likelihood = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.LearnedNormalPrior(), likelihood=likelihood, num_data=20
+        ... )
+        >>> [name for name, _ in model.named_parameters() if "scale" in name]
+        ['prior_parameters.log_scale']
     """
 
     scale: float = 1.0

@@ -95,6 +95,20 @@ class SpreadFactor(Calibration):
 
     Args:
         value: The factors, shape ``(*O)``.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
+        >>> prediction = pb.predict(model, posterior, x, seed=0)
+        >>> factor = pb.calibration.SpreadFactor.fit(prediction, 2 * x + 1)
+        >>> bool(factor.value > 5)  # the targets are far outside
+        True
     """
 
     value: Tensor

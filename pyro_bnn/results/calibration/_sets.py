@@ -93,6 +93,19 @@ class ConformalSets(Shown, Calibration):
         Romano et al. (2020), Classification with Valid and Adaptive Coverage, https://arxiv.org/abs/2006.02544;
         Angelopoulos et al. (2021), Uncertainty Sets for Image Classifiers using Conformal Prediction,
         https://arxiv.org/abs/2009.14193.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, labels = torch.nn.Linear(2, 3), pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=labels, num_data=20
+        ... )
+        >>> x, y = torch.randn(100, 2), torch.arange(100) % 3
+        >>> prediction = pb.predict(model, pb.MeanFieldGuide(model), x, seed=0)
+        >>> sets = pb.calibration.ConformalSets(prediction, y)
+        >>> sets.sets(prediction, level=0.9).shape  # whether each class is in
+        torch.Size([100, 3])
     """
 
     def __init__(

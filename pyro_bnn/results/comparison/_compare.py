@@ -68,6 +68,27 @@ def compare(
 
     References:
         Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> laplace = pb.fit_laplace(model, (x, 2 * x))
+        >>> result = pb.compare(
+        ...     model,
+        ...     {"laplace": laplace, "start": pb.MeanFieldGuide(model)},
+        ...     x,
+        ...     num_samples=100,
+        ...     seed=0,
+        ... )
+        >>> list(result.predictions)
+        ['laplace', 'start']
+        >>> [*result.pairs[0].scores]
+        ['rms mean difference', 'epistemic sd ratio', 'total sd ratio', 'wasserstein']
     """
     num_samples = _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
     require_model(model)

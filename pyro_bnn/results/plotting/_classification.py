@@ -33,6 +33,14 @@ def vote_histograms(
         titles: A title for each image.
         width: Width of a new figure. A row has five images if `width` is "page", and three if it is "column".
         axes: Array of axes of shape (2, M), with the images in the first row and the votes in the second.
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn import plotting
+        >>> images, votes = torch.rand(2, 8, 8), torch.tensor([[9, 1], [4, 6]])
+        >>> axes = plotting.vote_histograms(images, votes, ["cat", "dog"])
+        >>> axes.shape  # an image and its votes in each column
+        (2, 2)
     """
     _checks.rows("images", images)
     _checks.rows("votes", votes)
@@ -117,6 +125,17 @@ def reliability_diagram(
 
     Returns:
         The two axes.
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn import plotting
+        >>> probs, y = (
+        ...     torch.tensor([[0.9, 0.1], [0.4, 0.6]] * 50),
+        ...     torch.arange(100) % 2,
+        ... )
+        >>> ax, below = plotting.reliability_diagram(probs, y)
+        >>> ax.get_ylabel(), below.get_xlabel()
+        ('accuracy', 'confidence (probability of the predicted class)')
     """
     _checks.rows("probs", probs)
     _checks.rows("y", y)

@@ -33,6 +33,23 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
 
     Returns:
         Array of axes.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posteriors = {
+        ...     "laplace": pb.fit_laplace(model, (x, 2 * x)),
+        ...     "start": pb.MeanFieldGuide(model),
+        ... }
+        >>> result = pb.compare(model, posteriors, x, num_samples=100, seed=0)
+        >>> axes = pb.plotting.comparison(result, data=(x, 2 * x))
+        >>> [ax.get_title() for ax in axes]
+        ['laplace', 'start', '']
     """
     _checks.kind("result", result, Comparison, "a Comparison, the result of `compare`")
     points = points_of(data)

@@ -36,6 +36,19 @@ def regression_bands(
         num_scales: Half the width of a band, in standard deviations.
         width: Width of a new figure.
         ax: Axes to draw on.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> prediction = pb.predict(model, pb.fit_laplace(model, (x, 2 * x)), x, seed=0)
+        >>> ax = pb.plotting.regression_bands(x, prediction, data=(x, 2 * x))
+        >>> ax.get_xlabel(), ax.get_ylabel()
+        ('x', 'y')
     """
     _check(x, prediction)
     points = points_of(data)
@@ -85,6 +98,20 @@ def predictive_density(
         data: Inputs and targets to show.
         width: Width of a new figure.
         ax: Axes to draw on.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> prediction = pb.predict(model, pb.fit_laplace(model, (x, 2 * x)), x, seed=0)
+        >>> y = torch.linspace(-3, 3, 50)
+        >>> ax = pb.plotting.predictive_density(x, prediction, y)
+        >>> ax.get_xlabel(), ax.get_ylabel()
+        ('x', 'y')
     """
     _check(x, prediction)
     points = points_of(data)

@@ -21,6 +21,19 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
         history: The record of a fit.
         axes: Three axes: ELBO, data cost, complexity cost.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit(model, (x, 2 * x), method="svi", max_epochs=50, seed=0)
+        >>> axes = pb.plotting.loss_curves(posterior.history)
+        >>> axes[0].get_xlabel()
+        'epoch'
     """
     _checks.kind("history", history, History, "a History, such as `posterior.history`")
     if not history.epochs:
@@ -57,6 +70,12 @@ def accuracy_curves(
         test: Accuracy on test data after each epoch.
         width: Width of a new figure.
         ax: Axes to draw on.
+
+    Example:
+        >>> from pyro_bnn import plotting
+        >>> ax = plotting.accuracy_curves([0.5, 0.8, 0.9], [0.5, 0.7, 0.8])
+        >>> ax.get_xlabel(), ax.get_ylabel()
+        ('epoch', 'accuracy at mean weights (%)')
     """
     ax = one_axes(ax, width, 0.72)
     for name, values, color in (("train", train, BLUE), ("test", test, VERMILION)):

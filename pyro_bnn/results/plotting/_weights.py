@@ -38,6 +38,18 @@ def signal_to_noise(
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, figure 3.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> ratios = pb.pruning.signal_to_noise(pb.MeanFieldGuide(model))
+        >>> axes = pb.plotting.signal_to_noise(ratios)
+        >>> [ax.get_xlabel() for ax in axes]
+        ['signal-to-noise ratio, 10 log10(|mean| / sd) (dB)', 'signal-to-noise ratio (dB)']
     """
     _checks.kind("ratios", ratios, Mapping, "a dict of ratios by site, the result of `pruning.signal_to_noise`")
     for site, ratio in ratios.items():
@@ -83,6 +95,21 @@ def pruning_curve(
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
         axes: Two axes: error (one minus accuracy in per cent, or RMSE), NLL.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, labels = torch.nn.Linear(2, 3), pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=labels, num_data=20
+        ... )
+        >>> x, y = torch.randn(100, 2), torch.arange(100) % 3
+        >>> report = pb.pruning.snr_report(
+        ...     model, pb.MeanFieldGuide(model), x, y, seed=0
+        ... )
+        >>> error, nll = pb.plotting.pruning_curve(report)
+        >>> error.get_ylabel(), nll.get_ylabel()
+        ('error (%)', 'NLL (nats per row)')
     """
     _checks.kind("report", report, PruningReport, "a PruningReport, the result of `pruning.snr_report`")
     axes = panels(axes, 2, width, on_page=2.6, in_column=4.8)
@@ -174,6 +201,15 @@ def weight_density(
 
     Raises:
         ValueError: If the scale is not above 0, as for a removed weight.
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn import plotting
+        >>> ax = plotting.weight_density(
+        ...     0.5, 0.1, prior=torch.distributions.Normal(0.0, 1.0)
+        ... )
+        >>> ax.get_xlabel()
+        'weight'
     """
     loc, given = _checks.number("loc", loc), scale
     scale = _checks.as_float(given)
@@ -217,6 +253,18 @@ def weight_histograms(
         scales: Standard deviations with the same shapes; 0 for a weight that was removed.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> axes = pb.plotting.weight_histograms(guide.locations(), guide.scales())
+        >>> axes.shape  # means and deviations of each site
+        (2, 2)
     """
     for name, found in (("locations", locations), ("scales", scales)):
         _checks.kind(name, found, Mapping, f"a dict of tensors by site, such as `guide.{name}()`")

@@ -138,6 +138,22 @@ def predict(
     References:
         Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
         https://arxiv.org/abs/2008.08400, for `linearised`.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
+        >>> prediction = pb.predict(model, posterior, torch.tensor([[0.5]]), seed=0)
+        >>> prediction.mean.round(decimals=1)
+        tensor([[1.]])
+        >>> low, high = prediction.interval(0.9)
+        >>> 0.2 < float(high - low) < 0.5
+        True
     """
     if isinstance(posterior, BayesianModel):
         raise ValueError(
@@ -233,6 +249,20 @@ def predict_point(
 
     Raises:
         ValueError: If a latent variable has no value, if a name is unknown, or if :func:`predict` would raise an error.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
+        >>> pb.predict_point(model, posterior, torch.tensor([[0.5]])).mean.round(
+        ...     decimals=1
+        ... )
+        tensor([[1.]])
     """
     values = values.median() if isinstance(values, Posterior) else values
     _checks.kind("values", values, Mapping, "a dict of values by site, or a posterior with a median")

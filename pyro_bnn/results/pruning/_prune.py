@@ -29,6 +29,17 @@ def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> ratios = pb.pruning.signal_to_noise(pb.MeanFieldGuide(model))
+        >>> {site: tuple(value.shape) for site, value in ratios.items()}
+        {'net.weight': (1, 1), 'net.bias': (1,)}
     """
     guide = mean_field(guide)
     locations, scales = guide.locations(), guide.scales()

@@ -131,6 +131,20 @@ def snr_report(
 
     Raises:
         ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises it.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, labels = torch.nn.Linear(2, 3), pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=labels, num_data=20
+        ... )
+        >>> x, y = torch.randn(100, 2), torch.arange(100) % 3
+        >>> report = pb.pruning.snr_report(
+        ...     model, pb.MeanFieldGuide(model), x, y, fractions=[0.0, 0.5], seed=0
+        ... )
+        >>> [row.fraction for row in report.rows]
+        [0.0, 0.5]
     """
     guide = mean_field(guide)
     listed = fractions.reshape(-1).tolist() if isinstance(fractions, Tensor) else fractions

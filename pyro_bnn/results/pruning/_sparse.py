@@ -106,6 +106,18 @@ def sparse_network(
 
     Raises:
         ValueError: If a random parameter has no value or a value of another shape, or if a name is unknown.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, likelihood = torch.nn.Linear(100, 10), pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=20
+        ... )
+        >>> small = pb.pruning.prune(pb.MeanFieldGuide(model), fraction=0.95)
+        >>> sparse = pb.pruning.sparse_network(model, small.median())
+        >>> sparse.density < 0.1
+        True
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")

@@ -17,6 +17,11 @@ def accuracy(probs: Numbers, y: Numbers) -> float:
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
+
+    Example:
+        >>> from pyro_bnn import metrics
+        >>> metrics.accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
+        0.5
     """
     probs, y = class_inputs(probs, y)
     return float((probs.argmax(-1) == y).double().mean())
@@ -30,6 +35,11 @@ def negative_log_likelihood(probs: Numbers, y: Numbers) -> float:
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
+
+    Example:
+        >>> from pyro_bnn import metrics
+        >>> round(metrics.negative_log_likelihood([[0.9, 0.1], [0.4, 0.6]], [0, 0]), 3)
+        0.511
     """
     probs, y = class_inputs(probs, y)
     return float(-probs.gather(-1, y[:, None]).log().mean())

@@ -15,6 +15,11 @@ def root_mean_squared_error(mean: Numbers, y: Numbers) -> float:
     Args:
         mean: Predictive means, shape ``(N, *O)``.
         y: Targets, shape ``(N, *O)``.
+
+    Example:
+        >>> from pyro_bnn import metrics
+        >>> metrics.root_mean_squared_error([0.0, 0.0], [3.0, 3.0])
+        3.0
     """
     mean, y = as_tensor("mean", mean), as_tensor("y", y)
     number_inputs(y, mean=mean)
@@ -28,6 +33,11 @@ def interval_coverage(lower: Numbers, upper: Numbers, y: Numbers) -> float:
         lower: Lower ends, shape ``(N, *O)``.
         upper: Upper ends, shape ``(N, *O)``.
         y: Targets, shape ``(N, *O)``.
+
+    Example:
+        >>> from pyro_bnn import metrics
+        >>> metrics.interval_coverage([0.0, 0.0], [1.0, 1.0], [0.5, 2.0])
+        0.5
     """
     lower, upper, y = as_tensor("lower", lower), as_tensor("upper", upper), as_tensor("y", y)
     number_inputs(y, lower=lower, upper=upper)

@@ -31,6 +31,21 @@ class ClassificationPrediction(Prediction):
         variance_of_logits: Variance over draws of the logits (centred over classes), averaged over classes, shape (N,);
             None for a single draw.
         logits: Normalised log-probabilities of each draw, shape (S, N, C); None unless `keep_draws`.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, labels = torch.nn.Linear(2, 3), pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=labels, num_data=20
+        ... )
+        >>> prediction = pb.predict(
+        ...     model, pb.MeanFieldGuide(model), torch.zeros(5, 2), seed=0
+        ... )
+        >>> prediction.probs.shape
+        torch.Size([5, 3])
+        >>> prediction.labels.shape, prediction.epistemic.shape
+        (torch.Size([5]), torch.Size([5]))
     """
 
     probs: Tensor

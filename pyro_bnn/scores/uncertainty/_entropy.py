@@ -38,6 +38,13 @@ def predictive_entropy(logits: Tensor) -> Tensor:
 
     Args:
         logits: Unnormalised log-probabilities, shape (S, N, C); the result has the shape (N,).
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn import uncertainty
+        >>> logits = torch.tensor([[[50.0, 0.0]], [[0.0, 50.0]]])  # they disagree
+        >>> uncertainty.predictive_entropy(logits).round(decimals=3)
+        tensor([0.6930])
     """
     return entropy(_running(logits).mean).to(single_at_least(logits))
 
@@ -47,6 +54,13 @@ def expected_entropy(logits: Tensor) -> Tensor:
 
     Args:
         logits: Unnormalised log-probabilities, shape (S, N, C); the result has the shape (N,).
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn import uncertainty
+        >>> logits = torch.tensor([[[50.0, 0.0]], [[0.0, 50.0]]])  # two sure draws
+        >>> uncertainty.expected_entropy(logits).round(decimals=3)
+        tensor([0.])
     """
     return _running(logits).expected_entropy.to(single_at_least(logits))
 

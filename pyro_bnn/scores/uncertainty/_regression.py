@@ -42,6 +42,18 @@ class RegressionPrediction(Prediction):
         variance_of_means: Unbiased variance over draws of the components' means, shape ``(N, *O)``; None for a single
             draw.
         components: The mixture's components, batch shape ``(S, N, *O)``; None unless `keep_draws`.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> prediction = pb.predict(model, pb.fit_laplace(model, (x, 2 * x)), x, seed=0)
+        >>> round(float(prediction.aleatoric.sqrt().mean()), 3)  # the noise
+        0.1
     """
 
     mean: Tensor
