@@ -230,9 +230,9 @@ def test_arguments_that_say_nothing_do_not(quick):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "best"}, r"`method` must be one of 'auto', 'svi', 'mclmc', got 'best'\."),
+        ({"method": "best"}, r"`method` must be one of 'auto', 'svi', 'mclmc', 'ensemble', got 'best'\."),
         ({"method": "nuts"}, r"got 'nuts'; call `fit_nuts\(model, data\)`\."),
-        ({"method": None}, "`method` must be one of 'auto', 'svi', 'mclmc', got None"),
+        ({"method": None}, "`method` must be one of 'auto', 'svi', 'mclmc', 'ensemble', got None"),
         ({"method": "svi", "time_limit": 3}, '`time_limit` needs chains, got method="svi"; leave it out'),
         ({"time_limit": 0}, "`time_limit` must be a finite number above 0"),
         ({"time_limit": "long"}, "`time_limit` must be a finite number above 0"),

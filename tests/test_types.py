@@ -94,6 +94,7 @@ CASES = {
     "pb.fit(gaussian, (x, y), time_limit=9)": "pb.GuidePosterior | pb.MCMCPosterior",
     "pb.fit(gaussian, (x, y), method='svi', guide=guide)": "pb.GuidePosterior",
     "pb.fit(gaussian, (x, y), method='mclmc', time_limit=9)": "pb.MCMCPosterior",
+    "pb.fit(gaussian, (x, y), method='ensemble', guide=pb.MeanFieldGuide, num_members=3)": "pb.EnsemblePosterior",
     "pb.fit_nuts(gaussian, (x, y))": "pb.MCMCPosterior",
     "pb.fit_mcmc(gaussian, (x, y), sampler=pb.HMC())": "pb.MCMCPosterior",
     "pb.fit_laplace(gaussian, (x, y))": "LaplacePosterior",

@@ -1,7 +1,7 @@
 """The function `fit`, which runs chains from trained networks if possible, and otherwise variational inference."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -16,9 +16,11 @@ from ...inference.estimators import Estimator
 from ...inference.guides import GuidePosterior
 from ...inference.kl import KLWeight
 from ...inference.mcmc import MCMCPosterior
+from ...inference.posterior import EnsemblePosterior
 from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, whole_data
 from ...modelling.model import BayesianModel
 from ..choosing import Deadline, UnsuitableError, fit_best
+from ._ensemble import MakeGuide, fit_ensemble
 from ._stopping import TimeLimit
 from ._variational import fit_variational
 
@@ -26,11 +28,14 @@ CHAINS = "Chains from trained modes, since C code runs this network fast enough"
 """First words of the status after a fit with chains."""
 
 
+METHODS = ("auto", "svi", "mclmc", "ensemble")
+"""The methods of `fit`."""
+
+
 OTHERS = {
     "nuts": "fit_nuts(model, data)",
     "laplace": "fit_laplace(model, data)",
     "kronecker": "fit_gauss_newton(model, data)",
-    "ensemble": "EnsemblePosterior(members)",
 }
 """Methods that the estimators offer and `fit` does not offer, each with the function call to use instead."""
 
@@ -75,6 +80,31 @@ def fit(
     model: BayesianModel,
     data: Data,
     *,
+    method: Literal["ensemble"],
+    num_members: int | None = None,
+    num_workers: int | None = None,
+    reset: Callable[[nn.Module], object] | None = None,
+    guide: MakeGuide | None = None,
+    optimizer: OptimizerMaker | ScheduledMaker | None = None,
+    max_epochs: int | None = None,
+    batch_size: int | None = None,
+    validation: tuple[Inputs, Tensor] | None = None,
+    elbo: ELBO | None = None,
+    estimator: Estimator | None = None,
+    kl_weight: float | KLWeight = 1.0,
+    progress: bool = False,
+    execution: Execution | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+) -> EnsemblePosterior: ...
+
+
+@overload
+def fit(
+    model: BayesianModel,
+    data: Data,
+    *,
     method: Literal["auto", "svi", "mclmc"] = "auto",
     time_limit: float | None = None,
     guide: nn.Module | None = None,
@@ -98,9 +128,12 @@ def fit(
     model: BayesianModel,
     data: Data,
     *,
-    method: Literal["auto", "svi", "mclmc"] = "auto",
+    method: Literal["auto", "svi", "mclmc", "ensemble"] = "auto",
     time_limit: float | None = None,
-    guide: nn.Module | None = None,
+    num_members: int | None = None,
+    num_workers: int | None = None,
+    reset: Callable[[nn.Module], object] | None = None,
+    guide: nn.Module | MakeGuide | None = None,
     optimizer: OptimizerMaker | ScheduledMaker | None = None,
     max_epochs: int | None = None,
     batch_size: int | None = None,
@@ -114,7 +147,7 @@ def fit(
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
     seed: int | None = None,
-) -> GuidePosterior | MCMCPosterior:
+) -> GuidePosterior | MCMCPosterior | EnsemblePosterior:
     """Fit a model to data with chains if possible, and otherwise with variational inference. No tuning is needed.
 
     ``posterior.status`` says which method was chosen, with which settings, and why. By default :func:`fit` trains eight
@@ -135,20 +168,36 @@ def fit(
     With `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows,
     and the best posterior is kept.
 
+    An ensemble is `num_members` such variational fits, each with new initial weights and another order of the batches.
+    The fit of each member is one of a point (:class:`DeltaGuide`), or of the guide that `guide` makes. Several
+    processes fit the members side by side, and need some seconds to start. Members do not depend on the number of
+    processes. The model does not change. If the fits change parameters or buffers of the network, such as the
+    statistics of batch normalisation, each member keeps its own.
+
     Args:
         model: The model.
         data: A tuple (x, y) with all rows, or a loader. :func:`fit_svi` describes the data, and the arguments of a
             variational fit, in detail.
         method: ``"auto"`` chooses as described above. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or
-            raises an error if chains are impossible.
+            raises an error if chains are impossible. ``"ensemble"`` fits an ensemble.
         time_limit: Seconds that the call may take, compilation included. If the time is short, there are fewer and
             shorter chains, and the status says what was cut short. If it is too short for chains, the variational fit
             has what is left of it. With a limit, the result depends on the machine. With None, the length of chains
             depends only on the numbers of rows and weights. On two cores, chains then take about half a minute for a
             thousand rows, ten seconds for few rows, and two and a half minutes for many rows. Wide networks take twice
             as long.
+        num_members: Number of members of an ensemble; None is 5. A prediction should have a multiple of it as its
+            number of draws.
+        num_workers: Number of processes that fit members of an ensemble, this one included. None takes as many as torch
+            has threads in this process, and at most `num_members`; but one for a model on a GPU, or data in a loader,
+            or if `torch.distributed` shares the fits. In a fit with tensors on a CPU, each process uses torch's number
+            of threads divided by `num_members`. Each process has a copy of the data.
+        reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
+            `reset_parameters` of each layer. Pass a function if your network has weights of its own, or initial weights
+            other than torch's. What the function leaves as it is starts at the weights of the model, for example a
+            pretrained part.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
-            weights.
+            weights. For an ensemble: a function that makes a guide from a model, such as ``pb.MeanFieldGuide``.
         optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If
             the optimizer has a schedule, the learning rate follows this schedule. :func:`natural_gradient` needs a
             guide with precisions.
@@ -163,20 +212,22 @@ def fit(
             the network is a sequence of linear layers and activations, since gradients are then much less noisy. For
             all other networks and guides, the default is to draw each weight once per step.
         kl_weight: Weight of the KL term.
-        callbacks: Functions that are called with the history.
-        progress: Whether to show a progress bar.
+        callbacks: Functions that are called with the history; none for an ensemble.
+        progress: Whether to show a progress bar, for an ensemble one that counts members.
         execution: How the steps are computed.
-        checkpoint: File to which checkpoints are written.
+        checkpoint: File to which checkpoints are written. The files of members have endings like ``.0-of-5``.
         resume: Checkpoint from which the fit continues.
         seed: Seed of the fit.
 
     Returns:
-        The draws of the chains, or the posterior of the fitted guide. The status is not ok if a variational fit reached
+        The draws of the chains, the posterior of the fitted guide, or the ensemble, whose `members` are posteriors with
+        histories of their own. The status is not ok if a variational fit reached
         its largest number of epochs before a plateau, or if too many steps of the chains diverged. If the status is not
         ok, it says what to try.
 
     Raises:
-        ValueError: If arguments cannot be combined, or if ``method="mclmc"`` and chains are impossible.
+        ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer has
+            no method that draws new weights for the members of an ensemble.
         NonFiniteError: If a loss or gradient is not finite.
 
     Example:
@@ -195,11 +246,14 @@ def fit(
         >>> posterior = fit(model, (x, y), method="svi", seed=0)
         >>> str(posterior.status)[:32]
         'converged: the ELBO rose by less'
+        >>> posterior = fit(model, (x, y), method="ensemble", num_members=2, seed=0)
+        >>> str(posterior.status)[:21]
+        'ensemble of 2 members'
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
     if method in OTHERS:
-        raise ValueError(f'`fit` has the methods "auto", "svi" and "mclmc", got {method!r}; call `{OTHERS[method]}`.')
-    _checks.one_of("method", method, ("auto", "svi", "mclmc"))
+        raise ValueError(f"`fit` has the methods {', '.join(METHODS)}, got {method!r}; call `{OTHERS[method]}`.")
+    _checks.one_of("method", method, METHODS)
     callbacks = checked_callbacks(callbacks)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     options = {
@@ -218,7 +272,11 @@ def fit(
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if not isinstance(kl_weight, int | float) or kl_weight != 1:
         given["kl_weight"] = kl_weight
-    _check_method(method, time_limit, [*given])
+    members = {"num_members": num_members, "num_workers": num_workers, "reset": reset}
+    of_ensembles: dict[str, Any] = {name: value for name, value in members.items() if value is not None}
+    _check_method(method, time_limit, [*given], [*of_ensembles])
+    if method == "ensemble":
+        return fit_ensemble(model, data, **given, **of_ensembles, progress=progress, seed=seed)
     deadline = Deadline.after(time_limit)
     variational = functools.partial(fit_variational, model, data, **given, progress=progress, seed=seed)
     if method == "svi" or given:
@@ -234,8 +292,15 @@ def fit(
     return fitted
 
 
-def _check_method(method: str, time_limit: float | None, given: Sequence[str]) -> None:
-    """Raise if the arguments in `given`, which need variational inference, are combined with arguments for chains."""
+def _check_method(method: str, time_limit: float | None, given: Sequence[str], of_ensembles: Sequence[str]) -> None:
+    """Raise if arguments for different methods are combined.
+
+    The arguments in `given` need variational inference, and those in `of_ensembles` need ensembles.
+    """
+    if of_ensembles and method != "ensemble":
+        raise ValueError(
+            f'`{of_ensembles[0]}` is for ensembles, got method="{method}"; leave it out, or use method="ensemble".'
+        )
     if method == "mclmc" and given:
         raise ValueError(
             f'`{given[0]}` needs variational inference, got method="mclmc"; leave it out, or use method="svi".'
@@ -243,8 +308,8 @@ def _check_method(method: str, time_limit: float | None, given: Sequence[str]) -
     if time_limit is None:
         return
     _checks.positive("time_limit", time_limit)
-    if method == "svi" or given:
-        got = f"`{given[0]}`, which makes the fit variational" if given else 'method="svi"'
+    if method in ("svi", "ensemble") or given:
+        got = f"`{given[0]}`, which makes the fit variational" if given else f'method="{method}"'
         raise ValueError(f"`time_limit` needs chains, got {got}; leave it out, and limit `max_epochs` instead.")
 
 

@@ -23,6 +23,8 @@ class EnsembleRecord:
     """Record of an :class:`EnsemblePosterior` in a file."""
 
     members: list[Saved]
+    status: Status
+    seconds: float | None
 
 
 class EnsemblePosterior(Posterior):
@@ -30,9 +32,10 @@ class EnsemblePosterior(Posterior):
 
     .. math:: q(w) = \tfrac1M \sum_m q_m(w).
 
-    Several fits of :class:`~pyro_bnn.DeltaGuide` from different starts make a deep ensemble; other guides work too.
-    Draws use the members in turn. If the number of draws is a multiple of M, all members have exactly the same weight;
-    otherwise some members have one draw more than others.
+    ``fit(model, data, method="ensemble")`` makes a deep ensemble, of fits of :class:`~pyro_bnn.DeltaGuide` from
+    different starts. This class makes an ensemble of any posteriors. Draws use the members in turn. If the number of
+    draws is a multiple of M, all members have exactly the same weight; otherwise some members have one draw more than
+    others.
 
     All members must come from models of the same architecture. A draw contains only latent variables; `predict` takes
     learned parameters and buffers from its model. So for networks with batch normalisation, or with parameters that are
@@ -137,18 +140,26 @@ class EnsemblePosterior(Posterior):
         return frozenset.intersection(*(member.pruned_sites for member in self.members))
 
     def to_record(self) -> dict[str, Any]:
-        return plain(EnsembleRecord([saved(member) for member in self.members]))
+        return plain(EnsembleRecord([saved(member) for member in self.members], self.status, self.seconds))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "EnsemblePosterior":
-        members = record(EnsembleRecord, values, "posterior").members
-        return cls([restored(member, destination) for member in members])
+        found = record(EnsembleRecord, values, "posterior")
+        ensemble = cls([restored(member, destination) for member in found.members])
+        ensemble.status, ensemble.seconds = found.status, found.seconds
+        return ensemble
+
+
+MOST_MESSAGES = 2
+"""Largest number of members whose messages the status of an ensemble contains."""
 
 
 def _combined(statuses: list[Status]) -> Status:
     bad = [f"member {index}: {status.message}" for index, status in enumerate(statuses) if not status]
-    if bad:
-        remedies = dict.fromkeys(status.remedy for status in statuses if not status and status.remedy)
-        message = f"{len(bad)} of {len(statuses)} members did not end well. {' '.join(bad)}"
-        return Status(False, message, remedy=" ".join(remedies))
-    return Status(True, f"all {len(statuses)} members ended well; the first: {statuses[0]}")
+    if not bad:
+        return Status(True, f"all {len(statuses)} members ended well; the first: {statuses[0]}")
+    more = [] if len(bad) <= MOST_MESSAGES else ["The others are in the `status` of each of the `members`."]
+    remedies = dict.fromkeys(status.remedy for status in statuses if not status and status.remedy)
+    said = " ".join([*bad[:MOST_MESSAGES], *more])
+    message = f"{len(bad)} of {len(statuses)} members did not end well. {said}"
+    return Status(False, message, remedy=" ".join(remedies))

@@ -7,6 +7,7 @@ from ._model import network_values as network_values
 from ._model import own_paths as own_paths
 from ._model import random_paths as random_paths
 from ._network import rest_frozen as rest_frozen
+from ._reset import reset_network as reset_network
 from ._response import Interceptor as Interceptor
 from ._response import check_input as check_input
 from ._selection import SITE_PREFIX as SITE_PREFIX

@@ -1,0 +1,196 @@
+"""Ensembles: the same fit from several initial networks, side by side in several processes."""
+
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.checkpointing import Checkpoint, Interrupted, renamed, stopping
+from ..._core.copies import copied
+from ..._core.processes import GOLDEN, Processes
+from ..._core.progress import progress_bar
+from ..._core.scope import seeded, silent_fits
+from ..._core.summary import counted, in_time
+from ..._core.workers import side_by_side
+from ...inference.batch_norm import PinnedPosterior
+from ...inference.guides import DeltaGuide, GuidePosterior
+from ...inference.posterior import EnsemblePosterior, Posterior
+from ...inference.svi import Data
+from ...modelling.model import BayesianModel, network_values, reset_network
+from ._variational import fit_variational
+
+NUM_MEMBERS = 5
+"""Default number of members, as in Lakshminarayanan et al. (2017)."""
+
+MakeGuide = Callable[[BayesianModel], nn.Module]
+
+
+@dataclass(frozen=True)
+class Member:
+    """The fit of a member; a call with the member's index makes the fit."""
+
+    model: BayesianModel
+    data: Data
+    make_guide: MakeGuide
+    reset: Callable[[nn.Module], object] | None
+    seed: int
+    num_members: int
+    checkpoint: str | Path | Checkpoint | None
+    resume: str | Path | None
+    options: Mapping[str, Any]  # of a variational fit
+
+    def __call__(self, index: int) -> tuple[dict[str, Tensor], GuidePosterior]:
+        """Return the learned parameters and buffers of the member's network, and its posterior."""
+        model = copied(self.model)
+        with seeded(self._seed(2 * index + 1), model.device):
+            reset_network(model, self.reset)
+            guide = self.make_guide(model)
+        _checks.kind("guide", guide, nn.Module, "a function of the model that returns a guide")
+        resume = None if self.resume is None else self._file(self.resume, index)
+        with silent_fits():  # the status says how the members ended
+            posterior = fit_variational(
+                model,
+                self.data,
+                guide=guide,
+                checkpoint=renamed(self.checkpoint, functools.partial(self._file, index=index)),
+                resume=resume if resume is not None and resume.exists() else None,
+                seed=self._seed(2 * index + 2),
+                **self.options,
+            )
+        return network_values(model), posterior
+
+    def _seed(self, index: int) -> int:
+        """Return one of many seeds, all different from the user's own, with which the network may have been made."""
+        return (self.seed + index * GOLDEN) % 2**63
+
+    def _file(self, path: str | Path, index: int) -> Path:
+        """Return the path of a member's checkpoint."""
+        path = Path(path)
+        return path.with_name(f"{path.name}.{index}-of-{self.num_members}")
+
+    def require_file(self) -> None:
+        """Raise if a fit is to be resumed, but no member has a checkpoint."""
+        if self.resume is not None and not any(
+            self._file(self.resume, index).exists() for index in range(self.num_members)
+        ):
+            raise FileNotFoundError(
+                f"`resume` must be the path that an interrupted fit had as `checkpoint`, but "
+                f"{self._file(self.resume, 0)} and the files of the other members do not exist; give that path and "
+                "the same number of members."
+            )
+
+
+def fit_ensemble(
+    model: BayesianModel,
+    data: Data,
+    *,
+    guide: MakeGuide | None = None,
+    num_members: int | None = None,
+    num_workers: int | None = None,
+    reset: Callable[[nn.Module], object] | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
+    progress: bool = False,
+    seed: int | None = None,
+    **options: Any,
+) -> EnsemblePosterior:
+    """Fit an ensemble. For the arguments see :func:`~pyro_bnn.fit`; `options` are those of a variational fit."""
+    num_members = _checks.at_least("num_members", NUM_MEMBERS if num_members is None else num_members, 1)
+    if reset is not None:
+        _checks.function("reset", reset, "a function that gives a network new weights in place")
+    _check_guide(guide)
+    _check_likelihood(model)
+    if "callbacks" in options:
+        raise ValueError(
+            "`callbacks` are called with the history of one fit, but an ensemble has several, in several processes; "
+            "leave it out, and read `posterior.members[0].history` after the fit."
+        )
+    alone = _reason_for_one_process(model, data)
+    num_workers = _num_workers(num_workers, num_members, alone)
+    seed = int(torch.randint(2**62, ())) if seed is None else seed
+    make_guide = DeltaGuide if guide is None else guide
+    member = Member(model, data, make_guide, reset, seed, num_members, checkpoint, resume, options)
+    member.require_file()
+    begin = time.perf_counter()
+    threads = torch.get_num_threads() if alone else max(torch.get_num_threads() // num_members, 1)
+    given = None if checkpoint is None else checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
+    with progress_bar("member", num_members, shown=progress) as bar:
+        try:
+            with nullcontext(lambda: False) if given is None else stopping() as is_asked:
+                found = side_by_side(
+                    member,
+                    num_members,
+                    num_workers=num_workers,
+                    num_threads=threads,
+                    is_asked=is_asked,
+                    done=bar.update,
+                )
+        except KeyboardInterrupt:
+            if given is None:
+                raise
+            raise Interrupted(
+                f"stopped by a signal; the states of the members are in {given}.*-of-{num_members}. To continue, call "
+                f"again with the same arguments and `resume={os.fspath(given)!r}`."
+            ) from None
+    seconds = time.perf_counter() - begin
+    ensemble = EnsemblePosterior(_members(model, found))
+    how = "in this process" if num_workers == 1 else f"in up to {num_workers} processes"
+    status, count = ensemble.status, counted(num_members, "member")
+    told = f"ensemble of {count}, fitted in {in_time(seconds)} {how}: {status.message}"
+    ensemble.status, ensemble.seconds = replace(status, message=told), seconds
+    return ensemble
+
+
+def _members(model: BayesianModel, found: list[tuple[dict[str, Tensor], GuidePosterior]]) -> list[Posterior]:
+    """Return the members. If the fits changed the network's own parameters or buffers, each member has its own."""
+    before = network_values(model)
+    if all(torch.equal(before[name], value) for values, _ in found for name, value in values.items()):
+        return [posterior for _, posterior in found]
+    return [PinnedPosterior(model, posterior, values=values) for values, posterior in found]
+
+
+def _check_guide(guide: object) -> None:
+    if isinstance(guide, nn.Module):
+        raise ValueError(
+            "`guide` must be a function that makes a guide from a model, since each member has a model and a guide of "
+            f"its own, got a {type(guide).__name__}; pass `guide=pb.{type(guide).__name__}`, or a function such as "
+            "`lambda model: pb.MeanFieldGuide(model)`."
+        )
+    if guide is not None:
+        _checks.function("guide", guide, "a function of the model that makes a guide, such as pb.MeanFieldGuide")
+
+
+def _check_likelihood(model: BayesianModel) -> None:
+    learned = [name for name, value in model.likelihood.named_parameters() if value.requires_grad]
+    if learned:
+        raise ValueError(
+            f"the likelihood of an ensemble must have no learned parameters, since all members would share them, got "
+            f"`{learned[0]}` of {type(model.likelihood).__name__}; fix the noise, give it a prior, as in "
+            "`GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`, or let the network predict it."
+        )
+
+
+def _reason_for_one_process(model: BayesianModel, data: Data) -> str:
+    """Return why all members must be fitted in this process; the text is empty if they need not."""
+    if model.device.type != "cpu":
+        return f"the model is on {model.device}"
+    if Processes.present().are_many:
+        return "this process shares its fits with others by `torch.distributed`"
+    return "" if isinstance(data, tuple) else "the data are a loader, whose order of rows belongs to this process"
+
+
+def _num_workers(num_workers: int | None, num_members: int, alone: str) -> int:
+    if num_workers is None:
+        return 1 if alone else min(num_members, torch.get_num_threads())
+    found = max(_checks.at_least("num_workers", num_workers, 0), 1)
+    if found > 1 and alone:
+        raise ValueError(f"`num_workers` must be 1, since {alone}, got {num_workers}; leave it out.")
+    return min(found, num_members)
