@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 import pyro_bnn as pb
 from pyro_bnn import nets
@@ -23,16 +24,25 @@ from ._results import read_record, write_json
 class Network:
     """A network, with its budget and its prior."""
 
-    name: str  # ``mlp`` or ``lenet``
+    name: str  # ``mlp``, ``lenet`` or ``lenet-mirrored``
     epochs: int  # passes over the training images, the same for every method
     prior: str  # prior of the methods whose posterior is not a point, as for ``pyro-bnn train``
     draws: int = 32  # number of draws for a prediction
     units: int = 400  # number of units of each of the two hidden layers; LeNet-5 has its own
 
     @property
+    def is_lenet(self) -> bool:
+        return self.name.startswith("lenet")
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether each training image is mirrored with probability 1/2, anew in each epoch."""
+        return self.name.endswith("mirrored")
+
+    @property
     def last_layer(self) -> str:
         """Glob of the weights of the last layer."""
-        return "net.linear3.*" if self.name == "lenet" else "net.6.*"
+        return "net.linear3.*" if self.is_lenet else "net.6.*"
 
     def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Sequential:
         """The network with its inputs in units of the training images x; the same seed gives the same start.
@@ -41,7 +51,7 @@ class Network:
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if self.name == "lenet":
+            if self.is_lenet:
                 return nets.lenet5(first=[nets.Standardize(x.mean(), x.std())], dropout=dropout)
             first = [nn.Flatten(), *specs.make_inputs("standardized", x.flatten(1))]
             return nets.mlp([x[0].numel(), self.units, self.units, 10], first=first, dropout=dropout)
@@ -64,6 +74,7 @@ class NarrowNetwork(Network):
 NETWORKS = {
     "mlp": Network("mlp", epochs=20, prior="net.2.*=normal:0.4;**=normal:0.1"),  # of the default recipe
     "lenet": Network("lenet", epochs=20, prior="normal:0.2"),
+    "lenet-mirrored": Network("lenet-mirrored", epochs=20, prior="normal:0.2"),
 }
 
 
@@ -87,6 +98,29 @@ class Problem:
     @property
     def data(self) -> tuple[Tensor, Tensor]:
         return self.x, self.y
+
+    def batches(self, batch_size: int, seed: int) -> dict[str, Any]:
+        """The arguments of a fit with the training images in random order, mirrored or not."""
+        if not self.network.is_mirrored:
+            return {"data": self.data, "batch_size": batch_size}
+        images = Mirrored(self.x, self.y)
+        order = RandomSampler(images, generator=torch.Generator().manual_seed(seed))
+        return {"data": DataLoader(images, sampler=BatchSampler(order, batch_size, drop_last=False), batch_size=None)}
+
+
+class Mirrored(Dataset):
+    """Batches of images by index, each image mirrored with probability 1/2."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self._x, self._y = x, y
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
+        x = self._x[rows]
+        is_mirrored = torch.rand(len(x)) < 0.5
+        return torch.where(is_mirrored[:, None, None], x.flip(-1), x), self._y[rows]
 
 
 @dataclass(frozen=True)
@@ -139,10 +173,9 @@ def fit_as_point(
     return pb.fit_svi(
         model,
         guide,
-        problem.data,
+        **problem.batches(128, seed),
         optimizer=adam(setting.lr, problem.network.epochs),
         num_epochs=problem.network.epochs,
-        batch_size=128,
         kl_weight=0.0 if setting.prior_scale is None else 1.0,
         seed=seed,
     )

@@ -178,10 +178,9 @@ class MeanField(Method):
         posterior = pb.fit_svi(
             model,
             pb.MeanFieldGuide(model, init=INIT),
-            problem.data,
+            **problem.batches(128, problem.seed),
             optimizer=adam(self.lr, problem.network.epochs),
             num_epochs=problem.network.epochs,
-            batch_size=128,
             elbo=TraceMeanField_ELBO(),
             estimator=self.estimator and self.estimator(),
             kl_weight=self.kl_weight,
@@ -212,7 +211,7 @@ class Natural(Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
-        lr = 0.007 if network.name == "mlp" else 0.02
+        lr = 0.007 if not network.is_lenet else 0.02
         return [cls(0.3, lr), cls(0.1, lr), cls(0.03, lr), cls(0.1, 2 * lr)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
@@ -225,13 +224,12 @@ class Natural(Method):
         posterior = pb.fit_svi(
             model,
             pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
-            problem.data,
+            **problem.batches(256, seed),
             optimizer=pb.optim.scheduled(
                 pb.optim.natural_gradient(self.lr, hessian_decay=0.999, clip=1.0),
                 functools.partial(cosine, num_epochs=epochs, is_warm=True),
             ),
             num_epochs=epochs,
-            batch_size=256,
             elbo=Trace_ELBO(),
             kl_weight=self.kl_weight,
             seed=seed,
@@ -275,12 +273,11 @@ class Swag(Method):
         pb.fit_svi(
             model,
             guide,
-            problem.data,
+            **problem.batches(128, seed),
             optimizer=pb.optim.scheduled(
                 functools.partial(torch.optim.SGD, lr=self.lr / len(problem.x), momentum=0.9, fused=True), falling
             ),
             num_epochs=epochs,
-            batch_size=128,
             kl_weight=0.0 if self.prior_scale is None else 1.0,
             callbacks=[swag],
             seed=seed,
@@ -319,12 +316,11 @@ class Sghmc(Method):
             warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the row has the status
             posterior = pb.fit_sgmcmc(
                 model,
-                problem.data,
+                **problem.batches(128, problem.seed),
                 sampler=pb.SGHMC(self.lr / len(problem.x), temperature=self.temperature),
                 steps=pb.CyclicalSteps(self.num_cycles),
                 num_epochs=problem.network.epochs,
                 num_samples=problem.network.draws,
-                batch_size=128,
                 seed=problem.seed,
             )
         return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
