@@ -364,7 +364,7 @@ def test_a_fit_of_a_linear_regression_converges_to_the_mean_field_optimum(proble
 
 
 def fisher_diagonal(model, guide, x):
-    """The diagonal of the Gauss-Newton matrix of all data at the means of a classifier, from its exact Fisher matrix."""
+    """The diagonal of a classifier's Gauss-Newton matrix for all data at the means, summed over all classes."""
     leaf = flat(guide.locations()).requires_grad_()
     probs = model.observation_given(unflat(leaf, guide.locations()), x).probs
     total = torch.zeros_like(leaf)

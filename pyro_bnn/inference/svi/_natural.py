@@ -54,10 +54,11 @@ def natural_gradient(
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at
             :math:`(N h / \lambda + P)^{-1/2}`. With None, scales start at those of the guide. If these equal the scales
             of the prior, as after ``posterior.as_prior()``, the first steps are too long, and a warning says so.
-        gauss_newton_every: Number of steps between two estimates of the Hessian from simulated targets. Such an estimate
-            replaces :math:`g\,(w - m)` by the diagonal of the Gauss-Newton matrix, which is much less noisy, and takes
-            a second backward pass. `hessian_decay` then refers to estimates: 0.98 suits one estimate in four steps. The
-            priors must be Gaussian. With None, each step estimates the Hessian from :math:`g\,(w - m)`.
+        gauss_newton_every: If given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated in
+            one of this number of steps. An estimate is much less noisy than :math:`g\,(w - m)`, but takes a second
+            backward pass, of the log-likelihood of simulated targets. `hessian_decay` then refers to estimates: 0.98
+            suits an estimate in every fourth step. The priors must be Gaussian. None estimates the Hessian from
+            :math:`g\,(w - m)` in each step.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Without a warm-up,
             the first step has full length, since M is corrected for its start at 0. With the default momentum, the
@@ -75,7 +76,8 @@ def natural_gradient(
 
     References:
         Shen et al. (2024), Variational Learning is Effective for Large Deep Networks, https://arxiv.org/abs/2402.17641;
-        Liu et al. (2024), Sophia: A Scalable Stochastic Second-order Optimizer, https://arxiv.org/abs/2305.14342; Khan and Rue (2023), The Bayesian Learning Rule, https://arxiv.org/abs/2107.04562.
+        Khan and Rue (2023), The Bayesian Learning Rule, https://arxiv.org/abs/2107.04562; for simulated targets: Liu et
+        al. (2024), Sophia, https://arxiv.org/abs/2305.14342, algorithm 2.
 
     Example:
         >>> import torch
