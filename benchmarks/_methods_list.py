@@ -203,11 +203,15 @@ class MeanFieldLocal(MeanField):
 
 @dataclass(frozen=True)
 class Natural(Method):
-    """A Gaussian for every weight by natural gradients."""
+    """A Gaussian for every weight by natural gradients.
+
+    For the dense network, the Hessian is estimated from the noise of the weights. For LeNet-5, whose layers have very
+    different Hessians, the Gauss-Newton diagonal is estimated from simulated targets.
+    """
 
     name: ClassVar[str] = "natural"
     kl_weight: float  # as for `MeanField`
-    lr: float  # learning rate of the means; the first epoch uses a tenth of it, and then it falls to 0 along a cosine
+    lr: float  # learning rate of the means, which falls to 0 along a cosine; the MLP's first epoch uses a tenth of it
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
@@ -220,15 +224,18 @@ class Natural(Method):
     def _fit(self, problem: Problem, seed: int) -> Fit:
         begin = time.process_time()
         model = problem.model(problem.prior, seed=seed)
-        epochs = problem.network.epochs
+        epochs, is_dense = problem.network.epochs, not problem.network.is_lenet
+        if is_dense:
+            optimizer = pb.optim.natural_gradient(self.lr, clip=1.0)
+        else:
+            optimizer = pb.optim.natural_gradient(
+                self.lr, initial_hessian=0.03, gauss_newton_every=4, hessian_decay=0.98, clip=0.15, num_warmup=100
+            )
         posterior = pb.fit_svi(
             model,
             pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
-            **problem.batches(256, seed),
-            optimizer=pb.optim.scheduled(
-                pb.optim.natural_gradient(self.lr, hessian_decay=0.999, clip=1.0),
-                functools.partial(cosine, num_epochs=epochs, is_warm=True),
-            ),
+            **problem.batches(256 if is_dense else 128, seed),
+            optimizer=pb.optim.scheduled(optimizer, functools.partial(cosine, num_epochs=epochs, is_warm=is_dense)),
             num_epochs=epochs,
             elbo=Trace_ELBO(),
             kl_weight=self.kl_weight,

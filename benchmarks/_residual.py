@@ -64,6 +64,9 @@ class Setting:
     # decay of the averaged Hessian. Its memory is longer than these trainings, so Hessian and scales stay near their
     # initial values
     hessian_decay: float = 1 - 1e-4
+    # number of steps from one estimate of the Gauss-Newton diagonal to the next; 0 estimates the Hessian from the noise
+    gauss_newton_every: int = 0
+    clip: float = 0.0  # largest change of a mean in a step, divided by the learning rate; 0 is no limit
     batch_size: int = 64  # images per step
     epochs: int = 6  # passes over the training set
     warm_up: float = 0.5  # length of the rise of the learning rate, in passes
@@ -256,7 +259,12 @@ def train(
     if setting.method == "natural":
         others = functools.partial(adam, lr=2e-3)
         optimizer = pb.optim.natural_gradient(
-            setting.lr, initial_hessian=setting.initial_hessian, hessian_decay=setting.hessian_decay, others=others
+            setting.lr,
+            initial_hessian=setting.initial_hessian,
+            hessian_decay=setting.hessian_decay,
+            gauss_newton_every=setting.gauss_newton_every or None,
+            clip=setting.clip or None,
+            others=others,
         )
 
     parts = 1 if setting.starts_from_point else PARTS

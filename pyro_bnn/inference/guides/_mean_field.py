@@ -110,7 +110,7 @@ class MeanFieldGuide(GaussianGuide):
         return lent(MeanFieldState(joint, *self.vectors(joint), self.scale_map, mask, noise, is_closed))
 
     def natural(
-        self, joint: Joint, *, initial_hessian: float | None, adds_up: bool
+        self, joint: Joint, *, initial_hessian: float | None, gauss_newton_every: int | None, adds_up: bool
     ) -> AbstractContextManager[NaturalState]:
         """Return a context that yields the state for natural-gradient steps. See :class:`NaturalState`."""
         if not isinstance(self.scale_map, Precision):
@@ -126,7 +126,21 @@ class MeanFieldGuide(GaussianGuide):
         is_closed = {name: isinstance(density, NormalDensity) for name, density in joint.densities.items()}
         mask = FlatMask(joint, self, is_closed)
         vectors = self.vectors(joint)
-        return lent(NaturalState(joint, *vectors, mask, initial_hessian=initial_hessian, adds_up=adds_up))
+        others = [name for name, closed in is_closed.items() if not closed]
+        if others and gauss_newton_every is not None:
+            raise ValueError(
+                f"`gauss_newton_every` needs Gaussian priors, got another prior at `{others[0]}`; leave it out."
+            )
+        return lent(
+            NaturalState(
+                joint,
+                *vectors,
+                mask,
+                initial_hessian=initial_hessian,
+                gauss_newton_every=gauss_newton_every,
+                adds_up=adds_up,
+            )
+        )
 
     @contextmanager
     def intercepted(self, choice: Choice) -> Iterator[None]:

@@ -46,13 +46,18 @@ class NaturalState(FlatState):
     replaces :math:`g\,(w - m)\,S`. This derivative needs no pass through the network, since the outputs do not depend
     on these variables.
 
+    If `gauss_newton_every` is an integer k, :math:`g\,(w - m)\,S` is replaced by an estimate of the diagonal of the
+    Gauss-Newton matrix: :math:`B\,s^2 / N`, where s is the gradient of minus the log-likelihood of the whole data set,
+    estimated from B rows with simulated targets. S changes in every k-th step only.
+
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
     the first step starts from the precisions S that the guide has. Set `adds_up` if a step sums over several draws or
     processes. In this case :math:`g\,(w - m)` has a vector of its own.
 
     References:
-        See :func:`natural_gradient`; for the factor of S: Lin et al. (2020), https://arxiv.org/abs/2002.10060.
+        See :func:`natural_gradient`; for the factor of S: Lin et al. (2020), https://arxiv.org/abs/2002.10060; for
+        simulated targets: Liu et al. (2024), https://arxiv.org/abs/2305.14342, algorithm 2.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class NaturalState(FlatState):
         mask: FlatMask,
         *,
         initial_hessian: float | None,
+        gauss_newton_every: int | None,
         adds_up: bool,
     ) -> None:
         super().__init__(joint, {"loc": loc, "precision": precision})
@@ -74,6 +80,9 @@ class NaturalState(FlatState):
         self._scratch = scratch_for(self._pieces, self._loc)
         self._product = torch.zeros_like(self._loc) if adds_up else None  # products of gradient and deviation
         self._hessians = diagonal_hessians(joint)
+        self._every = gauss_newton_every
+        self._curvature = None if gauss_newton_every is None else torch.zeros_like(self._loc)
+        self._leaves: Mapping[str, Tensor] = {}
         self.momentum = torch.zeros_like(self._loc)
         """Moving average M of the gradients, shape (P,)."""
         self.num_updates = 0
@@ -165,7 +174,27 @@ class NaturalState(FlatState):
         leaves = self._gradients.leaves()
         for hessian in self._hessians:
             hessian.begin(leaves)
+        if self._curvature is not None:
+            self._leaves = leaves
+            self._curvature.zero_()
         return self.joint.constrained(leaves)
+
+    @property
+    def simulates(self) -> bool:
+        return self._every is not None and self.num_updates % self._every == 0
+
+    def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:
+        """Add squares of the gradient to the curvature. The graph is kept for the backward pass of the loss."""
+        assert self._curvature is not None
+        if not log_likelihood.requires_grad:
+            return
+        slopes = torch.autograd.grad(log_likelihood, [*self._leaves.values()], retain_graph=True, allow_unused=True)
+        factor = share * num_rows / self.joint.model.num_data
+        with torch.no_grad():
+            for slope, view in zip(slopes, self.joint.layout.views(self._curvature).values(), strict=True):
+                if slope is not None:
+                    slope = slope.to_dense() if slope.is_sparse else slope
+                    view.addcmul_(slope, slope, value=factor)
 
     def observe(self, loss: Tensor) -> None:
         for hessian in self._hessians:
@@ -174,10 +203,10 @@ class NaturalState(FlatState):
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
         self._gradients.take()
+        self._leaves = {}
         for hessian in self._hessians:
             part = hessian.part
-            deviations = self.value[part] - self._loc[part]
-            hessian.end(deviations, self._gradients.of(part), self._precision[part])
+            hessian.end(self._estimate(part, torch.empty_like(self.value[part])), self._precision[part])
         terms = [self._divergence(piece, weight) for piece in self._pieces]
         for piece in self._pieces:
             part = piece.part
@@ -207,9 +236,11 @@ class NaturalState(FlatState):
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
         """Update means and precisions as in :func:`natural_gradient`, unless the flag `is_bad` is true."""
+        is_estimated = self._every is None or self.simulates
         self.num_updates += 1
         for piece in self._pieces:
-            self._update_precision(piece, 1 - hessian_decay, is_bad)
+            if is_estimated:
+                self._update_precision(piece, 1 - hessian_decay, is_bad)
             self._update_loc(piece, lr, momentum, clip, is_bad)
 
     def _update_precision(self, piece: Piece, rate: float, is_bad: Tensor | None) -> None:
@@ -224,19 +255,22 @@ class NaturalState(FlatState):
         factor = product.mul_(rate / self.weight).add_(1 - rate)  # 1 + rho u, with rho P / S from the next lines
         if isinstance(piece.density, NormalDensity):
             _add_scaled(factor, piece.density.precision, torch.reciprocal(precision, out=inverse), rate)
-        factor.square_().add_(1).mul_(0.5)
+        if self._every is None:  # products may be negative
+            factor.square_().add_(1).mul_(0.5)
         if is_bad is not None:
             factor.masked_fill_(is_bad, 1)
         precision.mul_(factor)
 
     def _multiply(self, part: slice, out: Tensor) -> None:
-        """Write the product of gradient and deviation to `out` for each element.
-
-        For the elements of each :class:`DiagonalHessian`, write second derivatives divided by the precisions instead.
-        """
-        torch.sub(self.value[part], self._loc[part], out=out).mul_(self._gradients.of(part))
+        """Write an estimate of the Hessian, divided by the precision S, to `out` for each element."""
+        self._estimate(part, out)
         for hessian in self._hessians:
             hessian.add_to(out, part)
+
+    def _estimate(self, part: slice, out: Tensor) -> Tensor:
+        if self._curvature is not None:
+            return torch.div(self._curvature[part], self._precision[part], out=out)
+        return torch.sub(self.value[part], self._loc[part], out=out).mul_(self._gradients.of(part))
 
     def _update_loc(self, piece: Piece, lr: float, decay: float, clip: float | None, is_bad: Tensor | None) -> None:
         part, density = piece.part, piece.density
@@ -305,16 +339,13 @@ class DiagonalHessian:
             if row is not None:
                 self._sum[index] += row.reshape(-1)[index]
 
-    def end(self, deviations: Tensor, gradients: Tensor, precisions: Tensor) -> None:
-        """End a draw, given the deviations from the means, the gradients, and the precisions S of the variable."""
+    def end(self, estimates: Tensor, precisions: Tensor) -> None:
+        """End a draw, given estimates of the second derivatives divided by the precisions S, and these precisions."""
         self._leaf = None
-        self._excess = self._sum / precisions - deviations * gradients
+        self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        r"""Replace this variable's elements of `products` by second derivatives divided by the precisions S.
-
-        `products` contains :math:`g\,(w - m)` for the slice `part` of the vector of all sites.
-        """
+        """Replace the estimates for this variable in `products`, which are those of a part of all sites."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -226,6 +226,17 @@ class FlatState(ABC):
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
         """Use the loss before its backward pass. The loss is minus the log-likelihood of all or some rows."""
 
+    @property
+    def simulates(self) -> bool:
+        """Whether the present step needs the log-likelihood of simulated targets."""
+        return False
+
+    def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
+        """Use the log-likelihood of simulated targets for `num_rows` rows, if :attr:`simulates`.
+
+        `share` is the weight of these rows and of this draw in the step.
+        """
+
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
         """Compute the gradients of the parameters.

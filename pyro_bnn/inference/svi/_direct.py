@@ -193,6 +193,9 @@ class DirectStep(GradientStep):
         terms = []
         for index, (part, share) in enumerate(parts):
             log_likelihood = self._log_likelihood(given, part)
+            if self._state.simulates:
+                log_likelihood, simulated = log_likelihood
+                self._state.observe_simulated(simulated, num_rows(part[0]), share / self._num_draws)
             loss = log_likelihood * (-share / self._num_draws)
             if loss.requires_grad:  # false if the network uses none of its weights
                 self._state.observe(loss)
@@ -201,13 +204,17 @@ class DirectStep(GradientStep):
         return terms[0] if len(parts) == 1 else torch.stack(terms).sum()
 
     def _log_likelihood(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
+        """Return the log-likelihood, and that of simulated targets if the state needs it."""
+        model = self._joint.model
+        evaluate = model.log_likelihoods if self._state.simulates else model.log_likelihood
+
         def compute() -> Tensor:
             if self._estimator is None and self._autocast is None:
-                return self._joint.model.log_likelihood(given, *batch)
+                return evaluate(given, *batch)
             values = {name: p.loc if isinstance(p, RandomParameter) else p for name, p in given.items()}
             random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}
-            with self._joint.model.interception.by(lambda _, num_rows: self._around(random, num_rows)):
-                return self._joint.model.log_likelihood(values, *batch)
+            with model.interception.by(lambda _, num_rows: self._around(random, num_rows)):
+                return evaluate(values, *batch)
 
         return compute() if self._features is None else self._features.run(compute)
 

@@ -21,6 +21,7 @@ def natural_gradient(
     momentum: float = 0.9,
     hessian_decay: float = 0.999,
     initial_hessian: float | None = None,
+    gauss_newton_every: int | None = None,
     clip: float | None = None,
     num_warmup: int = 0,
     others: OptimizerMaker | None = None,
@@ -53,6 +54,11 @@ def natural_gradient(
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at
             :math:`(N h / \lambda + P)^{-1/2}`. With None, scales start at those of the guide. If these equal the scales
             of the prior, as after ``posterior.as_prior()``, the first steps are too long, and a warning says so.
+        gauss_newton_every: If given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated in
+            one of this number of steps. An estimate is much less noisy than :math:`g\,(w - m)`, but takes a second
+            backward pass, of the log-likelihood of simulated targets. `hessian_decay` then refers to estimates: 0.98
+            suits an estimate in every fourth step. The priors must be Gaussian. None estimates the Hessian from
+            :math:`g\,(w - m)` in each step.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Without a warm-up,
             the first step has full length, since M is corrected for its start at 0. With the default momentum, the
@@ -70,7 +76,8 @@ def natural_gradient(
 
     References:
         Shen et al. (2024), Variational Learning is Effective for Large Deep Networks, https://arxiv.org/abs/2402.17641;
-        Khan and Rue (2023), The Bayesian Learning Rule, https://arxiv.org/abs/2107.04562.
+        Khan and Rue (2023), The Bayesian Learning Rule, https://arxiv.org/abs/2107.04562; for simulated targets: Liu et
+        al. (2024), Sophia, https://arxiv.org/abs/2305.14342, algorithm 2.
 
     Example:
         >>> import torch
@@ -102,6 +109,8 @@ def natural_gradient(
         if limit is not None:
             _checks.positive(name, limit)
     num_warmup = _checks.at_least("num_warmup", num_warmup, 0)
+    if gauss_newton_every is not None:
+        gauss_newton_every = _checks.at_least("gauss_newton_every", gauss_newton_every, 1)
     others = functools.partial(torch.optim.Adam, lr=1e-3) if others is None else others
     _checks.function("others", others, EXAMPLE)
     settings = {
@@ -109,6 +118,7 @@ def natural_gradient(
         "momentum": momentum,
         "hessian_decay": hessian_decay,
         "initial_hessian": initial_hessian,
+        "gauss_newton_every": gauss_newton_every,
         "clip": None if clip is None else float(clip),
         "num_warmup": num_warmup,
     }
@@ -140,7 +150,8 @@ class NaturalGradient(SkippingOptimizer):
         """Let this optimizer update a guide inside the context. :class:`NaturalState` explains `adds_up`."""
         if self._state is not None:
             raise ValueError("another step uses this optimizer already; make one for each step.")
-        with guide.natural(joint, initial_hessian=self._group["initial_hessian"], adds_up=adds_up) as state:
+        settings = {name: self._group[name] for name in ("initial_hessian", "gauss_newton_every")}
+        with guide.natural(joint, **settings, adds_up=adds_up) as state:
             self._state = state
             try:
                 self._share_momentum()

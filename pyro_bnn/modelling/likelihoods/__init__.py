@@ -5,6 +5,7 @@ ordered classes and censored values. Likelihoods for classes, Gaussian noise and
 """
 
 from ._base import Likelihood as Likelihood
+from ._base import Weighted as Weighted
 from ._censored import Censored, Survival
 from ._classification import BernoulliLikelihood as BernoulliLikelihood
 from ._classification import CategoricalLikelihood as CategoricalLikelihood

@@ -15,7 +15,7 @@ from ..._core.inputs import Inputs, map_inputs, num_rows, take
 from ..._core.scope import eval_mode, local_param, seeded
 from ..._core.summary import Shown, Summary
 from ...scores.uncertainty import P_co
-from ..likelihoods import Likelihood
+from ..likelihoods import Likelihood, Weighted
 from ..priors import PriorLike, as_prior
 from ._latents import LatentVariables
 from ._response import Interception, Response, check_input, check_shapes, require_values, respond
@@ -139,14 +139,38 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         Returns:
             The log-likelihood of the batch times ``num_data / B``, differentiable in the values.
         """
+        observed, targets = self._observed(values, x, y)
+        return observed.log_prob(targets).sum() * (self.num_data / len(y))
+
+    def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+        r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
+
+        Simulated targets are drawn from the likelihood at the outputs. Over such draws, the squares of the gradient g
+        of the second log-likelihood have the mean :math:`(N / B)\,F`. Here F is the diagonal of the Gauss-Newton matrix
+        of the whole data set, N is `num_data`, and B is the number of rows.
+
+        Args:
+            values: As for :meth:`log_likelihood`.
+            x: Inputs, shape (B, ...).
+            y: Targets, shape (B, ...). Of these only the weights affect the simulated targets.
+
+        Returns:
+            The two log-likelihoods in nats, shape (2,).
+        """
+        observed, targets = self._observed(values, x, y)
+        base, simulated = observed, observed.sample()
+        if isinstance(observed, Weighted):  # a row of weight w counts w times, and its gradient is squared
+            base = Weighted(observed.base, observed.weights.sqrt())
+        terms = [observed.log_prob(targets).sum(), base.log_prob(simulated).sum()]
+        return torch.stack(terms) * (self.num_data / len(y))
+
+    def _observed(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> tuple[TorchDistributionMixin, Tensor]:
         try:
             likelihood, weights = self._likelihood_given(values), {name: values[name] for name in self._paths}
         except (KeyError, TypeError, IndexError):
             require_values(values, self.latent_names)
             raise
-        response = self._respond(likelihood, weights, x)
-        observed, targets = response.observed(x, y, self.num_data)
-        return observed.log_prob(targets).sum() * (self.num_data / len(y))
+        return self._respond(likelihood, weights, x).observed(x, y, self.num_data)
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
         """Return the elementwise distribution of the targets given all latent variables, without Pyro statements.
