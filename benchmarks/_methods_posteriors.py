@@ -1,0 +1,255 @@
+"""Methods of `benchmarks.methods` that fit a distribution of the weights, and the settings that they compare."""
+
+import functools
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from torch.optim.lr_scheduler import LambdaLR
+
+import pyro_bnn as pb
+from pyro_bnn.inference.estimators import Estimator
+
+from ._images import cosine
+from ._methods import Fit, Method, Network, Points, PointSetting, Problem, adam
+
+INIT = pb.NetworkInit(prior_fraction=0.1)
+"""Start of mean-field guides, as in the default recipe."""
+
+NUM_GAUSSIANS = 3
+"""Number of members of mixtures of Gaussians, each around another network."""
+
+
+def mixture(members: Sequence[Fit], problem: Problem) -> Fit:
+    """The mixture of several posteriors with equal weights, and about as many draws as for one."""
+    posterior = pb.EnsemblePosterior([member.posterior for member in members])
+    num_samples = len(members) * max(problem.network.draws // len(members), 1)  # as many draws of each member
+    return Fit(members[0].model, posterior, num_samples, sum(member.cpu_seconds for member in members))
+
+
+@dataclass(frozen=True)
+class MeanField(Method):
+    """A Gaussian for every weight, by Adam with one draw of the weights in each step."""
+
+    name: ClassVar[str] = "mean-field"
+    estimator: ClassVar[Callable[[], Estimator] | None] = None
+    kl_weight: float  # weight of the KL term; below 1 the posterior is cold
+    lr: float  # initial learning rate; it falls to 0 along a cosine
+
+    @classmethod
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_lenet:
+            return [cls(0.1, 3e-3)]
+        return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.1, 3e-3)]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        begin = time.process_time()
+        model = problem.model(problem.prior)
+        posterior = pb.fit_svi(
+            model,
+            pb.MeanFieldGuide(model, init=INIT),
+            **problem.batches(128, problem.seed),
+            optimizer=adam(self.lr, problem.network.epochs),
+            num_epochs=problem.network.epochs,
+            elbo=TraceMeanField_ELBO(),
+            estimator=self.estimator and self.estimator(),
+            kl_weight=self.kl_weight,
+            seed=problem.seed,
+        )
+        return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
+
+
+@dataclass(frozen=True)
+class MeanFieldLocal(MeanField):
+    """The same with local reparameterisation, which has the same objective but less noisy gradients."""
+
+    name: ClassVar[str] = "mean-field-lrt"
+    estimator: ClassVar[Callable[[], Estimator] | None] = pb.LocalReparameterization
+
+    @classmethod
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_lenet:
+            return [cls(0.1, 3e-3)]
+        return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.01, 1e-3), cls(0.1, 3e-3)]
+
+
+@dataclass(frozen=True)
+class Natural(Method):
+    """A Gaussian for every weight by natural gradients.
+
+    For the dense network, the Hessian is estimated from the noise of the weights. For LeNet-5, whose layers have very
+    different Hessians, the Gauss-Newton diagonal is estimated from simulated targets.
+    """
+
+    name: ClassVar[str] = "natural"
+    kl_weight: float  # as for `MeanField`
+    lr: float  # learning rate of the means, which falls to 0 along a cosine; the MLP's first epoch uses a tenth of it
+
+    @classmethod
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_lenet:
+            return [cls(0.1, 0.02), cls(0.3, 0.02)]
+        return [cls(0.3, 0.007), cls(0.1, 0.007), cls(0.03, 0.007), cls(0.1, 0.014)]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, problem.seed)
+
+    def _fit(self, problem: Problem, seed: int) -> Fit:
+        begin = time.process_time()
+        model = problem.model(problem.prior, seed=seed)
+        epochs, is_dense = problem.network.epochs, not problem.network.is_lenet
+        if is_dense:
+            optimizer = pb.optim.natural_gradient(self.lr, clip=1.0)
+        else:
+            optimizer = pb.optim.natural_gradient(
+                self.lr, initial_hessian=0.03, gauss_newton_every=4, hessian_decay=0.98, clip=0.15, num_warmup=100
+            )
+        posterior = pb.fit_svi(
+            model,
+            pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
+            **problem.batches(256 if is_dense else 128, seed),
+            optimizer=pb.optim.scheduled(optimizer, functools.partial(cosine, num_epochs=epochs, is_warm=is_dense)),
+            num_epochs=epochs,
+            elbo=Trace_ELBO(),
+            kl_weight=self.kl_weight,
+            seed=seed,
+        )
+        return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
+
+
+class NaturalMixture(Natural):
+    """The mixture of three such Gaussians, each around another network."""
+
+    name: ClassVar[str] = "multi-natural"
+    chosen_with: ClassVar[type[Method]] = Natural
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return mixture([self._fit(problem, 1000 * problem.seed + member) for member in range(NUM_GAUSSIANS)], problem)
+
+
+@dataclass(frozen=True)
+class Swag(Method):
+    """The Gaussian along the path of SGD with momentum, whose learning rate is constant in the second half."""
+
+    name: ClassVar[str] = "swag"
+    lr: float  # learning rate of the second half, for the mean loss; the first half begins at twice this rate
+    prior_scale: float | None  # as for `PointSetting`
+
+    @classmethod
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        return [cls(lr, point.prior_scale) for lr in ((0.02,) if network.is_lenet else (0.01, 0.02, 0.05, 0.1))]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, problem.seed)
+
+    def _fit(self, problem: Problem, seed: int) -> Fit:
+        begin = time.process_time()
+        model = problem.model(pb.NormalPrior(self.prior_scale or 1.0), seed=seed)
+        guide = pb.DeltaGuide(model)
+        epochs = problem.network.epochs
+        start = epochs // 2
+        swag = pb.SWAG(guide, rank=max(epochs - start, 2), start=min(start, epochs - 2))
+        falling = functools.partial(LambdaLR, lr_lambda=lambda epoch: 1 + max(1 - epoch / max(start, 1), 0))
+        pb.fit_svi(
+            model,
+            guide,
+            **problem.batches(128, seed),
+            optimizer=pb.optim.scheduled(
+                functools.partial(torch.optim.SGD, lr=self.lr / len(problem.x), momentum=0.9, fused=True), falling
+            ),
+            num_epochs=epochs,
+            kl_weight=0.0 if self.prior_scale is None else 1.0,
+            callbacks=[swag],
+            seed=seed,
+        )
+        return Fit(model, swag.posterior(model), problem.network.draws, time.process_time() - begin)
+
+
+class SwagMixture(Swag):
+    """The mixture of three such Gaussians, each around another network (multi-SWAG)."""
+
+    name: ClassVar[str] = "multi-swag"
+    chosen_with: ClassVar[type[Method]] = Swag
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return mixture([self._fit(problem, 1000 * problem.seed + member) for member in range(NUM_GAUSSIANS)], problem)
+
+
+@dataclass(frozen=True)
+class Sghmc(Method):
+    """One chain of cyclical stochastic-gradient Hamiltonian Monte Carlo, with draws from all cycles."""
+
+    name: ClassVar[str] = "sghmc"
+    lr: float  # initial step size of a cycle, for the mean loss
+    temperature: float  # temperature of the posterior; below 1 the posterior is cold
+    num_cycles: int = 4
+
+    @classmethod
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_lenet:
+            return [cls(0.1, 0.1)]
+        settings = ((0.01, 1.0), (0.01, 0.1), (0.01, 0.01), (0.03, 0.1), (0.1, 0.1), (0.03, 1.0))
+        return [cls(lr, temperature) for lr, temperature in settings]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        begin = time.process_time()
+        model = problem.model(problem.prior)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the row has the status
+            posterior = pb.fit_sgmcmc(
+                model,
+                **problem.batches(128, problem.seed),
+                sampler=pb.SGHMC(self.lr / len(problem.x), temperature=self.temperature),
+                steps=pb.CyclicalSteps(self.num_cycles),
+                num_epochs=problem.network.epochs,
+                num_samples=problem.network.draws,
+                seed=problem.seed,
+            )
+        return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
+
+
+@dataclass(frozen=True)
+class KroneckerLaplace(PointSetting, Method):
+    """Laplace's method around the deterministic network, with Kronecker factors of the Gauss-Newton matrix."""
+
+    name: ClassVar[str] = "laplace-kronecker"
+    # precisions of the prior: "evidence" chooses one for each layer, None takes those of the prior with which the
+    # network was trained
+    prior_precision: Literal["evidence"] | None = None
+
+    @classmethod
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        precisions: tuple[Literal["evidence"] | None, ...] = ("evidence", None)
+        count = 1 if point.prior_scale is None or network.is_lenet else 2
+        return [cls(point.prior_scale, point.lr, precision) for precision in precisions[:count]]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, points, "kronecker", "**")
+
+    def _fit(self, problem: Problem, points: Points, structure: Literal["kronecker", "full"], where: str) -> Fit:
+        point = points.point(problem, self)
+        begin = time.process_time()
+        posterior = pb.fit_gauss_newton(
+            point.model,
+            problem.data,
+            init=point.posterior,
+            structure=structure,
+            where=where,
+            prior_precision=self.prior_precision,
+        )
+        seconds = point.cpu_seconds + time.process_time() - begin
+        return Fit(point.model, posterior, problem.network.draws, seconds)
+
+
+@dataclass(frozen=True)
+class LastLayerLaplace(KroneckerLaplace):
+    """The same for the last layer only, with the full matrix."""
+
+    name: ClassVar[str] = "laplace-last-layer"
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, points, "full", problem.network.last_layer)
