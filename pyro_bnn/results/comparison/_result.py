@@ -74,7 +74,8 @@ class Comparison(Shown):
         for region in dict.fromkeys(row.region for row in self.pairs):
             pairs = [row for row in self._from_first if row.region == region]  # `rows` has all pairs
             blocks.append(f"{region}:\n{_table([row for row in self.methods if row.region == region])}")
-            blocks.append(f"{region}, compared with {self._first}:\n{_table(pairs)}")
+            note = "; ratios are geometric means over points" if "total sd ratio" in pairs[0].scores else ""
+            blocks.append(f"{region}, compared with {self._first}{note}:\n{_table(pairs)}")
         return "\n\n".join([*blocks, self.verdict])
 
     def rows(self) -> list[dict[str, object]]:
