@@ -274,7 +274,7 @@ def regression(out: Path, quick: bool) -> None:
     x, y = pb.data.regression_problem(200, noise=1.0, gap=0.5)
     y = y / 10
     torch.manual_seed(0)
-    net = nets.mlp([1, 50, 50, 1], activation=nn.ReLU, first=[nets.Standardize.of(x)])
+    net = nets.mlp([1, 50, 1], activation=nn.ReLU, first=[nets.Standardize.of(x)])
     likelihood = pb.GaussianLikelihood(0.1)
     model = pb.BayesianModel(net, prior=pb.FanInNormalPrior(2**0.5), likelihood=likelihood, num_data=len(x))
     posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)

@@ -24,9 +24,9 @@ ARTICLE = RunConfig(
     kl_weight="1",
 )
 
-# Heuristic: chosen on 10,000 validation images from the training set. With a wide prior, the first layer stays uncertain
-# about pixel patterns that garments do not show. Such a prior also makes predictions underconfident, which the KL
-# weight corrects.
+# Heuristic: chosen on 10,000 validation images from the training set. With a wide prior, the first layer stays
+# uncertain about pixel patterns that garments do not show. Such a prior also makes predictions underconfident, which
+# the KL weight corrects.
 DEFAULT = replace(
     ARTICLE,
     prior="net.2.*=normal:0.4;**=normal:0.1",
@@ -55,8 +55,8 @@ DIGITS = replace(
     hold_out=(7, 8, 9),
 )
 
-# Heuristic: chosen on 10,000 validation images from the training set. Natural gradients need fewer epochs than Adam, and
-# less time for each. Averages over 1,000 steps increase the scales of weights about which the images say little.
+# Heuristic: chosen on 10,000 validation images from the training set. Natural gradients need fewer epochs than Adam,
+# and less time for each. Averages over 1,000 steps increase the scales of weights about which the images say little.
 FAST = replace(
     DEFAULT, optimizer="natural:0.999,1", epochs=27, batch_size=256, lr=0.007, schedule="warm-cosine", kl_weight="0.11"
 )
