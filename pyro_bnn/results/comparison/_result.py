@@ -27,6 +27,25 @@ class Comparison(Shown):
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
         status: Status of the first method, with which the others are compared.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> laplace = pb.fit_laplace(model, (x, 2 * x))
+        >>> result = pb.compare(
+        ...     model,
+        ...     {"laplace": laplace, "again": laplace},
+        ...     x,
+        ...     num_samples=100,
+        ...     seed=0,
+        ... )
+        >>> "is 1.00 times that of laplace" in result.verdict
+        True
     """
 
     methods: list[Scores]
