@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 
 from matplotlib.ticker import ScalarFormatter
@@ -55,7 +54,11 @@ TITLES = {
 """Methods in tables and pictures; "local" means local reparameterisation."""
 
 MARKERS = "os^Dv<>pPXd*hH8+"
-"""One for each method, so that bars that touch can be told apart."""
+COLORS = (
+    *plotting.PALETTE,
+    *("#8C510A", "#7A3E9D", "#8A8A00", "#A50026", "#40A090", "#4D4D4D", "#C2185B", "#556B2F"),
+)
+"""A marker and a colour for each method, so that bars that touch can be told apart."""
 
 
 def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -147,7 +150,7 @@ def draw(points: Mapping[str, Sequence[MeanAndError]], path: Path) -> None:
     with page_style():
         axes = plotting.new_axes(1, 2, size=("page", 3.6))[0]
         for ax, column, label in zip(axes, (1, 2), ("test error, %", "NLL, nats"), strict=True):
-            for name, marker, color in zip(TITLES.values(), MARKERS, cycle(plotting.PALETTE), strict=False):
+            for name, marker, color in zip(TITLES.values(), MARKERS, COLORS, strict=True):
                 if name in points:
                     x, y = points[name][0], points[name][column]
                     look = {"linestyle": "none", "marker": marker, "ms": 4.5, "elinewidth": 0.8, "capsize": 0}

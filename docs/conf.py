@@ -124,13 +124,16 @@ ModuleAnalyzer.analyze = without_overloads
 def setup(app: Sphinx) -> None:
     """Crop thumbnails after sphinx-gallery has made them, and add titles to the sidebar after the theme has made it.
 
-    Types in the reference are made shorter, and names link to the reference.
+    Types in the reference are made shorter, names link to the reference, and pictures get dark versions.
     """
+    from _dark import add_dark_pictures
     from _gallery import crop_thumbnails
     from _names import Links
     from _sidebar import add_titles
     from _types import public_bases, short_types
 
+    # before Sphinx collects the pictures of a page
+    app.connect("doctree-read", add_dark_pictures, priority=400)
     links = Links()
     app.connect("env-updated", links.collect)
     app.connect("doctree-resolved", links.add)

@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument(
         "--validation",
         action="store_true",
-        help="test on training files set aside instead",
+        help="score validation files from the training set instead",
     )
     options = parser.parse_args()
     x, y, x_test, y_test, _ = load(options.texts, options.validation)

@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument(
         "--validation",
         action="store_true",
-        help="test on training files set aside instead",
+        help="score validation files from the training set instead",
     )
     parser.add_argument(
         "--out", type=Path, default=Path(), help="folder for the pictures"

@@ -90,11 +90,11 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["train", "cifar", "--out", "r"],
-            "no recipe 'default' for data set 'cifar'; choose a data set from",
-        ),
-        (["train", "digits", "--out", "r", "--recipe", "x"], "no recipe 'x'"),
+        (["train", "cifar", "--out", "r"], "unknown data set 'cifar'; choose fashion-mnist, mnist, digits, or a file"),
+        (["train", "fashion-mnits"], "unknown data set 'fashion-mnits' (did you mean 'fashion-mnist'?); choose"),
+        (["train", "digits", "--out", "r", "--recipe", "x"], "unknown recipe 'x'; choose one of article, default,"),
+        (["train", "digits", "--recipe", "fats"], "unknown recipe 'fats' (did you mean 'fast'?)"),
+        (["train", "a.csv", "--out", "r", "--time-limit", "0"], "--time-limit must be above 0 seconds, got 0; leave"),
         (["train", "digits", "--out", "r", "--prior", "cauchy:1"], "unknown prior 'cauchy:1'; choose normal:SCALE"),
         (
             ["train", "digits", "--out", "r", "--prior", "normal:-1"],

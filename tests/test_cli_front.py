@@ -223,7 +223,9 @@ def test_the_shown_settings_are_read_from_the_recipes(monkeypatch):
 
 def test_the_help_of_train_shows_a_dozen_options_and_help_all_the_others(pyro_bnn, wide):
     brief, whole = (re.findall(r"│ (--[a-z-]+)", pyro_bnn("train", option)[1]) for option in ("--help", "--help-all"))
-    assert set(brief) == {f"--{name.replace('_', '-')}" for name in (*BRIEF, "help", "help_all")}
+    names = ("json" if name == "as_json" else name.replace("_", "-") for name in (*BRIEF, "help", "help_all"))
+    assert set(brief) == {f"--{name}" for name in names}
+    assert {"--hidden", "--json"} <= set(brief)
     assert {f"--{name.replace('_', '-')}" for name in SETTINGS} | set(brief) <= set(whole)
 
 

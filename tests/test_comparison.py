@@ -226,6 +226,7 @@ def test_tables(result, tmp_path):
     assert "±" in text
     assert "coverage_90" in text
     assert len({len(line) for line in text.split("\n\n", maxsplit=1)[0].splitlines()[1:]}) == 1  # columns line up
+    assert "all points, compared with a; ratios are geometric means over points:\n" in text
 
 
 def test_print_ends_with_the_result_in_words(result):
@@ -248,9 +249,9 @@ def test_of_several_methods_the_closest_is_named_in_each_region():
 
 def test_a_reference_that_went_wrong_tells_nothing_about_the_others():
     reference = Weights(*A)
-    reference.status = pb.Status(False, "made up")
+    reference.status = pb.Status(False, "The chains disagree.", remedy="Sample longer.")
     verdict = pb.compare(line(), {"nuts": reference, "b": Weights(*B)}, X, num_samples=100, seed=0).verdict
-    assert verdict.startswith("The status of nuts is not ok, and names a remedy.")
+    assert verdict.startswith("The status of nuts is not ok: The chains disagree. Sample longer. Until then, these")
 
 
 def test_the_picture_of_curves(result, tmp_path):

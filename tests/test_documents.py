@@ -115,7 +115,6 @@ SHORTER = {
         "num_samples=200": "num_samples=50",
     },
     "docs/how_to/resume.md": {"600": "100", "700": "120"},
-    "docs/how_to/own_likelihood.md": {"num_epochs=500": "num_epochs=250"},
     "docs/how_to/modes.md": {"num_warmup=3000": "num_warmup=200", "num_samples=400": "num_samples=100"},
     "docs/how_to/hierarchical_priors.md": {
         "num_samples=50,": "num_samples=20,",
@@ -123,7 +122,7 @@ SHORTER = {
         "chains.sample(100)": "chains.sample(40)",
     },
     "docs/how_to/graphs.md": {"num_samples=500": "num_samples=100", "num_warmup=500": "num_warmup=100"},
-    "docs/how_to/laplace.md": {"range(3)": "range(2)", "num_epochs=1000": "num_epochs=400", "=2000": "=1000"},
+    "docs/how_to/laplace.md": {"range(3)": "range(2)"},
 }
 
 

@@ -264,6 +264,8 @@ def test_a_network_that_a_baseline_beats_by_little_is_usable():
     assert (little.level, little.about) == ("problem", "baseline")
     assert first_line([little], "99 % right") == "Usable, but beaten by a line: 99 % right."
     assert first_line([much], "99 % right") == "Not usable as it is: beaten by a line."
+    level = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten="accuracy")
+    assert first_line([level], "99 % right") == "Usable, but beaten by a line in NLL, not in accuracy: 99 % right."
 
 
 def test_a_cold_posterior_is_said_to_be_one():

@@ -66,7 +66,7 @@ def objects():
         "ensemble": pb.EnsemblePosterior([posterior, posterior]),
         "ensemble of ensembles": pb.EnsemblePosterior([pb.EnsemblePosterior([posterior] * 2)] * 3),
         "Laplace": pb.fit_laplace(gaussian, (x_gaussian, y_gaussian), max_iterations=3),
-        "chains": chains("R-hat is 1.3.\n" * 100),
+        "chains": chains("R-hat is 1.3.\n" * 30),
         "history": posterior.history,
         "long history": fitted(num_epochs=40)[2].history,
         "empty history": History(),
@@ -122,6 +122,19 @@ def test_every_object_has_one_to_ten_short_lines_that_begin_with_its_class():
         assert is_short(text), f"{name}:\n{text}"
         assert text.startswith(type(value).__name__), name
         assert ("without details" in text) == name.startswith("half"), name
+
+
+def test_a_status_is_shown_to_the_end_where_its_remedy_is():
+    posterior = pb.MCMCPosterior(
+        {"net.weight": torch.zeros(2, 50, 3)},
+        ChainStatistics(accept=torch.ones(2, 50)),
+        pb.Status(False, "The chains disagree. " * 30, remedy="Sample longer."),
+        sampler="NUTS",
+    )
+    lines = repr(posterior).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert " ".join(line.strip() for line in lines).count("The chains disagree.") == 30
+    assert any(line.endswith("Sample longer.") for line in lines)
 
 
 def test_long_texts_are_recognised():

@@ -150,7 +150,12 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
 @pytest.mark.parametrize(
     ("within", "between", "hidden", "expected"),
     [
-        (1.47, 1.6, (3,), "R-hat within chains is above 1.1, so the chains are too short for reliable intervals: pass"),
+        (
+            1.47,
+            1.6,
+            (3,),
+            "R-hat within chains is above 1.1: how well such chains predict is seen from the scores on test rows. For",
+        ),
         (1.04, 1.6, (3,), "R-hat within chains is at most 1.1, so each chain is long enough for the mode"),
         (1.04, 1.05, (3,), "R-hat is at most 1.1 within and between chains, so the chains are long enough."),
         (1.04, 1.6, (), "R-hat between chains is above 1.1, but a linear model has one mode, so the chains are too"),
@@ -162,7 +167,7 @@ def test_a_sentence_judges_the_chains(within, between, hidden, expected):
     status = with_verdict(Status(True, f"8 chains; {found}."), config, 19.0)
     assert expected in str(status)
     is_short = "above" in expected
-    assert ("--time-limit 80." in status.remedy) == is_short
+    assert ("a first guess is four times the time of this fit, --time-limit 80." in status.remedy) == is_short
     assert bool(status.remedy) == is_short
     assert hidden or "modes" not in str(status)
 
@@ -181,6 +186,8 @@ def test_classes_get_a_network_of_classes(pyro_bnn, tmp_path):  # noqa: F811
         < 0.7 * scores["baseline: shares of the classes"]["nll"]
     )
     assert pyro_bnn("report", tmp_path / "run")[0] == 0
+    code, _, err = pyro_bnn("predict", tmp_path / "run", table, "--level", ".9")
+    assert (code, "--level is for intervals around predicted numbers, but this run" in err) == (2, True)
 
 
 def test_arrays_and_a_network_of_ones_own_are_explored_too(pyro_bnn, tmp_path):  # noqa: F811

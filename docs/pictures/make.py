@@ -202,9 +202,10 @@ def estimators(out: Path, quick: bool) -> None:
     problems[f"digits, {num_data} rows"] = (model, guide, *pair, [10, 50, 250, 1250])
     kinds = {"sampled weights": None, "Flipout": pb.Flipout(), "LocalReparameterization": pb.LocalReparameterization()}
     axes = plotting.new_axes(1, 2, size=("page", 2.9))
-    print("variance of the gradient of the loss per data point, summed over parameters (± standard error)")
+    print("variance of the gradient of the loss per data point,\nsummed over parameters (± standard error)")
+    widths = [max(17, len(name) + 2) for name in kinds]  # 80 columns in all
     for ax, (title, (model, guide, x, y, sizes)) in zip(axes[0], problems.items(), strict=True):
-        print(f"{title:22s}" + "".join(f"{name:>26s}" for name in kinds))
+        print(f"{title:19s}" + "".join(map(str.rjust, kinds, widths)))
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
         for size in sizes:
             for name, estimator in kinds.items():
@@ -226,7 +227,7 @@ def estimators(out: Path, quick: bool) -> None:
                 ]
                 found[name].append((float(np.mean(groups)), float(np.std(groups, ddof=1) / num_groups**0.5)))
             cells = (f"{found[name][-1][0]:.3g} ± {found[name][-1][1]:.1g}" for name in kinds)
-            print(f"{size:22d}" + "".join(f"{cell:>26s}" for cell in cells), flush=True)
+            print(f"{size:19d}" + "".join(map(str.rjust, cells, widths)), flush=True)
         for (name, row), style in zip(found.items(), ("o-", "s--", "D-."), strict=True):
             values, errors = zip(*row, strict=True)
             ax.errorbar(sizes, values, yerr=errors, fmt=style, linewidth=1.2, markersize=4, label=name)
@@ -273,7 +274,7 @@ def regression(out: Path, quick: bool) -> None:
     x, y = pb.data.regression_problem(200, noise=1.0, gap=0.5)
     y = y / 10
     torch.manual_seed(0)
-    net = nets.mlp([1, 50, 50, 1], activation=nn.ReLU, first=[nets.Standardize.of(x)])
+    net = nets.mlp([1, 50, 1], activation=nn.ReLU, first=[nets.Standardize.of(x)])
     likelihood = pb.GaussianLikelihood(0.1)
     model = pb.BayesianModel(net, prior=pb.FanInNormalPrior(2**0.5), likelihood=likelihood, num_data=len(x))
     posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)

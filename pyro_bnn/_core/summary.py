@@ -1,4 +1,4 @@
-"""Summaries of objects, which have at most ten lines at the prompt, and a small table in a notebook."""
+"""Summaries of objects: at the prompt the notes in full and a table of few lines, in a notebook a small table."""
 
 import html
 from collections.abc import Callable, Iterable, Sequence
@@ -8,8 +8,8 @@ from textwrap import wrap
 import torch
 from torch import Tensor
 
-MOST_LINES, WIDTH = 10, 100  # lines of a `repr`, characters in a line
-NOTE_LINES, NAME_WIDTH = 3, 44  # lines of a note, characters in a cell
+MOST_LINES, WIDTH = 10, 100  # lines of a `repr` with short notes, characters in a line
+NAME_WIDTH = 44  # characters in a cell
 MOST_HTML_ROWS = 40  # rows of a table in a notebook
 
 Cell = str | int | float | None
@@ -31,10 +31,10 @@ class Summary:
     header: Sequence[str] = ()
 
     def text(self) -> str:
-        """Return the summary as at most ten lines of at most 100 characters."""
+        """Return the summary in lines of at most 100 characters. The table has what the notes leave of ten lines."""
         lines = [_clipped(self.title, WIDTH)]
         for note in self.notes:
-            lines += [f"  {line}" for line in wrap(_on_one_line(note), WIDTH - 2, max_lines=NOTE_LINES)]
+            lines += [f"  {line}" for line in wrap(_on_one_line(note), WIDTH - 2)]
         rows = self._table(MOST_LINES - len(lines))
         whole = [row for row in rows if len(row) > 1]
         widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
@@ -43,7 +43,7 @@ class Summary:
             cells = zip(row, widths, are_right, strict=False)
             aligned = (cell.rjust(width) if is_right else cell.ljust(width) for cell, width, is_right in cells)
             lines.append(f"  {'  '.join(aligned if len(row) > 1 else row)}"[:WIDTH].rstrip())
-        return "\n".join(lines[:MOST_LINES])
+        return "\n".join(lines)
 
     def html(self) -> str:
         """Return the title, the notes and the table as HTML, in which all texts are escaped."""

@@ -72,13 +72,19 @@ def with_verdict(status: Status, config: RunConfig, seconds: float) -> Status:
 
     `seconds` is the time that the fit took. A linear model has one mode, so its chains must agree.
     """
-    more = f"pass a longer time, such as --time-limit {10 * math.ceil(MORE * seconds / 10)}."
+    more = (
+        "pass a longer time. How long they need is not known: a first guess is four times the time of this fit, "
+        f"--time-limit {10 * math.ceil(MORE * seconds / 10)}."
+    )
     message, limit = status.message, LARGEST_WITHIN
     if "R-hat within chains" not in message:
         return replace(status, remedy="")
     is_linear = config.net == "mlp" and not config.hidden and not config.likelihood.startswith("mixture")
     if (short := "too short to explore their modes") in message:
-        too_short = f"R-hat within chains is above {limit}, so the chains are too short for reliable intervals: {more}"
+        too_short = (
+            f"R-hat within chains is above {limit}: how well such chains predict is seen from the scores on test rows. "
+            f"For longer chains, {more}"
+        )
         message = message.replace(short, "too short") if is_linear else message
         return replace(status, message=message, remedy=too_short)
     if DIFFER in message and is_linear:

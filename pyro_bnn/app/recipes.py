@@ -1,6 +1,8 @@
 """Recipes: named settings of training runs."""
 
+import difflib
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 from .config import RunConfig
@@ -22,9 +24,9 @@ ARTICLE = RunConfig(
     kl_weight="1",
 )
 
-# Heuristic: chosen on 10,000 images set aside from the training set. With a wide prior, the first layer stays uncertain
-# about pixel patterns that garments do not show. Such a prior also makes predictions underconfident, which the KL
-# weight corrects.
+# Heuristic: chosen on 10,000 validation images from the training set. With a wide prior, the first layer stays
+# uncertain about pixel patterns that garments do not show. Such a prior also makes predictions underconfident, which
+# the KL weight corrects.
 DEFAULT = replace(
     ARTICLE,
     prior="net.2.*=normal:0.4;**=normal:0.1",
@@ -53,13 +55,13 @@ DIGITS = replace(
     hold_out=(7, 8, 9),
 )
 
-# Heuristic: chosen on 10,000 images set aside from the training set. Natural gradients need fewer epochs than Adam, and
-# less time for each. Averages over 1,000 steps increase the scales of weights about which the images say little.
+# Heuristic: chosen on 10,000 validation images from the training set. Natural gradients need fewer epochs than Adam,
+# and less time for each. Averages over 1,000 steps increase the scales of weights about which the images say little.
 FAST = replace(
     DEFAULT, optimizer="natural:0.999,1", epochs=27, batch_size=256, lr=0.007, schedule="warm-cosine", kl_weight="0.11"
 )
 
-# Heuristic: chosen on 250 digits set aside from the training set.
+# Heuristic: chosen on 250 validation digits from the training set.
 FAST_DIGITS = replace(DIGITS, optimizer="natural:0.99,1", init="network:0.03", epochs=33, lr=0.1)
 
 # The tutorial "Bayes by Backprop from scratch" of the book "Deep Learning - The Straight Dope" (MXNet), chapter 18,
@@ -107,10 +109,18 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
     """Return the settings of a recipe on a data set."""
     if (dataset, name) in RECIPES:
         return RECIPES[dataset, name]
-    raise ValueError(
-        f"no recipe {name!r} for data set {dataset!r}; choose a data set from {', '.join(sorted(DATA_SETS))} and a "
-        f"recipe from {', '.join(sorted(NAMES))}."
-    )
+    if dataset not in DATA_SETS:
+        raise ValueError(
+            f"unknown data set {dataset!r}{_near(dataset, DATA_SETS)}; choose {', '.join(DATA_SETS)}, or a file of "
+            "your own with its ending, such as table.csv."
+        )
+    raise ValueError(f"unknown recipe {name!r}{_near(name, NAMES)}; choose one of {', '.join(sorted(NAMES))}.")
+
+
+def _near(name: str, names: Collection[str]) -> str:
+    """Return a question whether the nearest name is meant; empty if no name is near."""
+    near = difflib.get_close_matches(name, names, 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def default(setting: str) -> str:

@@ -63,7 +63,7 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
     calibrate = "" if data.held_out is None else f", and {len(data.held_out[0])} calibrate"
     return (
         f"Trained on {len(data.x_train)} rows of {shape} inputs{_origin(data.facts)} for {what}; {len(data.x_test)} "
-        f"rows are set aside{calibrate}."
+        f"test rows are held out{calibrate}."
     )
 
 

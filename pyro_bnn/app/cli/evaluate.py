@@ -56,7 +56,7 @@ def evaluate(
             run, config, ood, num_samples=num_samples, seed=seed, data=data, download=download, device=device
         )
         if config.validation:
-            output.say(f"(test images: the {config.validation} that were set aside for validation)")
+            output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
     output.table(f"{report}")

@@ -30,12 +30,13 @@ def predict(
         str, typer.Option(help="File for the predictions, as CSV; - is standard output.", show_default="-")
     ] = "-",
     level: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Probabilities of the intervals around predicted numbers, separated by commas. If the run was trained "
-            "with --calibrate, they also apply to the sets of classes."
+            "with --calibrate, they also apply to the sets of classes.",
+            show_default=".95",
         ),
-    ] = ".95",
+    ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +71,7 @@ def predict(
     """
     if as_json and out == "-":
         raise ValueError("--json and the predictions cannot both go to standard output; name a file with --out.")
-    levels = options.read_numbers(float, level, "--level")
+    levels = options.read_numbers(float, ".95" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
         percent = bool(levels) and all(1 < share < 100 for share in levels)
         hint = f"; did you mean {','.join(f'{share / 100:g}' for share in levels)}?" if percent else "."
@@ -89,6 +90,12 @@ def predict(
     config, facts = runs.load_config(run), runs.read_facts(run)
     if out != "-":
         runs.check_foreign(Path(out), config, rows)
+    calibration = runs.calibration_of(run, config)
+    if level is not None and facts.target.is_class and calibration is None:
+        raise ValueError(
+            "--level is for intervals around predicted numbers, but this run predicts classes; leave it out, or train "
+            "with --calibrate for sets of classes that contain the true one with this probability."
+        )
     names = () if keep is None else options.read_names(keep)
     sample = sources.read_sample(config, facts, rows, keep=names, drop_missing=drop_missing, allow_unseen=allow_unseen)
     model, posterior = runs.load_run(run, device=device)
@@ -104,7 +111,7 @@ def predict(
             levels=levels,
             num_samples=num_samples,
             seed=seed,
-            calibration=runs.calibration_of(run, config),
+            calibration=calibration,
         )
     if out == "-":
         typer.echo(for_terminal(text.getvalue()) if sys.stdout.isatty() else text.getvalue(), nl=False)
@@ -122,7 +129,7 @@ def predict(
         if num_known:
             typer.echo(
                 f"The run was trained on {num_known} of these rows, so new rows will have worse scores; `pyro-bnn "
-                f"evaluate {run}` has the scores of the rows set aside.",
+                f"evaluate {run}` has the scores of the test rows.",
                 err=True,
             )
     if out != "-":

@@ -33,8 +33,8 @@ EXAMPLES = (
 )
 
 BRIEF = (
-    *("out", "target", "ignore", "method", "time_limit", "net"),
-    *("recipe", "epochs", "seed", "download", "force", "resume"),
+    *("out", "target", "ignore", "method", "time_limit", "net", "hidden"),
+    *("recipe", "epochs", "seed", "download", "force", "resume", "as_json"),
 )
 """The options that `--help` shows."""
 
@@ -95,10 +95,12 @@ def train(
             "--resume takes the settings of the unfinished run; leave out all options but "
             "--data, --download, --device, --format and --json."
         )
-    if resume is None and (dataset is None or out is None):
-        raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
+    if given.get("time_limit") == 0:
+        raise ValueError("--time-limit must be above 0 seconds, got 0; leave it out for a fit without a limit.")
     if dataset is not None and not Path(dataset).suffix:
         recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
+    if resume is None and (dataset is None or out is None):
+        raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
     with loading():
         from ...auto.choosing import Deadline
         from ...inference.guides import GuidePosterior
@@ -162,7 +164,7 @@ def train(
             axes = plotting.accuracy_curves(curve.train, curve.test)
             pictures = [save_picture(finished, "accuracy.png", axes)]
         output.table(f"\n{curve.table()}")
-        test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
+        test = f" (test: the {config.validation} validation images)" if config.validation else ""
         output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
     output.document(
         folder=place,

@@ -163,6 +163,20 @@ def load_posterior(
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or does not fit the model or the guide. The message says what differs.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> path = tempfile.mkdtemp() + "/start.posterior"
+        >>> guide = pb.GuidePosterior(pb.MeanFieldGuide(model))
+        >>> pb.save_posterior(guide, path, model)
+        >>> pb.load_posterior(path, model=model).sample(2, seed=0)["net.bias"].shape
+        torch.Size([2, 1])
     """
     target = PresentModel(model, data)
     destination = target.destination(_checked_guides(guide))

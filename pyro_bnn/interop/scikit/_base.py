@@ -63,7 +63,7 @@ class BNNEstimator(Settings):
     posterior_: Posterior
     _units: tuple[Tensor, Tensor]  # mean and scale of the inputs
     _design: Design  # of the first part of the data
-    _calibration: Any = None  # conformal intervals or sets, if rows were set aside
+    _calibration: Any = None  # conformal intervals or sets, if rows were held out
 
     def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
         """Return inputs, shape (N, D), and targets after checks. Set `is_next` if an earlier part was fitted."""

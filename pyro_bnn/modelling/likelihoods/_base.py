@@ -68,6 +68,14 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     data count as :math:`\sum_n w_n` rows. Weights are not normalised. If the mean of the weights over the data is not
     1, the posterior is narrower or wider than that of N rows. To avoid this effect, divide the weights by their mean.
     ELBO and log-likelihood of a fit are weighted. Predictions, scores, and draws of observations are not weighted.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> likelihood = pb.GaussianLikelihood(0.1).with_row_weights()
+        >>> y, weights = torch.zeros(50, 1), torch.ones(50)
+        >>> likelihood.join_weights(y, weights).shape  # the targets of a fit
+        torch.Size([50, 1, 2])
     """
 
     has_row_weights: bool = False

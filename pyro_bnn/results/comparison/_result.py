@@ -27,6 +27,25 @@ class Comparison(Shown):
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
         status: Status of the first method, with which the others are compared.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> laplace = pb.fit_laplace(model, (x, 2 * x))
+        >>> result = pb.compare(
+        ...     model,
+        ...     {"laplace": laplace, "again": laplace},
+        ...     x,
+        ...     num_samples=100,
+        ...     seed=0,
+        ... )
+        >>> "is 1.00 times that of laplace" in result.verdict
+        True
     """
 
     methods: list[Scores]
@@ -74,7 +93,8 @@ class Comparison(Shown):
         for region in dict.fromkeys(row.region for row in self.pairs):
             pairs = [row for row in self._from_first if row.region == region]  # `rows` has all pairs
             blocks.append(f"{region}:\n{_table([row for row in self.methods if row.region == region])}")
-            blocks.append(f"{region}, compared with {self._first}:\n{_table(pairs)}")
+            note = "; ratios are geometric means over points" if "total sd ratio" in pairs[0].scores else ""
+            blocks.append(f"{region}, compared with {self._first}{note}:\n{_table(pairs)}")
         return "\n\n".join([*blocks, self.verdict])
 
     def rows(self) -> list[dict[str, object]]:

@@ -19,8 +19,8 @@ def in_words(pairs: Sequence[Scores], status: Status) -> str:
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
     if not status:
         return (
-            f"The status of {reference} is not ok, and names a remedy. Until then, these numbers do not tell how good "
-            "the other methods are."
+            f"The status of {reference} is not ok: {status} Until then, these numbers do not tell how good the other "
+            "methods are."
         )
     regions = list(dict.fromkeys(pair.region for pair in pairs))
     lines = []

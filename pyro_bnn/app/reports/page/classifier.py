@@ -76,7 +76,7 @@ def accuracy_section(subject: Subject) -> Section | None:
     verdicts = [
         _of_accuracy(found, num_right),
         _of_recall(classes, balanced, accuracy),
-        *of_ways(found, name, baseline, points=points, is_nearer=gain > NUM_ERRORS * error),
+        *of_ways(found, name, baseline, points=points, lead=(gain, error), score="accuracy"),
         *detection,
     ]
     is_useful = any(verdict.level == "good" for verdict in detection)

@@ -57,7 +57,7 @@ def errors_section(subject: Subject) -> Section | None:
     points = f"RMSE {number(root)} against {number(theirs)}"
     verdicts = [
         _of_errors(squared, guessed),
-        *of_ways(found, name, baseline, points=points, is_nearer=gain > NUM_ERRORS * error),
+        *of_ways(found, name, baseline, points=points, lead=(gain, error), score="RMSE"),
     ]
     low, high = found.interval(HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)

@@ -58,12 +58,14 @@ def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
     return IN_A_SENTENCE.get(name, name), best
 
 
-def of_baseline(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
+def of_baseline(
+    name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool, unbeaten: str = ""
+) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
     `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` is a
     text that compares the errors of the network with the errors of the baseline. `is_nearer` says whether the network
-    has clearly smaller errors than the baseline.
+    has clearly smaller errors than the baseline. `unbeaten` names a score in which the baseline is not clearly better.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -73,6 +75,7 @@ def of_baseline(name: str, own: float, theirs: float, error: float, *, points: s
     tied = f"The network's probabilities are not clearly better than those of {name} ({numbers})."
     worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
     is_beaten = gain < 0 and not is_tied
+    where = f" in NLL, not in {unbeaten}" if unbeaten else ""
     about: About = "baseline" if is_beaten and gain > -LARGE_LOSS else "predictions"
     return judged(
         "uncertainty" if is_beaten and is_nearer else about,
@@ -83,18 +86,37 @@ def of_baseline(name: str, own: float, theirs: float, error: float, *, points: s
         (is_tied, "note", f"not clearly better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
-        (True, "problem", f"beaten by {name}", f"The probabilities of {name} are better ({numbers})."),
+        (True, "problem", f"beaten by {name}{where}", f"The probabilities of {name} are better ({numbers})."),
     )
 
 
 def of_ways(
-    found: Classified | Regressed, name: str, baseline: Prediction, *, points: str, is_nearer: bool
+    found: Classified | Regressed,
+    name: str,
+    baseline: Prediction,
+    *,
+    points: str,
+    lead: tuple[float, float],
+    score: str,
 ) -> list[Verdict]:
-    """Judge the ensemble against a baseline and, if the difference is clear, against a single network."""
+    """Judge the ensemble against a baseline and, if the difference is clear, against a single network.
+
+    `lead` says by how much the errors of the network are smaller than those of the baseline, with its standard error.
+    `score` is the name of the score that measures these errors.
+    """
+    ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
     own, theirs, alone = (log_density(way) for way in (found.prediction, baseline, single))
     error = mean_and_error(own - theirs)[1]
-    beaten = of_baseline(name, float(own.mean()), float(theirs.mean()), error, points=points, is_nearer=is_nearer)
+    beaten = of_baseline(
+        name,
+        float(own.mean()),
+        float(theirs.mean()),
+        error,
+        points=points,
+        is_nearer=ahead > noise,
+        unbeaten="" if ahead < -noise else score,
+    )
     gain, error = mean_and_error(own - alone)
     if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
         return [beaten]
