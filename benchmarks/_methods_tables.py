@@ -56,7 +56,7 @@ TITLES = {
 MARKERS = "os^Dv<>pPXd*hH8+"
 COLORS = (
     *plotting.PALETTE,
-    *("#8C510A", "#7A3E9D", "#8A8A00", "#A50026", "#40A090", "#4D4D4D", "#C2185B", "#556B2F"),
+    *("#8C510A", "#7A3E9D", "#8A8A00", "#A50026", "#40A090", "#6A9A00", "#C2185B", "#556B2F"),
 )
 """A marker and a colour for each method, so that bars that touch can be told apart."""
 
