@@ -42,10 +42,12 @@ def test_the_elbo_rises_with_every_prior(prior):
     assert posterior.status.remedy in ("", LONGER)
 
 
+@pytest.mark.parametrize("gauss_newton_every", [None, 2])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_every_likelihood_can_be_fitted_and_predicted(likelihood):
+def test_every_likelihood_can_be_fitted_and_predicted(likelihood, gauss_newton_every):
     model, x, y = small_model(likelihood=likelihood, num_data=6)
-    posterior = fit(model, precise(model), x, y)
+    optimizer = pb.optim.natural_gradient(0.05, hessian_decay=0.95, gauss_newton_every=gauss_newton_every)
+    posterior = fit(model, precise(model), x, y, optimizer=optimizer)
     assert torch.isfinite(torch.tensor(posterior.history.elbo)).all()
     pb.predict(model, posterior, x, num_samples=3)
 
@@ -215,6 +217,11 @@ REFUSED = {
     "renyi": ({}, {"elbo": RenyiELBO(0.5, 2)}, "direct path, which is impossible because the bound is RenyiELBO"),
     "hierarchical": ({"prior": pb.HierarchicalNormalPrior()}, {}, "because a prior depends on other variables"),
     "zero": ({}, {"kl_weight": 0.0}, "`kl_weight` must be at least 1e-12"),
+    "gauss-newton": (
+        {"prior": pb.ScaleMixturePrior()},
+        {"optimizer": pb.optim.natural_gradient(gauss_newton_every=1)},
+        "`gauss_newton_every` needs Gaussian priors, got another prior at `net.0.weight`",
+    ),
     "others": (
         {"where": "net.2.*"},
         {"optimizer": pb.optim.natural_gradient(others=lambda parameters: None)},
@@ -242,6 +249,7 @@ def test_what_cannot_work_is_refused(name):
         {"initial_hessian": 0.0},
         {"clip": -1.0},
         {"num_warmup": -1},
+        {"gauss_newton_every": 0},
         {"others": 3},
     ],
     ids=str,
