@@ -29,12 +29,31 @@ class Network:
     draws: int = 32  # number of draws for a prediction
     units: int = 400  # number of units of each of the two hidden layers; LeNet-5 has its own
 
+    natural_batch_size: ClassVar[int] = 256
+    """Number of rows in a batch of natural gradients."""
+
+    hessian_decay: ClassVar[float] = 0.999
+    """Decay of the averaged Hessian of natural gradients, for each step."""
+
     @property
     def last_layer(self) -> str:
         """Glob of the weights of the last layer."""
         return "net.linear3.*" if self.name == "lenet" else "net.6.*"
 
-    def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Sequential:
+    @property
+    def factored(self) -> tuple[str, ...]:
+        """Globs of the weights that get Kronecker factors."""
+        return ("**",)
+
+    def likelihood(self) -> pb.Likelihood:
+        """The likelihood of the targets given the network's outputs."""
+        return pb.CategoricalLikelihood()
+
+    def grid(self, method: "type[Method]", point: "PointSetting") -> "Sequence[Method]":
+        """The settings of a method that are compared on validation data; see `Method.grid`."""
+        return method.grid(self, point)
+
+    def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Module:
         """The network with its inputs in units of the training images x; the same seed gives the same start.
 
         `dropout` is the probability that a hidden unit of a linear layer is dropped.
@@ -69,7 +88,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A network, training images, shape (N, 28, 28), their labels, shape (N,), and the seed of everything random."""
+    """A network, training inputs, such as images of shape (N, 28, 28), their targets, and the seed of all randomness."""
 
     network: Network
     x: Tensor
@@ -78,7 +97,7 @@ class Problem:
 
     def model(self, prior: pb.Prior, *, seed: int | None = None, dropout: float | None = None) -> pb.BayesianModel:
         net = self.network.build(self.x, self.seed if seed is None else seed, dropout=dropout)
-        return pb.BayesianModel(net, prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=len(self.x))
+        return pb.BayesianModel(net, prior=prior, likelihood=self.network.likelihood(), num_data=len(self.x))
 
     @property
     def prior(self) -> pb.Prior:

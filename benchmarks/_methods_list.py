@@ -198,11 +198,11 @@ class Natural(Method):
             pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
             problem.data,
             optimizer=pb.optim.scheduled(
-                pb.optim.natural_gradient(self.lr, hessian_decay=0.999, clip=1.0),
+                pb.optim.natural_gradient(self.lr, hessian_decay=problem.network.hessian_decay, clip=1.0),
                 functools.partial(cosine, num_epochs=epochs, is_warm=True),
             ),
             num_epochs=epochs,
-            batch_size=256,
+            batch_size=problem.network.natural_batch_size,
             elbo=Trace_ELBO(),
             kl_weight=self.kl_weight,
             seed=problem.seed,
@@ -310,9 +310,11 @@ class KroneckerLaplace(PointSetting, Method):
         return [cls(point.prior_scale, point.lr, precision) for precision in precisions[:count]]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
-        return self._fit(problem, points, "kronecker", "**")
+        return self._fit(problem, points, "kronecker", problem.network.factored)
 
-    def _fit(self, problem: Problem, points: Points, structure: Literal["kronecker", "full"], where: str) -> Fit:
+    def _fit(
+        self, problem: Problem, points: Points, structure: Literal["kronecker", "full"], where: str | Sequence[str]
+    ) -> Fit:
         point = points.point(problem, self)
         begin = time.process_time()
         posterior = pb.fit_gauss_newton(
