@@ -19,7 +19,7 @@ from ._images import quality
 from ._methods import Fit, Method, Network, PointSetting
 from ._methods_list import Deterministic, Ensemble, KroneckerLaplace, LastLayerLaplace, Natural, Sghmc, Swag
 
-METHODS: tuple[type[Method], ...] = (Deterministic, Ensemble, Natural, Swag, LastLayerLaplace, KroneckerLaplace, Sghmc)
+METHODS: tuple[type[Method], ...] = (Deterministic, Ensemble, Natural, LastLayerLaplace, KroneckerLaplace, Swag, Sghmc)
 
 NUM_TRAIN, NUM_ASIDE, NUM_UNKNOWN = 10_000, 5_000, 2_000
 
@@ -106,7 +106,7 @@ class VisionTransformer(Network):
         return settings[method]
 
 
-NETWORK = VisionTransformer("vision", epochs=10, prior="normal:0.2", draws=16, units=48)
+NETWORK = VisionTransformer("vision", epochs=10, prior="normal:0.2", draws=16, units=36)
 
 
 @dataclass(frozen=True)
