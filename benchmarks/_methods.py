@@ -88,7 +88,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A network, training inputs, such as images of shape (N, 28, 28), their targets, and the seed of all randomness."""
+    """A network, its training inputs with N rows, such as images, their targets, and the seed of everything random."""
 
     network: Network
     x: Tensor

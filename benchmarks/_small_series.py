@@ -77,7 +77,7 @@ class SeriesNetwork(Network):
         same = (point.prior_scale, point.lr)
         precisions = ("evidence", None) if point.prior_scale else ("evidence",)
         settings: dict[type[Method], Sequence[Method]] = {
-            Deterministic: [Deterministic(scale, 3e-3) for scale in (None, 0.3, 0.1)],
+            Deterministic: [Deterministic(scale, 3e-3) for scale in (None, 0.3, 0.1, 0.05)],
             Ensemble: [Ensemble(*same)],
             Natural: [Natural(0.3, 0.02), Natural(0.1, 0.02), Natural(0.1, 0.05)],
             MeanFieldLocal: [MeanFieldLocal(kl_weight, 3e-3) for kl_weight in (0.1, 0.03)],

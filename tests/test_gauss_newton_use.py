@@ -1,7 +1,6 @@
 """Laplace's method with Gauss-Newton matrices: what a fit does not change, and what it refuses."""
 
 import functools
-import sys
 
 import pytest
 import torch

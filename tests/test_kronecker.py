@@ -77,9 +77,7 @@ def test_a_one_dimensional_convolution_is_that_of_images_of_height_one(structure
         torch.manual_seed(0)
         net = convolutions(kind, **options)
         net(x)
-        model = pb.BayesianModel(
-            net, prior=pb.NormalPrior(0.6), likelihood=pb.CategoricalLikelihood(), num_data=len(x)
-        )
+        model = pb.BayesianModel(net, prior=pb.NormalPrior(0.6), likelihood=pb.CategoricalLikelihood(), num_data=len(x))
         posteriors.append(pb.fit_gauss_newton(model, (x, y), structure=structure, batch_size=7))
     one, two = posteriors
     torch.testing.assert_close(covariance_of(one), covariance_of(two))
