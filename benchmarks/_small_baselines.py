@@ -25,15 +25,17 @@ def boosting(windows: Windows) -> tuple[Tensor, Tensor]:
     x, x_test, y = _columns(windows.x), _columns(windows.x_test), windows.y[:, 0]
     kept = len(x) * 7 // 8
     tried: list[tuple[float, tuple[float, int], Tensor]] = []
-    for rate, num_trees in itertools.product(RATES, TREES):
-        model = HistGradientBoostingRegressor(learning_rate=rate, max_iter=num_trees, early_stopping=False)
-        model.fit(x[:kept].numpy(), y[:kept].numpy())
-        errors = y[kept:] - torch.from_numpy(model.predict(x[kept:].numpy()))
-        tried.append((float(errors.square().mean()), (rate, num_trees), errors))
-    _, (rate, num_trees), errors = min(tried, key=lambda one: one[0])
-    model = HistGradientBoostingRegressor(learning_rate=rate, max_iter=num_trees, early_stopping=False)
-    loc = model.fit(x.numpy(), y.numpy()).predict(x_test.numpy())
-    return torch.from_numpy(loc), _by_hour(errors, windows.hours[kept:], windows.hours_test)
+    for size in itertools.product(RATES, TREES):
+        errors = y[kept:] - torch.from_numpy(_trees(x[:kept], y[:kept], *size).predict(x[kept:].numpy()))
+        tried.append((float(errors.square().mean()), size, errors))
+    _, size, errors = min(tried, key=lambda one: one[0])
+    loc = torch.from_numpy(_trees(x, y, *size).predict(x_test.numpy()))
+    return loc, _by_hour(errors, windows.hours[kept:], windows.hours_test)
+
+
+def _trees(x: Tensor, y: Tensor, rate: float, num_trees: int) -> HistGradientBoostingRegressor:
+    model = HistGradientBoostingRegressor(learning_rate=rate, max_iter=num_trees, early_stopping=False, random_state=0)
+    return model.fit(x.numpy(), y.numpy())
 
 
 BASELINES: dict[str, Callable[[Windows], tuple[Tensor, Tensor]]] = {

@@ -124,7 +124,7 @@ def load(root: Path | None, is_validation: bool, num_train: int | None, num_test
     """
     table = read((root or Path(os.environ.get("PYRO_BNN_DATA", "data"))) / "tables" / "bikesharing.csv")
     count = np.log1p(table["cnt"].to_numpy())
-    hour, day = table.index.hour.to_numpy(), table.index.dayofweek.to_numpy()
+    hour, day = table.index.hour.to_numpy(), table.index.day_of_week.to_numpy()
     angles = (2 * np.pi * hour / 24, 2 * np.pi * (24 * day + hour) / WEEK)
     calendar = [f(angle) for angle in angles for f in (np.sin, np.cos)] + [table["workingday"].to_numpy()]
     next_hour = [np.roll(values, -1) for values in (*calendar, np.roll(count, WEEK))]
