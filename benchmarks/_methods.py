@@ -30,9 +30,17 @@ class Network:
     draws: int = 32  # number of draws for a prediction
     units: int = 400  # number of units of each of the two hidden layers; LeNet-5 has its own
 
+    hessian_decay: ClassVar[float] = 0.999
+    """Decay of the averaged Hessian of natural gradients, for each step."""
+
     @property
     def is_lenet(self) -> bool:
         return self.name.startswith("lenet")
+
+    @property
+    def natural_batch_size(self) -> int:
+        """Number of rows in a batch of natural gradients."""
+        return 128 if self.is_lenet else 256
 
     @property
     def is_mirrored(self) -> bool:
@@ -44,7 +52,20 @@ class Network:
         """Glob of the weights of the last layer."""
         return "net.linear3.*" if self.is_lenet else "net.6.*"
 
-    def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Sequential:
+    @property
+    def factored(self) -> tuple[str, ...]:
+        """Globs of the weights that get Kronecker factors."""
+        return ("**",)
+
+    def likelihood(self) -> pb.Likelihood:
+        """The likelihood of the targets given the network's outputs."""
+        return pb.CategoricalLikelihood()
+
+    def grid(self, method: "type[Method]", point: "PointSetting") -> "Sequence[Method]":
+        """The settings of a method that are compared on validation data; see `Method.grid`."""
+        return method.grid(self, point)
+
+    def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Module:
         """The network with its inputs in units of the training images x; the same seed gives the same start.
 
         `dropout` is the probability that a hidden unit of a linear layer is dropped.
@@ -80,7 +101,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A network, training images, shape (N, 28, 28), their labels, shape (N,), and the seed of everything random."""
+    """A network, its training inputs with N rows, such as images, their targets, and the seed of everything random."""
 
     network: Network
     x: Tensor
@@ -89,7 +110,7 @@ class Problem:
 
     def model(self, prior: pb.Prior, *, seed: int | None = None, dropout: float | None = None) -> pb.BayesianModel:
         net = self.network.build(self.x, self.seed if seed is None else seed, dropout=dropout)
-        return pb.BayesianModel(net, prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=len(self.x))
+        return pb.BayesianModel(net, prior=prior, likelihood=self.network.likelihood(), num_data=len(self.x))
 
     @property
     def prior(self) -> pb.Prior:

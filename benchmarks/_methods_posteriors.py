@@ -103,7 +103,7 @@ class Natural(Method):
         model = problem.model(problem.prior, seed=seed)
         epochs, is_dense = problem.network.epochs, not problem.network.is_lenet
         if is_dense:
-            optimizer = pb.optim.natural_gradient(self.lr, clip=1.0)
+            optimizer = pb.optim.natural_gradient(self.lr, hessian_decay=problem.network.hessian_decay, clip=1.0)
         else:
             optimizer = pb.optim.natural_gradient(
                 self.lr, initial_hessian=0.03, gauss_newton_every=4, hessian_decay=0.98, clip=0.15, num_warmup=100
@@ -111,7 +111,7 @@ class Natural(Method):
         posterior = pb.fit_svi(
             model,
             pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
-            **problem.batches(256 if is_dense else 128, seed),
+            **problem.batches(problem.network.natural_batch_size, seed),
             optimizer=pb.optim.scheduled(optimizer, functools.partial(cosine, num_epochs=epochs, is_warm=is_dense)),
             num_epochs=epochs,
             elbo=Trace_ELBO(),
@@ -228,9 +228,11 @@ class KroneckerLaplace(PointSetting, Method):
         return [cls(point.prior_scale, point.lr, precision) for precision in precisions[:count]]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
-        return self._fit(problem, points, "kronecker", "**")
+        return self._fit(problem, points, "kronecker", problem.network.factored)
 
-    def _fit(self, problem: Problem, points: Points, structure: Literal["kronecker", "full"], where: str) -> Fit:
+    def _fit(
+        self, problem: Problem, points: Points, structure: Literal["kronecker", "full"], where: str | Sequence[str]
+    ) -> Fit:
         point = points.point(problem, self)
         begin = time.process_time()
         posterior = pb.fit_gauss_newton(

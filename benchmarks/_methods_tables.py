@@ -29,6 +29,15 @@ def report(rows: Sequence[Row], searched: Sequence[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def write(rows: Sequence[Row], searched: Sequence[Row], out: Path) -> str:
+    """Write tables and picture to a folder; returns the tables."""
+    text = report(rows, searched)
+    (out / "tables.md").write_text(text)
+    if rows:
+        picture(rows, out / "cost.png")
+    return text
+
+
 def cell(rows: Sequence[Row], value: Value, digits: int) -> str:
     return cell_of([found for found in map(value, rows) if found is not None], digits)
 

@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from . import _methods_scores, _methods_tables
-from ._methods import NETWORKS, Method, Network, Points, PointSetting, Problem
+from ._methods import NETWORKS, Fit, Method, Network, Points, PointSetting, Problem
 from ._methods_list import METHODS, Deterministic
 from ._methods_scores import Pictures
 from ._results import Row, add_row, machine, parser_of, read_rows
@@ -23,14 +25,43 @@ from ._results import Row, add_row, machine, parser_of, read_rows
 BY_NAME = {method.name: method for method in METHODS}
 
 
-class Table:
-    """The cells of one network, in files of a folder; `load` is told whether to report on validation images."""
+class Data(Protocol):
+    """Training data; an `evaluate` function knows the rest."""
+
+    @property
+    def x(self) -> Tensor: ...
+
+    @property
+    def y(self) -> Tensor: ...
+
+
+D = TypeVar("D", bound=Data)
+
+
+class Table(Generic[D]):
+    """The cells of one network, in files of a folder.
+
+    Args:
+        network: The network.
+        load: Loads the data; it is told whether to report on validation data.
+        evaluate: Returns the scores of a fit on the data, with draws from a seed.
+        write: Writes tables and pictures to a folder, given the rows of results and of the search; returns the tables.
+        out: The folder.
+        echo: Prints a line.
+    """
 
     def __init__(
-        self, network: Network, load: Callable[[bool], Pictures], out: Path, echo: Callable[[str], None]
+        self,
+        network: Network,
+        load: Callable[[bool], D],
+        evaluate: Callable[[Fit, D, int], Row],
+        write: Callable[[Sequence[Row], Sequence[Row], Path], str],
+        out: Path,
+        echo: Callable[[str], None],
     ) -> None:
-        self._network, self._load, self._out, self._echo = network, load, out, echo
-        self._pictures: dict[bool, Pictures] = {}
+        self._network, self._load, self._evaluate, self._write = network, load, evaluate, write
+        self._out, self._echo = out, echo
+        self._data: dict[bool, D] = {}
 
     def rows(self, file: str) -> list[Row]:
         """The existing rows of a file with the same network and budget."""
@@ -41,11 +72,19 @@ class Table:
         """The setting with the smallest NLL on the validation images; earlier fits of the search are not repeated."""
         if method.chosen_with is not None:
             return method(**asdict(self.search(method.chosen_with)))
-        settings = method.grid(self._network, PointSetting() if method is Deterministic else self._point())
+        settings = self._network.grid(method, PointSetting() if method is Deterministic else self._point())
         if len(settings) == 1:
             return settings[0]
         values = [self._cell("search.jsonl", setting, 0)["scores"]["nll"] for setting in settings]
         return settings[values.index(min(values))]
+
+    def fill(self, methods: Sequence[type[Method]], seeds: Sequence[int]) -> None:
+        """Choose the settings of some methods, and then measure each with some seeds."""
+        for method in methods:
+            self.search(method)
+        for seed in seeds:
+            for method in methods:
+                self.measure(method, seed)
 
     def measure(self, method: type[Method], seed: int) -> None:
         """One cell of the table: the method with its chosen setting, fitted to all training images."""
@@ -62,17 +101,17 @@ class Table:
             if all(row[name] == value for name, value in key.items()):
                 return row
         is_validation = file == "search.jsonl"
-        if is_validation not in self._pictures:
-            self._pictures = {is_validation: self._load(is_validation)}
-        pictures = self._pictures[is_validation]
-        problem = Problem(self._network, pictures.x, pictures.y, seed)
+        if is_validation not in self._data:
+            self._data = {is_validation: self._load(is_validation)}
+        data = self._data[is_validation]
+        problem = Problem(self._network, data.x, data.y, seed)
         begin = time.process_time()
         fit = setting.fit(problem, Points(self._out))
-        scores = _methods_scores.evaluate(fit, pictures, seed)
+        scores = self._evaluate(fit, data, seed)
         row = {
             **key,
             "network": asdict(self._network),
-            "num_train": len(pictures.x),
+            "num_train": len(data.x),
             "train_seconds": fit.cpu_seconds,
             "scores": scores,
             "status": str(fit.posterior.status),
@@ -80,10 +119,9 @@ class Table:
         }
         add_row(self._out / file, row)
         said = ", ".join(f"{name} {value}" for name, value in key["setting"].items())
-        self._echo(
-            f"# {setting.name} seed {seed} ({said}): accuracy {scores['accuracy']:.2%}, NLL {scores['nll']:.4f}, "
-            f"training {fit.cpu_seconds:.1f} s, cell {time.process_time() - begin:.1f} s of CPU time"
-        )
+        found = ", ".join(f"{name} {value:.4f}" for name, value in scores.items() if isinstance(value, float))
+        seconds = f"training {fit.cpu_seconds:.1f} s, cell {time.process_time() - begin:.1f} s of CPU time"
+        self._echo(f"# {setting.name} seed {seed} ({said}): {found}, {seconds}")
         self.write()
         return row
 
@@ -91,11 +129,7 @@ class Table:
         """Write tables and picture; returns the tables."""
         latest = {(row["method"], row["seed"]): row for row in self.rows("results.jsonl")}  # without earlier choices
         rows = sorted(latest.values(), key=lambda row: row["seed"])
-        text = _methods_tables.report(rows, self.rows("search.jsonl"))
-        (self._out / "tables.md").write_text(text)
-        if rows:
-            _methods_tables.picture(rows, self._out / "cost.png")
-        return text
+        return self._write(rows, self.rows("search.jsonl"), self._out)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,14 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def load(is_validation: bool) -> Pictures:
         return _methods_scores.load(given.data, is_validation=is_validation, num_train=given.train, num_test=given.test)
 
-    table = Table(network, load, given.out, functools.partial(print, flush=True))
-    methods = [BY_NAME[name] for name in given.methods]
-    for method in methods:
-        table.search(method)
-    if not given.search:
-        for seed in given.seeds:
-            for method in methods:
-                table.measure(method, seed)
+    echo = functools.partial(print, flush=True)
+    table = Table(network, load, _methods_scores.evaluate, _methods_tables.write, given.out, echo)
+    table.fill([BY_NAME[name] for name in given.methods], [] if given.search else given.seeds)
     print(f"\n{table.write()}")
 
 

@@ -298,7 +298,7 @@ def test_several_inputs_and_tied_weights():
 
     model, x, y = small_model(net=Two(), num_data=6)
     posterior = pb.fit_gauss_newton(model, ((x, x.flip(1)), y), structure="full", where="net.last.*")
-    with pytest.raises(ValueError, match="Kronecker factors need linear or two-dim"):
+    with pytest.raises(ValueError, match="Kronecker factors need linear, or one- or two-dim"):
         pb.fit_gauss_newton(model, ((x, x.flip(1)), y))
     one, *_ = small_model(net=One(), num_data=6)
     one.load_state_dict(model.state_dict())
@@ -314,7 +314,7 @@ def test_several_inputs_and_tied_weights():
         torch.testing.assert_close(covariance_of(several), covariance_of(single))
     torch.testing.assert_close(covariance_of(alike), covariance_of(posterior))
     for where in ("**", "**.weight"):  # tied weights, and a weight without its bias
-        with pytest.raises(ValueError, match="Kronecker factors need linear or two-dim"):
+        with pytest.raises(ValueError, match="Kronecker factors need linear, or one- or two-dim"):
             pb.fit_gauss_newton(one, (x, y), where=where)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import pyro_bnn as pb
-from pyro_bnn.inference.gauss_newton._matrices import acts_by_layers
+from pyro_bnn.inference.gauss_newton._layers import acts_by_layers
 
 from .cases import Recurrent
 
@@ -136,8 +136,8 @@ def test_the_scales_are_those_by_brute_force(name, structure):
     [
         ("own forward", "Kronecker factors need standard layers"),
         ("tied by hand", "Kronecker factors need standard layers"),
-        ("padding", "laplace-torch cannot make Kronecker factors"),
-        ("recurrent", "need linear or two-dimensional"),
+        ("padding", "without groups, padded by a number of zeros"),
+        ("recurrent", "need linear, or one- or two-dimensional"),
     ],
 )
 def test_kronecker_factors_of_such_layers_are_refused(name, message):

@@ -182,7 +182,7 @@ def test_the_curvature_in_the_outputs_is_the_fisher_information(name):
     torch.testing.assert_close(covariance_of(diagonal).diagonal(), expected.diagonal().reciprocal())
 
 
-@pytest.mark.parametrize("structure", ["full", "diagonal"])
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kronecker"])
 @pytest.mark.parametrize("name", ["categorical", "bernoulli", "heteroscedastic", "gaussian-learned", "gaussian-fixed"])
 def test_a_weight_of_two_is_the_same_row_twice(name, structure):
     likelihood, num_outputs, targets, _ = LIKELIHOODS[name]
@@ -211,6 +211,7 @@ def test_class_weights_weight_the_curvature():
     )
     likelihood = pb.CategoricalLikelihood().with_row_weights()
     by_row = pb.BayesianModel(net, prior=pb.NormalPrior(0.7), likelihood=likelihood, num_data=6)
-    found = pb.fit_gauss_newton(by_class, (x, y), structure="full")
-    expected = pb.fit_gauss_newton(by_row, (x, likelihood.join_weights(y, weights[y])), structure="full")
-    torch.testing.assert_close(covariance_of(found), covariance_of(expected))
+    for structure in ("full", "kronecker"):
+        found = pb.fit_gauss_newton(by_class, (x, y), structure=structure)
+        expected = pb.fit_gauss_newton(by_row, (x, likelihood.join_weights(y, weights[y])), structure=structure)
+        torch.testing.assert_close(covariance_of(found), covariance_of(expected))

@@ -164,7 +164,7 @@ class RandomLayers(TorchFunctionMode):
         has_dims = input.dim() >= 2 if func is LINEAR else input.dim() == INPUT_DIMS[func]
         if not has_dims or len(input) != self._num_rows:
             raise ValueError(
-                f"{layer.names} is used in {_name(func)} with an input of shape {_checks.shape(input)}, but "
+                f"{_name(func)} with {layer.names} has an input of shape {_checks.shape(input)}, but "
                 f"{self._name} needs the {self._num_rows} rows of data as the first of {INPUT_DIMS[func]} dimensions; "
                 "do not merge rows with other axes, leave the layer out of `where`, or fit without an estimator."
             )

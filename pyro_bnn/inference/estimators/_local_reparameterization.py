@@ -59,7 +59,7 @@ class LocalReparameterization(Estimator):
     def output(self, layer: Layer) -> Tensor:
         if layer.is_linear and layer.input.dim() > 2:
             raise ValueError(
-                f"{layer.names} is used in a linear layer whose input has shape {_checks.shape(layer.input)}, but "
+                f"the linear layer with {layer.names} has an input of shape {_checks.shape(layer.input)}, but "
                 "local reparameterisation needs shape (N, D), since positions of a row that share weights would get "
                 "independent noise; flatten the input, or use Flipout(), which is exact here."
             )

@@ -20,7 +20,8 @@ from ..last_layer import last_layer_of, plain_network
 from ..posterior import Posterior, Status
 from ._evidence import LATENT, Evidence, noise_of, set_noise
 from ._gaussian import Curvature, CurvatureAlongAxes, FullCurvature
-from ._matrices import kronecker_curvature, library, summed_matrices
+from ._kronecker import kronecker_curvature
+from ._matrices import summed_matrices
 from ._model import (
     check_model,
     check_output,
@@ -84,8 +85,8 @@ def fit_gauss_newton(
         model: The model, with a Gaussian prior. The fit changes only a learned noise scale of the model.
         data: A tuple (x, y) with all rows, or a loader of tuples (x, y). A loader is read several times.
         structure: How much of G is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses the diagonal
-            of G. "kronecker" approximates the block of each parameter by a Kronecker product. "kronecker" needs
-            laplace-torch (extra ``laplace``), linear and convolutional layers, and classes or Gaussian noise.
+            of G. "kronecker" approximates the block of each parameter by a Kronecker product. "kronecker" needs linear
+            layers, or convolutions of one or two dimensions.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in :class:`BayesianModel`.
             The other weights are fixed at the point. To select the last layer, pass its name, as in ``"net.fc.*"``.
         prior_precision: Precision (inverse variance) of the prior of each weight. None takes the precisions from the
@@ -107,7 +108,6 @@ def fit_gauss_newton(
         much worse at drawn weights.
 
     Raises:
-        ImportError: If laplace-torch is not installed and `structure` is "kronecker".
         ValueError: If the prior, the likelihood, a layer or the data cannot be used. The message says what to use
             instead.
 
@@ -140,8 +140,6 @@ def fit_gauss_newton(
         raise ValueError(f'`prior_precision` must be a number, "evidence" or None, got {prior_precision!r}.')
     if prior_precision is not None and not isinstance(prior_precision, str):
         _checks.positive("prior_precision", prior_precision)
-    if structure == "kronecker":
-        library()  # raises at once if it is missing
     check_model(model, structure)
     random = sites_among(model.network, model.parameter_paths, where)
     values, rows = point_of(model, init), Pairs(data, model.like, model.num_data, batch_size)
@@ -210,7 +208,7 @@ def _curvature(
     batches: Iterable[Pair] = rows if last_layer is None else features(net, last_layer, rows)
     if structure == "kronecker":
         whole = net if last_layer is None else nn.Sequential(last_layer)
-        return kronecker_curvature(whole, batches, model.num_data, model.likelihood)
+        return kronecker_curvature(whole, batches, model.likelihood)
     is_full, plain = structure == "full", net if last_layer is None else last_layer
     sums = summed_matrices(plain, batches, model.likelihood, is_full=is_full, num_scales=scales)
     return FullCurvature(sums) if is_full else CurvatureAlongAxes(sums)

@@ -1,4 +1,4 @@
-"""Gauss-Newton matrices, their diagonals, and their Kronecker factors."""
+"""Gauss-Newton matrices and their diagonals."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
@@ -6,16 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from ..._core.extras import optional
 from ..._core.inputs import (
     Inputs,
     Pair,
     arguments_of,
     call,
     has_shared,
-    leaves,
     logits_of,
     map_inputs,
     named_leaves,
@@ -31,21 +28,11 @@ from ...modelling.likelihoods import (
     Likelihood,
     PoissonLikelihood,
 )
-from ..last_layer import owners, watched
-from ._gaussian import CurvatureAlongAxes, kronecker
+from ..last_layer import watched
+from ._layers import acts_by_layers, has_formula, inputs_at, slopes_at
 
 MOST_NUMBERS = 2**24
 """Heuristic: largest number of elements in Jacobians that are computed together. Single precision takes 67 MB."""
-
-KNOWN_LAYERS = (nn.Linear, nn.Conv2d)
-"""Layers whose gradients have explicit formulas. The formulas do not hold for a subclass with its own forward pass."""
-
-NUM_TRIED = 16
-"""Number of rows on which the gradients from the formulas of layers are compared with those from autograd."""
-
-TOLERANCE = 1e-3
-"""Largest difference between the gradients from the formulas of layers and those from autograd, relative to the largest
-gradient. Rounding errors are much smaller."""
 
 
 def summed_matrices(
@@ -202,153 +189,31 @@ def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     r"""Return the result of :func:`_diagonal` for a network for which :func:`acts_by_layers` is true.
 
     The diagonal is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. Each of these
-    vectors is a gradient for a single row. For linear layers with inputs (N, D) and for two-dimensional convolutions,
-    one backward pass per column computes the gradients of all rows. Other networks use :func:`_diagonal`.
+    vectors is a gradient for a single row. For linear layers and for most convolutions, one backward pass per column
+    computes the gradients of all rows. Other networks use :func:`_diagonal`.
 
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
     """
     output, calls = watched(net, x)
-    if not all(len(s) == 1 and len(s[0][0]) == len(root) and _is_known(layer, s[0][0]) for layer, s in calls.items()):
+    if not all(len(s) == 1 and len(s[0][0]) == len(root) and has_formula(layer) for layer, s in calls.items()):
         return _diagonal(net, x, root)
     parameters = [p for p in net.parameters() if p.requires_grad]
     sums = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
     for column in root.unbind(-1):
         slopes = torch.autograd.grad(output, [some[0][1] for some in calls.values()], column, retain_graph=True)
         for (layer, some), slope in zip(calls.items(), slopes, strict=True):
-            _add_squares(layer, some[0][0], slope, sums)
+            _add_squares(layer, inputs_at(layer, some[0][0]), slopes_at(layer, slope), sums)
     return torch.cat([sums[id(parameter)].flatten() for parameter in parameters]).detach()
 
 
-def _is_known(layer: nn.Module, x: Tensor) -> bool:
-    if type(layer) is nn.Conv2d:
-        return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return type(layer) is nn.Linear and x.dim() == 2
-
-
-def _add_squares(layer: nn.Module, x: Tensor, slope: Tensor, sums: dict[int, Tensor]) -> None:
-    """Add the squared gradients of single rows to `sums`; `slope` is the gradient in the layer's output."""
-    if isinstance(layer, nn.Conv2d):
-        assert not isinstance(layer.padding, str)
-        patches = functional.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (N, D, L)
-        flat = slope.flatten(2)
-        squares, of_bias = (flat @ patches.mT).square().sum(0), flat.sum(-1)
+def _add_squares(layer: nn.Module, inputs: Tensor, slopes: Tensor, sums: dict[int, Tensor]) -> None:
+    """Add the squared gradients of single rows to `sums`; `inputs` and `slopes` have shapes (N, T, D) and (N, T, O)."""
+    if inputs.shape[1] == 1:
+        squares = slopes[:, 0].square().mT @ inputs[:, 0].square()
     else:
-        squares, of_bias = slope.square().mT @ x.square(), slope
-    found = {"weight": squares, "bias": of_bias.square().sum(0)}
+        squares = (slopes.mT @ inputs).square().sum(0)
+    found = {"weight": squares, "bias": slopes.sum(1).square().sum(0)}
     for name, parameter in layer.named_parameters(recurse=False):
         if parameter.requires_grad:
             sums[id(parameter)] += found[name].view(parameter.shape)
-
-
-def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
-    """Return whether all parameters that need gradients are used only in standard linear and convolutional layers.
-
-    On 16 rows, the formulas of these layers must give the same gradients as autograd. The gradients differ if a layer
-    has its own forward pass, or if a weight is also used elsewhere.
-    """
-    parameters = [p for p in net.parameters() if p.requires_grad]
-    if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
-        return False
-    with torch.enable_grad():
-        output, calls = watched(net, take(x, slice(min(NUM_TRIED, num_rows(x)))))
-        along = torch.linspace(1, 2, output.numel()).to(output).view(output.shape)
-        expected = torch.autograd.grad(output, parameters, along, retain_graph=True, materialize_grads=True)
-        pairs = [(layer, single) for layer, some in calls.items() for single in some]
-        slopes = torch.autograd.grad(output, [o for _, (_, o) in pairs], along, materialize_grads=True)
-        found = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
-        for (layer, (taken, _)), slope in zip(pairs, slopes, strict=True):
-            forward = nn.Linear.forward if isinstance(layer, nn.Linear) else nn.Conv2d.forward
-            own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
-            given = forward(layer, taken)  # type: ignore[arg-type]
-            if given.shape != slope.shape:
-                return False
-            for parameter, part in zip(own, torch.autograd.grad(given, own, slope), strict=True):
-                found[id(parameter)] += part
-    pairs_of = zip(expected, found.values(), strict=True)
-    return all(bool((a - b).abs().max() <= TOLERANCE * a.abs().max()) for a, b in pairs_of)
-
-
-# --- Kronecker factors, by laplace-torch ------------------------------------------------------------------------------
-
-
-def library() -> Any:
-    """Import laplace-torch, only when it is needed, since the import takes seconds."""
-    return optional("laplace.curvature.curvlinops", "laplace-torch", "laplace")
-
-
-def kronecker_curvature(
-    net: nn.Module, batches: Iterable[Pair], num_data: int, likelihood: Likelihood
-) -> CurvatureAlongAxes:
-    """Return the Kronecker factors of the layers whose parameters need gradients.
-
-    The scale of Gaussian noise is taken to be 1.
-
-    Raises:
-        ValueError: If there are no Kronecker factors for a layer.
-    """
-    _require_layers(net)
-    total: list[list[Tensor]] = []
-    with filtered_warnings("ignore"):
-        is_of_classes = isinstance(likelihood, CategoricalLikelihood)
-        kind = "classification" if is_of_classes else "regression"
-        backend = library().CurvlinopsGGN(_OfOneInput(net), kind, dict_key_x="0")
-        for x, y in batches:
-            if has_shared(x):
-                raise ValueError(
-                    "Kronecker factors need layers with one row for each row of the data, but a shared input may have "
-                    "other rows, such as the nodes of a graph; make only the last layer random, or use "
-                    'structure="diagonal".'
-                )
-            if not total and not acts_by_layers(net, x):
-                raise ValueError(
-                    "Kronecker factors need standard layers, but the gradients of the layers differ from those of the "
-                    "network: a layer has its own forward pass, or a weight is also used elsewhere; leave it out with "
-                    '`where`, or use structure="diagonal".'
-                )
-            try:
-                backend.model.example = x
-                one = x if isinstance(x, Tensor) else {str(index): leaf for index, leaf in enumerate(leaves(x))}
-                _, found = backend.kron(one, y, N=num_data)
-            except NotImplementedError as error:
-                raise ValueError(
-                    f"laplace-torch cannot make Kronecker factors ({error}); use another `structure`, such as "
-                    '"diagonal".'
-                ) from error
-            factors = [[factor.double() for factor in some] for some in found.kfacs]
-            if total:
-                pairs = zip(total, factors, strict=True)
-                factors = [[a + b for a, b in zip(before, new, strict=True)] for before, new in pairs]
-            total = factors
-    return kronecker(total)
-
-
-class _OfOneInput(nn.Module):
-    """A network with the one argument that laplace-torch passes: a tensor, or a dictionary of all input tensors."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-        self.example: Inputs = torch.empty(0)
-        """Inputs that show in which containers the network takes its tensors."""
-
-    def forward(self, x: Tensor | dict[str, Tensor]) -> object:
-        tensors = iter([x] if isinstance(x, Tensor) else x.values())
-        return call(self.net, map_inputs(lambda _: next(tensors), self.example))
-
-
-def _require_layers(net: nn.Module) -> None:
-    """Raise unless the random weights belong to whole layers of known classes, and no layers share them."""
-    seen: set[int] = set()
-    for name, module in net.named_modules():
-        own = list(module.parameters(recurse=False))
-        if not any(parameter.requires_grad for parameter in own):
-            continue
-        is_whole = all(parameter.requires_grad for parameter in own) and seen.isdisjoint(map(id, own))
-        if not isinstance(module, KNOWN_LAYERS) or not is_whole:
-            raise ValueError(
-                "Kronecker factors need linear or two-dimensional convolutional layers whose weight and bias are both "
-                f"random and shared with no other layer, but {type(module).__name__} `{name}` is no such layer; leave "
-                'it out, as with `where=layers(nn.Linear, nn.Conv2d)`, or use structure="diagonal".'
-            )
-        seen |= set(map(id, own))

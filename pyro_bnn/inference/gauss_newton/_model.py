@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, Pair, Pairs, num_rows
 from ..._core.reflection import unwrap
-from ...modelling.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from ...modelling.model import BayesianModel, network_values
 from ..guides import GuidePosterior
 from ..last_layer import watched
@@ -37,21 +36,13 @@ def check_model(model: BayesianModel, structure: str) -> None:
             f"only weights and a noise scale may be random here, but the model has the latent variables "
             f'{sorted(others)}; use a fixed prior with `prior_precision="evidence"`, or {remedy}.'
         )
-    if structure != "kronecker":
-        return
-    other = 'use structure="diagonal", or "full" for few weights'
-    if type(likelihood) not in (CategoricalLikelihood, GaussianLikelihood):
-        raise ValueError(
-            "Kronecker factors need a CategoricalLikelihood or GaussianLikelihood, got "
-            f"{type(likelihood).__name__}; {other}."
-        )
-    is_weighted = isinstance(likelihood, CategoricalLikelihood) and likelihood.class_weights is not None
-    if likelihood.has_row_weights or is_weighted:
-        raise ValueError(f"Kronecker factors need rows and classes without weights; leave them out, or {other}.")
     prior = latent_noise(model)
     num_scales = 1 if prior is None else prior.event_shape.numel()
-    if num_scales > 1:
-        raise ValueError(f"Kronecker factors need one noise scale for all outputs, got {num_scales}; {other}.")
+    if structure == "kronecker" and num_scales > 1:
+        raise ValueError(
+            f"Kronecker factors need one noise scale for all outputs, got {num_scales}; use "
+            'structure="diagonal", or "full" for few weights.'
+        )
 
 
 def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: bool) -> tuple[Tensor, Tensor]:

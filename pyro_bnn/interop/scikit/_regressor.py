@@ -45,8 +45,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
       all weights, and in a larger one those of the last layer. Predictions use the network linearised in its weights.
       The evidence chooses the noise, and also the prior unless you set the prior. Laplace's method needs a Gaussian
       prior and a likelihood that is not a mixture.
-    - ``"kronecker"`` is Laplace's method with Kronecker factors, for constant noise and for classes. The Gaussian
-      covers all weights of a network of any size. This method needs laplace-torch.
+    - ``"kronecker"`` is Laplace's method with Kronecker factors. The Gaussian covers all weights of a network of any
+      size.
     - ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.
 
     Args:
