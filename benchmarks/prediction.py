@@ -125,17 +125,28 @@ def centred(count: int, like: Weights, generator: torch.Generator) -> list[Weigh
 
 
 def sobol(count: int, like: Weights, generator: torch.Generator) -> list[Weights]:
-    """Scrambled Sobol' points. torch has at most 21,201 dimensions, so blocks of this size are scrambled apart."""
-    blocks = []
-    for size in torch.zeros(sum(value.numel() for value in like.values())).split(21_201):
-        seed = int(torch.randint(2**31, (), generator=generator))
-        engine = torch.quasirandom.SobolEngine(len(size), scramble=True, seed=seed)
-        blocks.append(torch.special.ndtri(engine.draw(count, dtype=torch.double).clamp(1e-9, 1 - 1e-9)).float())
+    """Scrambled Sobol' points, with a random shift of their digits in each call."""
+    points = sobol_points(sum(value.numel() for value in like.values()))[:count]
+    shifts = torch.randint(2**DIGITS, points.shape[1:], generator=generator)
     found = []
-    for row in torch.cat(blocks, 1):
+    for row in torch.special.ndtri(((points ^ shifts).double() + 0.5) / 2**DIGITS).float():
         parts = row.split([value.numel() for value in like.values()])
         found.append({name: part.view_as(like[name]) for name, part in zip(like, parts, strict=True)})
     return found
+
+
+DIGITS, MOST_POINTS, MOST_DIMENSIONS = 30, 64, 21_201
+"""Binary digits of torch's Sobol' points, the number of points that are used, and the most dimensions that they have.
+"""
+
+
+@functools.cache
+def sobol_points(num_dimensions: int) -> Tensor:
+    """Scrambled points as whole numbers, shape (64, P). Blocks of at most 21,201 dimensions are scrambled apart."""
+    sizes = [len(block) for block in torch.zeros(num_dimensions).split(MOST_DIMENSIONS)]
+    engines = [torch.quasirandom.SobolEngine(size, scramble=True, seed=seed) for seed, size in enumerate(sizes)]
+    blocks = [engine.draw(MOST_POINTS, dtype=torch.double) for engine in engines]
+    return (torch.cat(blocks, 1) * 2**DIGITS).long().clamp(0, 2**DIGITS - 1)
 
 
 WAYS: dict[str, Noise] = {
