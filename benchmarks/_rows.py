@@ -10,7 +10,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
 
-from . import _chains, _construction, _growth, _leapfrog, _prediction
+from . import _chains, _construction, _ensembles, _growth, _leapfrog, _prediction
 from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
 from ._peers import PEERS, Ivon, check
 from ._steps import (
@@ -63,7 +63,7 @@ def all_rows(options: Options) -> list[Row]:
     """All rows, in the order of the table."""
     parts = (
         *(_steps, _natural_gradient, _peers, _estimators, _residual, _growing, _constructing, _predicting),
-        _others,
+        *(_ensembles_of_points, _others),
     )
     return [row for part in parts for row in part(options)]
 
@@ -248,6 +248,15 @@ def _predicting(options: Options) -> Iterator[Row]:
         return Cell([float(used) / 1e9], " GB", f"{'-'.join(map(str, layers))}, {draws} draws x {num_rows:,} images")
 
     yield Row("prediction, peak memory above model, guide and data", memory, at_most(1, " GB"), at_most(1, " GB"))
+
+
+def _ensembles_of_points(options: Options) -> Iterator[Row]:
+    def ensemble(device: str) -> Cell:
+        problem = _ensembles.Problem(300 if options.quick else 60_000)
+        pair = _ensembles.Ensemble(problem, 3 if options.quick else 10, num_workers=2), _ensembles.OneFit(problem)
+        return alternate(*pair, 1 if options.quick else 3)
+
+    yield Row("ensemble of ten LeNet-5, two processes / one fit", ensemble, at_most(6), on=("cpu",))
 
 
 def _others(options: Options) -> Iterator[Row]:

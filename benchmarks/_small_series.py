@@ -17,16 +17,8 @@ import pyro_bnn as pb
 from pyro_bnn import metrics
 
 from ._methods import Fit, Method, Network, PointSetting
-from ._methods_list import (
-    Deterministic,
-    Ensemble,
-    KroneckerLaplace,
-    LastLayerLaplace,
-    MeanFieldLocal,
-    Natural,
-    Sghmc,
-    Swag,
-)
+from ._methods_list import Deterministic, Ensemble, SmallEnsemble
+from ._methods_posteriors import KroneckerLaplace, LastLayerLaplace, MeanFieldLocal, Natural, Sghmc, Swag
 
 METHODS: tuple[type[Method], ...] = (
     Deterministic,
@@ -78,7 +70,7 @@ class SeriesNetwork(Network):
         precisions = ("evidence", None) if point.prior_scale else ("evidence",)
         settings: dict[type[Method], Sequence[Method]] = {
             Deterministic: [Deterministic(scale, 3e-3) for scale in (None, 0.3, 0.1, 0.05)],
-            Ensemble: [Ensemble(*same)],
+            SmallEnsemble: [SmallEnsemble(*same)],
             Natural: [Natural(0.3, 0.02), Natural(0.1, 0.02), Natural(0.1, 0.05)],
             MeanFieldLocal: [MeanFieldLocal(kl_weight, 3e-3) for kl_weight in (0.1, 0.03)],
             Swag: [Swag(lr, point.prior_scale) for lr in (0.003, 0.01)],

@@ -17,7 +17,8 @@ from pyro_bnn.data import load_images
 
 from ._images import quality
 from ._methods import Fit, Method, Network, PointSetting
-from ._methods_list import Deterministic, Ensemble, KroneckerLaplace, LastLayerLaplace, Natural, Sghmc, Swag
+from ._methods_list import Deterministic, Ensemble, SmallEnsemble
+from ._methods_posteriors import KroneckerLaplace, LastLayerLaplace, Natural, Sghmc, Swag
 
 METHODS: tuple[type[Method], ...] = (Deterministic, Ensemble, Natural, LastLayerLaplace, KroneckerLaplace, Swag, Sghmc)
 
@@ -95,7 +96,7 @@ class VisionTransformer(Network):
         same = (point.prior_scale, point.lr)
         settings: dict[type[Method], Sequence[Method]] = {
             Deterministic: [Deterministic(scale, 3e-3) for scale in (None, 0.3, 0.1)],
-            Ensemble: [Ensemble(*same)],
+            SmallEnsemble: [SmallEnsemble(*same)],
             Natural: [Natural(0.3, 0.1), Natural(0.1, 0.1)],
             Swag: [Swag(lr, point.prior_scale) for lr in (0.03, 0.1)],
             LastLayerLaplace: [LastLayerLaplace(*same, "evidence")],
