@@ -61,6 +61,7 @@ class Ensemble(PointSetting, Method):
     """Five networks by Adam, each with its own initial weights and its own order of images."""
 
     name: ClassVar[str] = "ensemble"
+    num_members: ClassVar[int] = NUM_MEMBERS
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
@@ -69,9 +70,9 @@ class Ensemble(PointSetting, Method):
         return [cls(s, lr) for lr in _rates(point) for s in (scale, *wider)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
-        members = [points.point(problem, self, member) for member in range(NUM_MEMBERS)]
+        members = [points.point(problem, self, member) for member in range(self.num_members)]
         posterior = pb.EnsemblePosterior([member.posterior for member in members])
-        return Fit(members[0].model, posterior, NUM_MEMBERS, sum(member.cpu_seconds for member in members))
+        return Fit(members[0].model, posterior, self.num_members, sum(member.cpu_seconds for member in members))
 
 
 @dataclass(frozen=True)
@@ -267,6 +268,7 @@ class Sghmc(Method):
     """One chain of cyclical stochastic-gradient Hamiltonian Monte Carlo, with draws from all cycles."""
 
     name: ClassVar[str] = "sghmc"
+    sampler: ClassVar[type[pb.SGHMC] | type[pb.SGLD]] = pb.SGHMC
     lr: float  # initial step size of a cycle, for the mean loss
     temperature: float  # temperature of the posterior; below 1 the posterior is cold
     num_cycles: int = 4
@@ -284,7 +286,7 @@ class Sghmc(Method):
             posterior = pb.fit_sgmcmc(
                 model,
                 problem.data,
-                sampler=pb.SGHMC(self.lr / len(problem.x), temperature=self.temperature),
+                sampler=self.sampler(self.lr / len(problem.x), temperature=self.temperature),
                 steps=pb.CyclicalSteps(self.num_cycles),
                 num_epochs=problem.network.epochs,
                 num_samples=problem.network.draws,

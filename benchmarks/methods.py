@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from . import _methods_scores, _methods_tables
-from ._methods import NETWORKS, Method, Network, Points, PointSetting, Problem
+from ._methods import NETWORKS, Fit, Method, Network, Points, PointSetting, Problem
 from ._methods_list import METHODS, Deterministic
 from ._methods_scores import Pictures
 from ._results import Row, add_row, machine, parser_of, read_rows
@@ -39,7 +39,7 @@ class Table:
 
     def search(self, method: type[Method]) -> Method:
         """The setting with the smallest NLL on the validation images; earlier fits of the search are not repeated."""
-        settings = method.grid(self._network, PointSetting() if method is Deterministic else self._point())
+        settings = self.grid(method, PointSetting() if method is Deterministic else self._point())
         if len(settings) == 1:
             return settings[0]
         values = [self._cell("search.jsonl", setting, 0)["scores"]["nll"] for setting in settings]
@@ -48,6 +48,14 @@ class Table:
     def measure(self, method: type[Method], seed: int) -> None:
         """One cell of the table: the method with its chosen setting, fitted to all training images."""
         self._cell("results.jsonl", self.search(method), seed)
+
+    def grid(self, method: type[Method], point: PointSetting) -> Sequence[Method]:
+        """The settings to search; `point` is the best for a deterministic network."""
+        return method.grid(self._network, point)
+
+    def evaluate(self, fit: Fit, pictures: Pictures, key: Row) -> Row:
+        """The scores of a fit; `key` has its method and its seed."""
+        return _methods_scores.evaluate(fit, pictures, key["seed"])
 
     def _point(self) -> PointSetting:
         chosen = self.search(Deterministic)
@@ -66,7 +74,7 @@ class Table:
         problem = Problem(self._network, pictures.x, pictures.y, seed)
         begin = time.process_time()
         fit = setting.fit(problem, Points(self._out))
-        scores = _methods_scores.evaluate(fit, pictures, seed)
+        scores = self.evaluate(fit, pictures, key)
         row = {
             **key,
             "network": asdict(self._network),

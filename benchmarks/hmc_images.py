@@ -1,0 +1,101 @@
+"""HMC's own predictions of digits as the yardstick of thirteen methods: `python -m benchmarks.hmc_images`.
+
+Chains of HMC draw from the posterior of a small LeNet that is trained on 2,000 digits of MNIST. Every other method has
+the same network, prior and likelihood, and its predictions are compared with those of the chains. Settings are chosen
+on 2,000 other training images. Each fit adds one line to FOLDER/results.jsonl, or in the search to FOLDER/search.jsonl,
+and is not repeated later. With a larger --samples the chains of an earlier run continue. Table and picture are written
+after each line of results.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from . import _hmc_images, _hmc_tables
+from ._hmc_images import METHODS, Lengths, SmallNetwork
+from ._hmc_tables import YARDSTICK, Predictions
+from ._methods import Fit, Method, Network, PointSetting, Problem
+from ._methods_scores import Pictures
+from ._results import Row, parser_of
+from .methods import Table
+
+BY_NAME = {method.name: method for method in METHODS}
+
+
+class Comparison(Table):
+    """Fits of all methods, whose predictions are kept and compared with those of the chains."""
+
+    def __init__(
+        self, network: Network, load: Callable[[bool], Pictures], out: Path, echo: Callable[[str], None]
+    ) -> None:
+        super().__init__(network, load, out, echo)
+        self._folder = out
+
+    def grid(self, method: type[Method], point: PointSetting) -> Sequence[Method]:
+        return _hmc_images.grid(method, point)
+
+    def evaluate(self, fit: Fit, pictures: Pictures, key: Row) -> Row:
+        found = Predictions.of(fit, pictures, key["seed"])
+        if pictures.unknown is not None:
+            found.save(self._folder / f"{key['method']}-{key['seed']}.npz")
+        return found.scores(pictures.y_test) | {"num_draws": fit.num_samples}
+
+    def write(self) -> str:
+        text = _hmc_tables.write(self.rows("results.jsonl"), self.rows("search.jsonl"), self._folder)
+        (self._folder / "tables.md").write_text(text)
+        return text
+
+
+def measure_chains(network: Network, pictures: Pictures, lengths: Lengths, num_dropped: int, out: Path) -> None:
+    """Draw the chains of the yardstick, or continue them, and keep each chain's predictions.
+
+    The first `num_dropped` draws of each chain after the warm-up are left out, too.
+    """
+    problem = Problem(network, pictures.x, pictures.y, seed=0)
+    model, posterior, seconds = _hmc_images.sampled(problem, lengths, out)
+    posterior = _hmc_images.later(posterior, num_dropped)
+    chains = [_hmc_images.of_chain(posterior, chain) for chain in range(posterior.num_chains)]
+    found = [Predictions.of(Fit(model, chain, chain.num_stored, seconds), pictures, seed=0) for chain in chains]
+    _hmc_tables.note_chains(posterior, model, pictures, seconds, found, out)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    names, lengths = [YARDSTICK, *BY_NAME], Lengths()
+    parser = parser_of("hmc_images", __doc__, data="MNIST and FashionMNIST")
+    parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="METHOD", help=", ".join(names))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
+    parser.add_argument("--chains", type=int, default=lengths.num_chains, help="number of chains of the yardstick")
+    parser.add_argument("--warmup", type=int, default=lengths.num_warmup, help="warm-up draws of each chain")
+    parser.add_argument("--samples", type=int, default=lengths.num_samples, help="further draws of each chain")
+    parser.add_argument("--dropped", type=int, default=20, help="of these, the first draws that are left out")
+    parser.add_argument("--steps", type=int, default=lengths.max_steps, help="steps of HMC's longest trajectory")
+    parser.add_argument("--epochs", type=int, default=100, help="number of epochs of the other methods")
+    parser.add_argument("--draws", type=int, default=100, help="number of draws for their predictions")
+    parser.add_argument("--train", type=int, default=2000, help="number of training images")
+    parser.add_argument("--test", type=int, help="number of test images of each kind, from the first")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    prior = f"normal:{_hmc_images.PRIOR_SCALE}"
+    network = SmallNetwork("small-lenet", epochs=given.epochs, prior=prior, draws=given.draws)
+
+    def load(is_validation: bool) -> Pictures:
+        return _hmc_images.load(given.data, is_validation=is_validation, num_train=given.train, num_test=given.test)
+
+    table = Comparison(network, load, given.out, functools.partial(print, flush=True))
+    if YARDSTICK in given.methods:
+        lengths = Lengths(given.chains, given.warmup, given.samples, given.steps)
+        measure_chains(network, load(False), lengths, given.dropped, given.out)
+        table.write()
+    methods = [BY_NAME[name] for name in given.methods if name != YARDSTICK]
+    for method in methods:
+        table.search(method)
+    for seed in given.seeds:
+        for method in methods:
+            table.measure(method, seed)
+    print(f"\n{table.write()}")
+
+
+if __name__ == "__main__":
+    main()
