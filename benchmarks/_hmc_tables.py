@@ -181,15 +181,10 @@ COLUMNS: Mapping[str, tuple[str, float, int]] = {
 """Title, key, factor and digits."""
 
 
-def write(rows: Sequence[Row], searched: Sequence[Row], folder: Path) -> str:
-    """All tables in Markdown, and the picture in a file; empty without chains."""
+def report(rows: Sequence[Row], searched: Sequence[Row], folder: Path) -> str:
+    """All tables in Markdown; without chains only that of the settings."""
     yardstick = Yardstick.load(folder)
-    parts = []
-    if yardstick is not None:
-        text = scores(rows, yardstick, folder)
-        parts += [text, chains(yardstick)]
-        if found := compared(rows, yardstick, folder):
-            picture(found, yardstick, folder / "hmc_images.png", text.splitlines())
+    parts = [] if yardstick is None else [scores(rows, yardstick, folder), chains(yardstick)]
     if searched:
         parts.append(search(searched, HEADINGS))
     return "\n\n".join(parts) + "\n"
@@ -242,10 +237,14 @@ def chains(yardstick: Yardstick) -> str:
     return "\n".join([*lines, *(line_of(pair) for pair in shown.items())])
 
 
-def picture(found: Mapping[str, Sequence[Row]], yardstick: Yardstick, path: Path, lines: Sequence[str]) -> None:
+def picture(rows: Sequence[Row], folder: Path) -> None:
     """Total variation from the chains against CPU time, one point for each method, with standard errors over seeds."""
+    yardstick = Yardstick.load(folder)
+    if yardstick is None or not rows:
+        return
+    lines, found = scores(rows, yardstick, folder).splitlines(), compared(rows, yardstick, folder)
     keys = ("cpu_seconds", "total_variation")
-    points = {name: [mean_and_error([row[key] for row in rows]) for key in keys] for name, rows in found.items()}
+    points = {name: [mean_and_error([row[key] for row in some]) for key in keys] for name, some in found.items()}
     with page_style():
         ax = plotting.new_axes(1, 1, size=("page", 3.6))[0, 0]
         for name, marker, color in zip(points, cycle(MARKERS), cycle(plotting.PALETTE), strict=False):
@@ -260,4 +259,4 @@ def picture(found: Mapping[str, Sequence[Row]], yardstick: Yardstick, path: Path
         ax.figure.draw_without_rendering()  # sizes are known from here on,
         ax.figure.set_layout_engine("none")  # and the names do not change them
         Names(ax, {name: (x, y) for name, (x, y) in points.items()}).place()
-        save_small(ax, path, 64, lines)
+        save_small(ax, folder / "hmc_images.png", 64, lines)

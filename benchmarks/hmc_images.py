@@ -3,8 +3,8 @@
 Chains of HMC draw from the posterior of a small LeNet that is trained on 2,000 digits of MNIST. Every other method has
 the same network, prior and likelihood, and its predictions are compared with those of the chains. Settings are chosen
 on 2,000 other training images. Each fit adds one line to FOLDER/results.jsonl, or in the search to FOLDER/search.jsonl,
-and is not repeated later. With a larger --samples the chains of an earlier run continue. Table and picture are written
-after each line of results.
+and is not repeated later. With a larger --samples the chains of an earlier run continue. The tables are written after
+each line of results, and the picture at the end.
 """
 
 import functools
@@ -43,9 +43,13 @@ class Comparison(Table):
         return found.scores(pictures.y_test) | {"num_draws": fit.num_samples}
 
     def write(self) -> str:
-        text = _hmc_tables.write(self.rows("results.jsonl"), self.rows("search.jsonl"), self._folder)
+        text = _hmc_tables.report(self.rows("results.jsonl"), self.rows("search.jsonl"), self._folder)
         (self._folder / "tables.md").write_text(text)
         return text
+
+    def draw(self) -> None:
+        """Write the picture, which takes seconds."""
+        _hmc_tables.picture(self.rows("results.jsonl"), self._folder)
 
 
 def measure_chains(network: Network, pictures: Pictures, lengths: Lengths, num_dropped: int, out: Path) -> None:
@@ -71,10 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=lengths.num_samples, help="further draws of each chain")
     parser.add_argument("--dropped", type=int, default=20, help="of these, the first draws that are left out")
     parser.add_argument("--steps", type=int, default=lengths.max_steps, help="steps of HMC's longest trajectory")
-    parser.add_argument("--epochs", type=int, default=100, help="number of epochs of the other methods")
+    parser.add_argument("--epochs", type=int, default=50, help="number of epochs of the other methods")
     parser.add_argument("--draws", type=int, default=100, help="number of draws for their predictions")
     parser.add_argument("--train", type=int, default=2000, help="number of training images")
-    parser.add_argument("--test", type=int, help="number of test images of each kind, from the first")
+    parser.add_argument("--test", type=int, default=2000, help="number of test images of each kind, from the first")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     prior = f"normal:{_hmc_images.PRIOR_SCALE}"
@@ -95,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for method in methods:
             table.measure(method, seed)
     print(f"\n{table.write()}")
+    table.draw()
 
 
 if __name__ == "__main__":
