@@ -26,7 +26,7 @@ from ._results import Row, cell_of, head_of, line_of, mean_and_error, page_style
 YARDSTICK = "hmc"
 """Name of the files of the chains."""
 
-HEADINGS = {**TITLES, "ensemble-10": "ensemble of ten", "sgld": "SGLD", "mclmc": "MCLMC, eight modes"}
+HEADINGS = {**TITLES, "ensemble-10": "ensemble of ten", "mclmc": "MCLMC, eight modes"}
 """Methods in tables and in the picture."""
 
 

@@ -268,7 +268,6 @@ class Sghmc(Method):
     """One chain of cyclical stochastic-gradient Hamiltonian Monte Carlo, with draws from all cycles."""
 
     name: ClassVar[str] = "sghmc"
-    sampler: ClassVar[type[pb.SGHMC] | type[pb.SGLD]] = pb.SGHMC
     lr: float  # initial step size of a cycle, for the mean loss
     temperature: float  # temperature of the posterior; below 1 the posterior is cold
     num_cycles: int = 4
@@ -286,7 +285,7 @@ class Sghmc(Method):
             posterior = pb.fit_sgmcmc(
                 model,
                 problem.data,
-                sampler=self.sampler(self.lr / len(problem.x), temperature=self.temperature),
+                sampler=pb.SGHMC(self.lr / len(problem.x), temperature=self.temperature),
                 steps=pb.CyclicalSteps(self.num_cycles),
                 num_epochs=problem.network.epochs,
                 num_samples=problem.network.draws,
