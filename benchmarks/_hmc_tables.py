@@ -11,6 +11,7 @@ from statistics import fmean
 
 import numpy as np
 import torch
+from matplotlib.ticker import LogLocator, ScalarFormatter
 from torch import Tensor
 
 import pyro_bnn as pb
@@ -252,10 +253,18 @@ def picture(rows: Sequence[Row], folder: Path) -> None:
             look = {"linestyle": "none", "marker": marker, "ms": 5, "elinewidth": 0.8, "capsize": 0}
             ax.errorbar(x, y, xerr=x_error, yerr=y_error, color=color, **look)
         if halves := yardstick.halves():
-            ax.axhline(fmean(row["total_variation"] for row in halves), color="0.6", linewidth=0.8, zorder=0)
+            level = fmean(row["total_variation"] for row in halves)
+            ax.axhline(level, color="0.5", linestyle="--", linewidth=0.8, zorder=0)
+            where = {"xytext": (-2, -4), "textcoords": "offset points", "ha": "right", "va": "top"}
+            ax.annotate(
+                "two chains of HMC, from the other two", (1, level), xycoords=("axes fraction", "data"), **where
+            )
         ax.set(xscale="log", xlabel="CPU seconds of a fit", ylabel="total variation from HMC")
         ax.set_ylim(bottom=0)
         ax.margins(x=0.15)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.minorticks_off()
         ax.figure.draw_without_rendering()  # sizes are known from here on,
         ax.figure.set_layout_engine("none")  # and the names do not change them
         Names(ax, {name: (x, y) for name, (x, y) in points.items()}).place()
