@@ -15,6 +15,7 @@ from pyro_bnn.data import load_images
 
 from ._images import CORRUPTIONS, quality
 from ._methods import Fit
+from ._results import Row
 
 STRENGTHS = (1, 2, 3, 4, 5)
 NUM_ASIDE = 10_000
@@ -44,9 +45,9 @@ def load(root: Path | None, *, is_validation: bool, num_train: int | None, num_t
     return Pictures(x, y, test[0][:num_test], test[1][:num_test], unknown, num_corrupted=1000)
 
 
-def evaluate(fit: Fit, pictures: Pictures, seed: int) -> dict[str, Any]:
+def evaluate(fit: Fit, pictures: Pictures, key: Row) -> dict[str, Any]:
     """All scores of a posterior, from one set of draws."""
-    predict = functools.partial(pb.predict, fit.model, fit.posterior, num_samples=fit.num_samples, seed=seed)
+    predict = functools.partial(pb.predict, fit.model, fit.posterior, num_samples=fit.num_samples, seed=key["seed"])
     y = pictures.y_test
     begin = time.process_time()
     known = predict(pictures.x_test)

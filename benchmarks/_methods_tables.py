@@ -8,7 +8,6 @@ from matplotlib.ticker import ScalarFormatter
 
 from pyro_bnn import plotting
 
-from ._methods_list import METHODS
 from ._methods_scores import STRENGTHS
 from ._names import MeanAndError, Names
 from ._results import Row, cell_of, head_of, line_of, mean_and_error, page_style, save_small
@@ -70,9 +69,9 @@ COLORS = (
 """A marker and a colour for each method, so that bars that touch can be told apart."""
 
 
-def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each method by its title, in the order of `METHODS`."""
-    found = {TITLES[method.name]: [row for row in rows if row["method"] == method.name] for method in METHODS}
+def by_method(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> dict[str, list[Row]]:
+    """The rows of each method by its title, in the order of the titles."""
+    found = {title: [row for row in rows if row["method"] == name] for name, title in titles.items()}
     return {name: some for name, some in found.items() if some}
 
 
@@ -129,10 +128,10 @@ def corrupted(rows: Sequence[Row], title: str, column: tuple[str, float, int]) -
     return "\n".join(lines)
 
 
-def search(rows: Sequence[Row]) -> str:
+def search(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> str:
     """The settings that were tried on validation images; the smallest NLL of each method is bold."""
-    lines = ["Settings on 10,000 training images set aside:\n", *head_of(["method", "setting", *QUALITY], 2)]
-    for name, some in by_method(rows).items():
+    lines = ["Settings on training images set aside:\n", *head_of(["method", "setting", *QUALITY], 2)]
+    for name, some in by_method(rows, titles).items():
         best = min(row["scores"]["nll"] for row in some)
         for row in some:
             said = ", ".join(f"{key} {value}" for key, value in row["setting"].items())

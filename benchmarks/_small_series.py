@@ -19,6 +19,7 @@ from pyro_bnn import metrics
 from ._methods import Fit, Method, Network, PointSetting
 from ._methods_list import Deterministic, Ensemble, SmallEnsemble
 from ._methods_posteriors import KroneckerLaplace, LastLayerLaplace, MeanFieldLocal, Natural, Sghmc, Swag
+from ._results import Row
 
 METHODS: tuple[type[Method], ...] = (
     Deterministic,
@@ -150,15 +151,15 @@ def read(path: Path) -> pd.DataFrame:
     return full.ffill()
 
 
-def evaluate(fit: Fit, windows: Windows, seed: int) -> dict[str, Any]:
+def evaluate(fit: Fit, windows: Windows, key: Row) -> dict[str, Any]:
     """Scores of a posterior: each draw of the weights gives a Gaussian."""
     begin = time.process_time()
     prediction = pb.predict(
-        fit.model, fit.posterior, windows.x_test, num_samples=fit.num_samples, keep_draws=True, seed=seed
+        fit.model, fit.posterior, windows.x_test, num_samples=fit.num_samples, keep_draws=True, seed=key["seed"]
     )
     seconds = (time.process_time() - begin) * 10_000 / len(windows.x_test)
     loc, scale = prediction.components.loc[..., 0], prediction.components.scale[..., 0]
-    return {**scores(loc, scale, windows, seed), "predict_seconds": seconds, "num_draws": fit.num_samples}
+    return {**scores(loc, scale, windows, key["seed"]), "predict_seconds": seconds, "num_draws": fit.num_samples}
 
 
 def scores(loc: Tensor, scale: Tensor, windows: Windows, seed: int) -> dict[str, float]:

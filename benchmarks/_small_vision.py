@@ -19,6 +19,7 @@ from ._images import quality
 from ._methods import Fit, Method, Network, PointSetting
 from ._methods_list import Deterministic, Ensemble, SmallEnsemble
 from ._methods_posteriors import KroneckerLaplace, LastLayerLaplace, Natural, Sghmc, Swag
+from ._results import Row
 
 METHODS: tuple[type[Method], ...] = (Deterministic, Ensemble, Natural, LastLayerLaplace, KroneckerLaplace, Swag, Sghmc)
 
@@ -132,9 +133,9 @@ def load(root: Path | None, is_validation: bool, num_train: int | None, num_test
     return Pictures(images.x_train[kept], images.y_train[kept], test[0][:num_test], test[1][:num_test], unknown)
 
 
-def evaluate(fit: Fit, pictures: Pictures, seed: int) -> dict[str, Any]:
+def evaluate(fit: Fit, pictures: Pictures, key: Row) -> dict[str, Any]:
     """Scores of a posterior, from one set of draws."""
-    predict = functools.partial(pb.predict, fit.model, fit.posterior, num_samples=fit.num_samples, seed=seed)
+    predict = functools.partial(pb.predict, fit.model, fit.posterior, num_samples=fit.num_samples, seed=key["seed"])
     begin = time.process_time()
     known = predict(pictures.x_test)
     seconds = (time.process_time() - begin) * 10_000 / len(pictures.x_test)

@@ -44,7 +44,7 @@ class Table(Generic[D]):
     Args:
         network: The network.
         load: Loads the data; it is told whether to report on validation data.
-        evaluate: Returns the scores of a fit on the data, with draws from a seed.
+        evaluate: Returns the scores of a fit on the data, given the method's name, seed and setting.
         write: Writes tables and pictures to a folder, given the rows of results and of the search; returns the tables.
         out: The folder.
         echo: Prints a line.
@@ -54,7 +54,7 @@ class Table(Generic[D]):
         self,
         network: Network,
         load: Callable[[bool], D],
-        evaluate: Callable[[Fit, D, int], Row],
+        evaluate: Callable[[Fit, D, Row], Row],
         write: Callable[[Sequence[Row], Sequence[Row], Path], str],
         out: Path,
         echo: Callable[[str], None],
@@ -107,7 +107,7 @@ class Table(Generic[D]):
         problem = Problem(self._network, data.x, data.y, seed)
         begin = time.process_time()
         fit = setting.fit(problem, Points(self._out))
-        scores = self._evaluate(fit, data, seed)
+        scores = self._evaluate(fit, data, key)
         row = {
             **key,
             "network": asdict(self._network),

@@ -13,7 +13,7 @@ PICTURES = DOCS / "pictures"
 LARGEST_FILE = 60_000
 """Pictures are in the repository and on every page that is loaded: bytes."""
 
-MADE_ELSEWHERE = ("cost", "cost_lenet", "active_learning", "coverage", "optimisation", "serving")
+MADE_ELSEWHERE = ("cost", "cost_lenet", "active_learning", "coverage", "hmc_images", "optimisation", "serving")
 """Pictures of results: scripts of `benchmarks` make them."""
 
 
@@ -45,7 +45,7 @@ def test_pictures_are_small_and_not_blank(name):
         assert len(picture.convert("RGB").getcolors(2**24)) > 10
 
 
-@pytest.mark.parametrize("name", ["coverage", "optimisation", "serving"])
+@pytest.mark.parametrize("name", ["coverage", "hmc_images", "optimisation", "serving"])
 def test_the_table_beside_a_picture_has_the_rows_that_were_drawn(name):
     with Image.open(PICTURES / f"{name}.png") as picture:
         lines = picture.text["table"].splitlines()

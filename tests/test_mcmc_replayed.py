@@ -190,13 +190,16 @@ def test_hmc_runs_what_cannot_be_recorded_as_it_is_and_says_why(name, monkeypatc
     assert_equal(found, walk_by_hmc(potential)[1])
 
 
-def test_hmc_is_not_written_in_c_and_says_so():
+def test_hmc_with_gradients_in_c_gives_the_draws_of_torch():
     model, x, y = small_model(num_data=6)
-    options = {"sampler": pb.HMC(2), "num_samples": 4, "num_warmup": 4, "num_chains": 1, "seed": 0}
-    with pytest.raises(ValueError, match="`compile=True` draws in C, but only NUTS and MCLMC are written in C"):
-        pb.fit_mcmc(model, (x, y), compile=True, **options)
-    found = quietly(pb.fit_mcmc, model, (x, y), compile="auto", **options)
-    assert found.path == "replayed: only NUTS and MCLMC are written in C"
+    options = {"sampler": pb.HMC(8), "num_samples": 6, "num_warmup": 0, "num_chains": 2, "seed": 0}
+    options["dtype"] = torch.float64
+    in_c = quietly(pb.fit_mcmc, model, (x, y), compile=True, **options)
+    in_torch = quietly(pb.fit_mcmc, model, (x, y), **options)
+    assert in_c.path == "C"
+    assert in_torch.path == "replayed: `compile` is False"
+    for name, draws in in_torch.chains.items():
+        torch.testing.assert_close(in_c.chains[name], draws, rtol=1e-6, atol=1e-8)
 
 
 def test_a_recorded_potential_takes_points_of_any_memory_layout():

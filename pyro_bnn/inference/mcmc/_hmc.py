@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, NotInCError, Sampler, ValueAndGrad, leapfrog
+from ._kernel import DIVERGENCE, Compile, Draws, Sampler, ValueAndGrad, leapfrog
+from ._native import native_or_reason
 from ._traced import TorchKernel
-
-NOT_IN_C = "only NUTS and MCLMC are written in C"
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,13 @@ class HMC(Sampler):
         object.__setattr__(self, "max_steps", _checks.at_least("max_steps", self.max_steps, 1))
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> "HMCKernel":
-        if compile is True:
-            raise NotInCError(NOT_IN_C)
-        return HMCKernel(value_and_grad, z, self.max_steps, not_in_c=NOT_IN_C if compile else NOT_ASKED)
+        native, not_in_c = native_or_reason(value_and_grad, z, compile)
+        potential = value_and_grad if native is None else native.value_and_grad
+        return HMCKernel(potential, z, self.max_steps, not_in_c=not_in_c)
 
 
 class HMCKernel(TorchKernel):
-    """HMC in torch."""
+    """HMC, whose trajectories are computed in torch. The gradients may be computed in C."""
 
     fields = ("z", "gradient", "potential")
 

@@ -134,16 +134,21 @@ def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
 
 
 class TorchKernel(Kernel):
-    """A kernel in torch. The potential is recorded if possible. `not_in_c` is the reason why the kernel is not in C."""
+    """A kernel in torch. The potential is recorded if possible.
+
+    `not_in_c` is the reason why the kernel is not in C. It is empty if the potential is in C, which needs no record.
+    """
 
     fields: tuple[str, ...] = ()
     """The names of the entries in its state. The entry ``"z"`` is the attribute ``_z``."""
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, not_in_c: str) -> None:
-        try:
-            value_and_grad, path = replayed(value_and_grad, z), f"replayed: {not_in_c}"
-        except UnsupportedError as error:
-            path = f"eager: {not_in_c}, and {error}"
+        path = "C"
+        if not_in_c:
+            try:
+                value_and_grad, path = replayed(value_and_grad, z), f"replayed: {not_in_c}"
+            except UnsupportedError as error:
+                path = f"eager: {not_in_c}, and {error}"
         super().__init__(value_and_grad, z)
         self.path = path
 
