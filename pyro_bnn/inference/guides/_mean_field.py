@@ -130,7 +130,8 @@ class MeanFieldGuide(GaussianGuide):
         others = [name for name, closed in is_closed.items() if not (closed or name in computed)]
         if others and gauss_newton_every is not None:
             raise ValueError(
-                f"`gauss_newton_every` needs Gaussian priors of the weights, got another prior at `{others[0]}`; leave it out."
+                f"`gauss_newton_every` needs Gaussian priors of the weights, got another prior at `{others[0]}`; leave "
+                "it out."
             )
         return lent(
             NaturalState(
