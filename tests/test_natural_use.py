@@ -220,7 +220,7 @@ REFUSED = {
     "gauss-newton": (
         {"prior": pb.ScaleMixturePrior()},
         {"optimizer": pb.optim.natural_gradient(gauss_newton_every=1)},
-        "`gauss_newton_every` needs Gaussian priors, got another prior at `net.0.weight`",
+        "`gauss_newton_every` needs Gaussian priors of the weights, got another prior at `net.0.weight`",
     ),
     "others": (
         {"where": "net.2.*"},

@@ -19,7 +19,7 @@ from ..scale_maps import Precision, ScaleMap
 from ._flat import Choice, GaussianGuide
 from ._init import Init
 from ._masks import FlatMask, PrunedNormal, masks_of
-from ._natural_state import NaturalState
+from ._natural_state import NaturalState, diagonal_hessians
 from ._state import FlatState, Noise, ParameterVector, RandomParameter, lent, scratch_for
 
 
@@ -126,10 +126,12 @@ class MeanFieldGuide(GaussianGuide):
         is_closed = {name: isinstance(density, NormalDensity) for name, density in joint.densities.items()}
         mask = FlatMask(joint, self, is_closed)
         vectors = self.vectors(joint)
-        others = [name for name, closed in is_closed.items() if not closed]
+        computed = {hessian.name for hessian in diagonal_hessians(joint)}
+        others = [name for name, closed in is_closed.items() if not (closed or name in computed)]
         if others and gauss_newton_every is not None:
             raise ValueError(
-                f"`gauss_newton_every` needs Gaussian priors, got another prior at `{others[0]}`; leave it out."
+                f"`gauss_newton_every` needs Gaussian priors of the weights, got another prior at `{others[0]}`; leave "
+                "it out."
             )
         return lent(
             NaturalState(

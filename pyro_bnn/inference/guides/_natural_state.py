@@ -255,7 +255,7 @@ class NaturalState(FlatState):
         factor = product.mul_(rate / self.weight).add_(1 - rate)  # 1 + rho u, with rho P / S from the next lines
         if isinstance(piece.density, NormalDensity):
             _add_scaled(factor, piece.density.precision, torch.reciprocal(precision, out=inverse), rate)
-        if self._every is None:  # products may be negative
+        if self._every is None or self._hessians:  # products may be negative
             factor.square_().add_(1).mul_(0.5)
         if is_bad is not None:
             factor.masked_fill_(is_bad, 1)

@@ -57,8 +57,8 @@ def natural_gradient(
         gauss_newton_every: If given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated in
             one of this number of steps. An estimate is much less noisy than :math:`g\,(w - m)`, but takes a second
             backward pass, of the log-likelihood of simulated targets. `hessian_decay` then refers to estimates: 0.98
-            suits an estimate in every fourth step. The priors must be Gaussian. None estimates the Hessian from
-            :math:`g\,(w - m)` in each step.
+            suits an estimate in every fourth step. The weights' priors must be Gaussian. None estimates the Hessian
+            from :math:`g\,(w - m)` in each step.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Without a warm-up,
             the first step has full length, since M is corrected for its start at 0. With the default momentum, the
