@@ -27,9 +27,6 @@ from ._results import Row, cell_of, head_of, line_of, mean_and_error, page_style
 YARDSTICK = "hmc"
 """Name of the files of the chains."""
 
-HEADINGS = {**TITLES, "ensemble-10": "ensemble of ten", "mclmc": "MCLMC, eight modes"}
-"""Methods in tables and in the picture."""
-
 
 def agreement(a: Tensor, b: Tensor) -> float:
     """The share of rows for which two predictions, shape (N, C) each, have the same most probable class."""
@@ -187,7 +184,7 @@ def report(rows: Sequence[Row], searched: Sequence[Row], folder: Path) -> str:
     yardstick = Yardstick.load(folder)
     parts = [] if yardstick is None else [scores(rows, yardstick, folder), chains(yardstick)]
     if searched:
-        parts.append(search(searched, HEADINGS))
+        parts.append(search(searched))
     return "\n\n".join(parts) + "\n"
 
 
@@ -197,9 +194,7 @@ def compared(rows: Sequence[Row], yardstick: Yardstick, folder: Path) -> dict[st
     found: dict[str, list[Row]] = {}
     for (method, seed), row in sorted(latest.items()):
         distances = Predictions.load(folder / f"{method}-{seed}.npz").compared(yardstick.whole)
-        found.setdefault(HEADINGS[method], []).append(
-            {**row["scores"], **distances, "cpu_seconds": row["train_seconds"]}
-        )
+        found.setdefault(TITLES[method], []).append({**row["scores"], **distances, "cpu_seconds": row["train_seconds"]})
     return dict(sorted(found.items(), key=lambda pair: fmean(row["total_variation"] for row in pair[1])))
 
 

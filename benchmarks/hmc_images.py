@@ -1,4 +1,4 @@
-"""HMC's own predictions of digits as the yardstick of twelve methods: `python -m benchmarks.hmc_images`.
+"""HMC's own predictions of digits as the yardstick of eleven methods: `python -m benchmarks.hmc_images`.
 
 Chains of HMC draw from the posterior of a small LeNet that is trained on 2,000 digits of MNIST. Every other method has
 the same network, prior and likelihood, and its predictions are compared with those of the chains. Settings are chosen
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--chains", type=int, default=lengths.num_chains, help="number of chains of the yardstick")
     parser.add_argument("--warmup", type=int, default=lengths.num_warmup, help="warm-up draws of each chain")
     parser.add_argument("--samples", type=int, default=lengths.num_samples, help="further draws of each chain")
-    parser.add_argument("--dropped", type=int, default=20, help="of these, the first draws that are left out")
+    parser.add_argument("--dropped", type=int, default=10, help="of these, the first draws that are left out")
     parser.add_argument("--steps", type=int, default=lengths.max_steps, help="steps of HMC's longest trajectory")
     parser.add_argument("--epochs", type=int, default=50, help="number of epochs of the other methods")
     parser.add_argument("--draws", type=int, default=100, help="number of draws for their predictions")

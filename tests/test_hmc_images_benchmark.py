@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import _hmc_images, _hmc_tables, hmc_images
+from benchmarks import _hmc_images, _hmc_tables, _methods_tables, hmc_images
 from benchmarks._hmc_tables import Predictions, agreement, total_variation
 
 from .test_methods_benchmark import rows, write_images
@@ -66,13 +66,12 @@ def test_every_method_is_compared_with_the_chains_and_measured_once(benchmark, m
             monkeypatch.setattr(method, "fit", fit)
     grid = _hmc_images.grid
     monkeypatch.setattr(_hmc_images, "grid", lambda method, point: grid(method, point)[:1])
-    monkeypatch.setattr(_hmc_images, "DEFAULT", {"method": "svi", "max_epochs": 2})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         printed = benchmark("--seeds", 0)
     names = [method.name for method in _hmc_images.METHODS]
     assert [row["method"] for row in rows(benchmark.out / "results.jsonl")] == names
-    assert all(f"| {_hmc_tables.HEADINGS[name]} | " in printed for name in names)
+    assert all(f"| {_methods_tables.TITLES[name]} | " in printed for name in names)
     count = len(fitted)
     record = json.loads((benchmark.out / "hmc.json").read_text())
     assert (record["num_chains"], record["num_draws"]) == (2, 5)
