@@ -199,7 +199,7 @@ NETWORKS = {
     "convolutions": (conv_net, "net.6.**", 1),
     "transformer": (transformer, "net.3.**", 1),
     "attention": (lambda: Through(lambda s, x: s.head(s.body(x)), Attending(0.0)), "net.head.**", 1),
-    "attention with dropout": (lambda: Through(lambda s, x: s.head(s.body(x)), Attending(0.5)), "net.head.**", 3),
+    "attention with dropout": (lambda: Through(lambda s, x: s.head(s.body(x)), Attending(0.5)), "net.head.**", None),
     "tied": (tied, "net.3.**", 1),
     "tied and random": (tied, "net.2.**", None),
     "random in the middle": (lambda: nn.Sequential(*with_body()(), nn.Linear(3, 3)), "net.1.**", 1),
