@@ -64,9 +64,10 @@ def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def _table(rows: Sequence[Row], columns: Columns) -> str:
     """One line for each method: means over seeds, with standard errors."""
-    lines = head_of(["method", *columns])
+    lines = head_of(["method", "seeds", *columns], 2)
     for title, some in _by_name(rows).items():
-        lines.append(line_of([title, *(cell(some, value, digits) for value, digits in columns.values())]))
+        seeds = ", ".join(str(row["seed"]) for row in some)
+        lines.append(line_of([title, seeds, *(cell(some, value, digits) for value, digits in columns.values())]))
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """A vision transformer, and a convolutional network on an hourly series: `python -m benchmarks.small_networks`.
 
-The transformer has 40,000 weights and learns FashionMNIST from 10,000 images. The convolutional network has 20,000
+The transformer has 24,000 weights and learns FashionMNIST from 10,000 images. The convolutional network has 21,000
 weights and forecasts the number of bicycles that are hired in the next hour. Settings of each method are compared on
 validation data, with seed 0; then each method is fitted with each seed and measured on the test data. Each fit adds one
 line to FOLDER/PROBLEM/results.jsonl, or in the search to search.jsonl, and is not repeated later.

@@ -40,6 +40,18 @@ class Noisy(nn.Module):
         return x + torch.rand_like(x)
 
 
+class Attending(nn.Module):
+    """Attention of two positions, whose operation torch marks as random even without dropout."""
+
+    def __init__(self, dropout):
+        super().__init__()
+        self.dropout, self.layer = dropout, nn.Linear(4, 6)
+
+    def forward(self, x):
+        h = self.layer(x).view(-1, 1, 2, 3)
+        return nn.functional.scaled_dot_product_attention(h, h, h, dropout_p=self.dropout).flatten(1)
+
+
 class Counting(nn.Module):
     """Its result depends on how often it was called."""
 
@@ -186,6 +198,8 @@ NETWORKS = {
     "sequence": (with_body(nn.Tanh()), "net.2.**", 1),
     "convolutions": (conv_net, "net.6.**", 1),
     "transformer": (transformer, "net.3.**", 1),
+    "attention": (lambda: Through(lambda s, x: s.head(s.body(x)), Attending(0.0)), "net.head.**", 1),
+    "attention with dropout": (lambda: Through(lambda s, x: s.head(s.body(x)), Attending(0.5)), "net.head.**", None),
     "tied": (tied, "net.3.**", 1),
     "tied and random": (tied, "net.2.**", None),
     "random in the middle": (lambda: nn.Sequential(*with_body()(), nn.Linear(3, 3)), "net.1.**", 1),

@@ -180,7 +180,7 @@ class Recorder(TorchDispatchMode):
         given = [*tensors_within(args), *tensors_within(kwargs)]
         written = _written(func, args, kwargs)
         is_drawn = any(_storage(tensor) in self._drawn for tensor in given)
-        has_noise = torch.Tag.nondeterministic_seeded in func.tags
+        has_noise = torch.Tag.nondeterministic_seeded in func.tags and not _is_without_dropout(func, args, kwargs)
         self.has_noise |= has_noise
         if self._frame is None:
             self._watch_outside(given, written)
@@ -246,6 +246,20 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     return list(tensors_within(changed))
 
 
+def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether an operation is attention whose probability of dropout is 0, so that it draws no random numbers.
+
+    The tags of the operation do not depend on this probability.
+    """
+    default = {a.name: a.default_value for a in func._schema.arguments if a.name == "dropout_p"}
+    return bool(default) and (default | _named(func, args, kwargs))["dropout_p"] == 0
+
+
+def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the given arguments of an operation by name."""
+    return {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+
+
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
     """Return whether an operation is batch normalisation that changes running statistics.
 
@@ -253,7 +267,7 @@ def _trains(func: Any, args: Any, kwargs: Any) -> bool:
     """
     if "batch_norm" not in func._schema.name:
         return False
-    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    named = _named(func, args, kwargs)
     return bool(named.get("training", named.get("train"))) and named.get("running_mean") is not None
 
 
