@@ -33,6 +33,9 @@ MODULES = {
 }
 """Sections of the reference that list the names of modules."""
 
+OF_THE_COMMAND_LINE = "start/command_line"
+"""A page whose `predict` and `fit` are commands."""
+
 AT_MOST = 4
 NOT_LINKED = (nodes.title, nodes.rubric, nodes.reference, pending_xref)
 
@@ -84,6 +87,13 @@ def literals(document: nodes.document) -> Iterator[nodes.literal]:
             yield literal
 
 
+def is_in_table(node: nodes.Node) -> bool:
+    """Whether a node is in a cell of a table."""
+    while node is not None and not isinstance(node, nodes.entry):
+        node = node.parent
+    return node is not None
+
+
 class Links:
     """Links between the pages and the reference."""
 
@@ -106,12 +116,16 @@ class Links:
                     yield from filter(None, [self.names.find(word)])
 
     def add(self, app: Sphinx, document: nodes.document, page: str) -> None:
-        """Make a link of the first mention of each name, and list the users of the name that a page describes."""
+        """Make links of names, and list the users of the name that a page describes.
+
+        In sentences the first mention of a name is a link, in tables every mention.
+        """
         seen = set()
-        for literal in [*literals(document)]:
+        of_names = page != OF_THE_COMMAND_LINE
+        for literal in [*literals(document)] if of_names else []:
             name = self.names.find(literal.astext())
             place, anchor = self.names.places.get(name, (page, ""))
-            if place != page and name not in seen:
+            if place != page and (name not in seen or is_in_table(literal)):
                 seen.add(name)
                 link = make_refnode(
                     app.builder, page, place, anchor, literal.deepcopy(), name
