@@ -142,7 +142,7 @@ PREDICT = [
     *bad("predict", predict, "x", {"None": None, "a number": 3, **OTHER_X}, "`x`"),
     *bad("predict", predict, "y", OTHER_Y, "`y`|targets"),
     *bad("predict", predict, "num_samples", without(NOT_A_COUNT, "None"), SAMPLES),
-    *bad("predict", predict, "batch_size", NOT_A_COUNT, "`batch_size` must be a whole number"),
+    *bad("predict", predict, "batch_size", without(NOT_A_COUNT, "None"), "`batch_size` must be a whole number"),
     *bad("predict", predict, "seed", NOT_A_SEED, SEED),
     *bad("predict", predict, "keep_draws", without(NOT_A_FLAG, "None"), "`keep_draws` must be True or False, got"),
     *bad(
