@@ -86,7 +86,7 @@ def save_small(ax: Axes, path: Path, num_colors: int = 32, table: Iterable[str] 
     """
     plotting.save(ax, path)
     with Image.open(path) as drawn:
-        small = drawn.convert("RGB").quantize(num_colors, dither=Image.Dither.NONE)
+        small = drawn.convert("RGB").quantize(num_colors, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     notes = PngInfo()
     notes.add_text("table", "\n".join(table), zip=True)
     small.save(path, optimize=True, pnginfo=notes)

@@ -302,7 +302,7 @@ def test_a_guide_that_is_made_already_is_refused():
 
 def test_a_noise_that_all_members_would_share_is_refused():
     model, data = problem(likelihood=pb.GaussianLikelihood())
-    with pytest.raises(ValueError, match=r"got `.*` of GaussianLikelihood; fix the noise, give it a prior"):
+    with pytest.raises(ValueError, match=r"got `.*` of GaussianLikelihood; fix the noise, as in"):
         fitted(model, data)
     latent, _ = problem(likelihood=pb.GaussianLikelihood(dist.LogNormal(-1.0, 1.0)))
     assert len({float(draw["likelihood.scale"]) for draw in weights(fitted(latent, data))}) == 3

@@ -74,8 +74,8 @@ def fit_in_time(
     needed, available = NEEDED_SECONDS * slowdown(), deadline.left()
     if needed > available:
         raise UnsuitableError(
-            f"the {deadline.seconds:g} s of the time limit are too few for C code on this busy machine, which would "
-            f"need about {needed:.0f} s"
+            f"{max(available, 0):.0f} of the {deadline.seconds:g} s of the time limit are left, too few for C code on "
+            f"this busy machine, which would need about {needed:.0f} s"
         )
     with suppress(ImportError):
         optional("arviz", "ArviZ", "mcmc")  # loaded first, so that the plan counts the time that this takes

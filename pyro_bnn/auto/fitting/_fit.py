@@ -182,12 +182,12 @@ def fit(
             raises an error if chains are impossible. ``"ensemble"`` fits an ensemble.
         time_limit: Seconds that the call may take, compilation included. If the time is short, there are fewer and
             shorter chains, and the status says what was cut short. If it is too short for chains, the variational fit
-            has what is left of it. With a limit, the result depends on the machine. With None, the length of chains
-            depends only on the numbers of rows and weights. On two cores, chains then take about half a minute for a
+            takes the time that is left. With a limit, the result depends on the machine. With None, the length of
+            chains depends only on the numbers of rows and weights. On two cores, chains then take about half a minute for a
             thousand rows, ten seconds for few rows, and two and a half minutes for many rows. Wide networks take twice
             as long.
-        num_members: Number of members of an ensemble; None is 5. A prediction should have a multiple of it as its
-            number of draws.
+        num_members: Number of members of an ensemble; None is 5. In a prediction, ask for a multiple of this number
+            of draws, so that all members count equally.
         num_workers: Number of processes that fit members of an ensemble, this one included. None takes as many as torch
             has threads in this process, and at most `num_members`; but one for a model on a GPU, or data in a loader,
             or if `torch.distributed` shares the fits. In a fit with tensors on a CPU, each process uses torch's number
