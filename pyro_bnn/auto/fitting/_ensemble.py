@@ -173,8 +173,8 @@ def _check_likelihood(model: BayesianModel) -> None:
     if learned:
         raise ValueError(
             f"the likelihood of an ensemble must have no learned parameters, since all members would share them, got "
-            f"`{learned[0]}` of {type(model.likelihood).__name__}; fix the noise, as in `GaussianLikelihood(0.1)`, give "
-            "it a prior, as in `GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`, or let the network predict it."
+            f"`{learned[0]}` of {type(model.likelihood).__name__}; fix the noise, as in `GaussianLikelihood(0.1)`, "
+            "give it a prior, as in `GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`, or let the network predict it."
         )
 
 
