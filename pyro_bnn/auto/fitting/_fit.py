@@ -185,15 +185,17 @@ def fit(
             takes the time that is left. With a limit, the result depends on the machine. With None, the length of
             chains depends only on the numbers of rows and weights. On two cores, chains then take about half a minute
             for a thousand rows, ten seconds for few rows, and two and a half minutes for many rows. Wide networks take
-            twice as long. num_members: Number of members of an ensemble; None is 5. In a prediction, ask for a multiple
-            of this number of draws, so that all members count equally. num_workers: Number of processes that fit
-            members of an ensemble, this one included. None takes as many as torch has threads in this process, and at
-            most `num_members`; but one for a model on a GPU, or data in a loader, or if `torch.distributed` shares the
-            fits. In a fit with tensors on a CPU, each process uses torch's number of threads divided by `num_members`.
-            Each process has a copy of the data. reset: Function that gives a network new initial weights in place, for
-            an ensemble. None calls the method `reset_parameters` of each layer. Pass a function if your network has
-            weights of its own, or initial weights other than torch's. What the function leaves as it is starts at the
-            weights of the model, for example a pretrained part.
+            twice as long.
+        num_members: Number of members of an ensemble; None is 5. In a prediction, ask for a multiple of this number
+            of draws, so that all members count equally.
+        num_workers: Number of processes that fit members of an ensemble, this one included. None takes as many as torch
+            has threads in this process, and at most `num_members`; but one for a model on a GPU, or data in a loader,
+            or if `torch.distributed` shares the fits. In a fit with tensors on a CPU, each process uses torch's number
+            of threads divided by `num_members`. Each process has a copy of the data.
+        reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
+            `reset_parameters` of each layer. Pass a function if your network has weights of its own, or initial weights
+            other than torch's. What the function leaves as it is starts at the weights of the model, for example a
+            pretrained part.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
             weights. For an ensemble: a function that makes a guide from a model, such as ``pb.MeanFieldGuide``.
         optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If
