@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 from pyro_bnn import metrics
 from pyro_bnn.data import add_noise, blur, lower_contrast
@@ -14,6 +16,24 @@ CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "blur": blur,
     "contrast": lower_contrast,
 }
+
+
+class Augmented(Dataset):
+    """Batches of images by index, with new random augmentations at each call."""
+
+    def __init__(self, x: Tensor, y: Tensor, augment: Callable[[Tensor], Tensor]) -> None:
+        self._x, self._y, self._augment = x, y, augment
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
+        return self._augment(self._x[rows]), self._y[rows]
+
+    def batches(self, batch_size: int, seed: int, num_images: int | None = None) -> DataLoader:
+        """A loader of batches in random order. With `num_images`, each pass has only so many of the images."""
+        order = RandomSampler(self, num_samples=num_images, generator=torch.Generator().manual_seed(seed))
+        return DataLoader(self, sampler=BatchSampler(order, batch_size, drop_last=False), batch_size=None)
 
 
 def quality(probs: Tensor, y: Tensor) -> dict[str, float]:

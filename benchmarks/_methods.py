@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.app import specs
 
+from ._images import Augmented
 from ._results import read_record, write_json
 
 
@@ -124,24 +124,13 @@ class Problem:
         """The arguments of a fit with the training images in random order, mirrored or not."""
         if not self.network.is_mirrored:
             return {"data": self.data, "batch_size": batch_size}
-        images = Mirrored(self.x, self.y)
-        order = RandomSampler(images, generator=torch.Generator().manual_seed(seed))
-        return {"data": DataLoader(images, sampler=BatchSampler(order, batch_size, drop_last=False), batch_size=None)}
+        return {"data": Augmented(self.x, self.y, mirrored).batches(batch_size, seed)}
 
 
-class Mirrored(Dataset):
-    """Batches of images by index, each image mirrored with probability 1/2."""
-
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self._x, self._y = x, y
-
-    def __len__(self) -> int:
-        return len(self._x)
-
-    def __getitem__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
-        x = self._x[rows]
-        is_mirrored = torch.rand(len(x)) < 0.5
-        return torch.where(is_mirrored[:, None, None], x.flip(-1), x), self._y[rows]
+def mirrored(x: Tensor) -> Tensor:
+    """Images, each mirrored with probability 1/2."""
+    is_mirrored = torch.rand(len(x)) < 0.5
+    return torch.where(is_mirrored[:, None, None], x.flip(-1), x)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader
 
 import pyro_bnn as pb
 from pyro_bnn import metrics
@@ -22,6 +22,7 @@ from pyro_bnn.data import load_images, read_packed_images
 from pyro_bnn.inference.history import History
 
 from . import _memory
+from ._images import Augmented
 
 WEIGHTS = ("**.conv.weight", "**.conv1.weight", "**.conv2.weight", "**.linear.*")
 """All weights except those of batch normalisation, which are not random."""
@@ -144,25 +145,10 @@ def pixels(x: Tensor) -> Tensor:
     return x.float().div_(255).contiguous(memory_format=torch.channels_last)
 
 
-class Augmented(Dataset):
-    """Batches of images by index, with new random augmentations at each call."""
-
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self._x, self._y = x, y
-
-    def __len__(self) -> int:
-        return len(self._x)
-
-    def __getitem__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
-        return pixels(crops(self._x[rows])), self._y[rows]
-
-
 def augmented(images: Pictures, batch_size: int, seed: int) -> DataLoader:
     """A loader of augmented batches. Each pass over it uses other images, one of `PARTS` parts of all images."""
-    data = Augmented(images.x_train, images.y_train)
-    num_images = max(len(data) // PARTS, 1)
-    order = RandomSampler(data, num_samples=num_images, generator=torch.Generator().manual_seed(seed))
-    return DataLoader(data, sampler=BatchSampler(order, batch_size, drop_last=False), batch_size=None)
+    data = Augmented(images.x_train, images.y_train, lambda x: pixels(crops(x)))
+    return data.batches(batch_size, seed, max(len(data) // PARTS, 1))
 
 
 def network(images: Pictures, width: int, seed: int) -> nn.Sequential:

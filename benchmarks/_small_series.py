@@ -46,7 +46,6 @@ class SeriesNetwork(Network):
     """Three one-dimensional convolutions and two dense layers, with a mean and a log variance as outputs."""
 
     natural_batch_size: ClassVar[int] = 128
-    hessian_decay: ClassVar[float] = 0.999
 
     def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Module:
         """The network for windows like x, shape (N, C, 48); the same seed gives the same start."""

@@ -163,3 +163,18 @@ def test_names_of_close_points_cover_no_point_and_no_other_name():
     for name, box in boxes.items():
         assert not box.count_overlaps([other for key, other in boxes.items() if key != name])
         assert not any(box.contains(*point) for point in points)
+
+
+def test_about_half_of_the_images_of_a_pass_are_mirrored_anew():
+    x = torch.rand(400, 28, 28)
+    problem = _methods.Problem(_methods.NETWORKS["lenet-mirrored"], x, torch.arange(400), seed=0)
+    loader = problem.batches(64, seed=0)["data"]
+    passes = []
+    for _ in range(2):
+        images, rows = (torch.cat(parts) for parts in zip(*loader, strict=True))
+        assert sorted(rows.tolist()) == list(range(400))
+        is_mirrored = (images == x[rows].flip(-1)).flatten(1).all(1)
+        assert torch.equal(images[~is_mirrored], x[rows][~is_mirrored])
+        assert 150 <= int(is_mirrored.sum()) <= 250  # five standard errors
+        passes.append(is_mirrored[rows.argsort()])
+    assert not torch.equal(*passes)
