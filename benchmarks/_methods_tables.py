@@ -17,6 +17,9 @@ Value = Callable[[Row], float | None]
 QUALITY = {"accuracy, %": ("accuracy", 100.0, 2), "NLL": ("nll", 1.0, 4), "ECE": ("ece", 1.0, 4)}
 """Title, key, factor and digits."""
 
+ONE = {title: QUALITY[title] for title in ("accuracy, %", "NLL")}
+"""The same for predictions of each image as it is, where the others are means over the image and its mirror image."""
+
 
 def report(rows: Sequence[Row], searched: Sequence[Row]) -> str:
     """All tables of one network in Markdown: scores, corrupted images, and how settings were chosen."""
@@ -85,9 +88,10 @@ def relative_cost(rows: Sequence[Row]) -> Value:
     return cost
 
 
-def of_score(name: str, factor: float = 1.0) -> Value:
+def of_score(name: str, factor: float = 1.0, part: str | None = None) -> Value:
     def value(row: Row) -> float | None:
-        return factor * row["scores"][name] if name in row["scores"] else None
+        found = row["scores"] if part is None else row["scores"].get(part, {})
+        return factor * found[name] if name in found else None
 
     return value
 
@@ -102,6 +106,11 @@ def scores(rows: Sequence[Row]) -> str:
         "training": (relative_cost(rows), 2),
         "prediction, s": (of_score("predict_seconds"), 1),
     }
+    if any("one_view" in row["scores"] for row in rows):  # the other columns are means over two views
+        alone = {
+            f"{title}, one view": (of_score(key, factor, "one_view"), n) for title, (key, factor, n) in ONE.items()
+        }
+        columns |= alone
     lines = head_of(["method", "seeds", *columns, "draws"], 2)
     for name, some in by_method(rows).items():
         seeds = ", ".join(str(row["seed"]) for row in some)

@@ -152,7 +152,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             network = replace(network, **{name: value})
 
     def load(is_validation: bool) -> Pictures:
-        return _methods_scores.load(given.data, is_validation=is_validation, num_train=given.train, num_test=given.test)
+        return _methods_scores.load(
+            given.data,
+            is_validation=is_validation,
+            num_train=given.train,
+            num_test=given.test,
+            is_mirrored=network.is_mirrored,
+        )
 
     echo = functools.partial(print, flush=True)
     table = Table(network, load, _methods_scores.evaluate, _methods_tables.write, given.out, echo)

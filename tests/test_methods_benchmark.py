@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import pyro_bnn as pb
 from benchmarks import _methods, _methods_list, _methods_scores, _methods_tables, methods
 from benchmarks._names import Names
 from pyro_bnn import plotting
@@ -178,3 +179,24 @@ def test_about_half_of_the_images_of_a_pass_are_mirrored_anew():
         assert 150 <= int(is_mirrored.sum()) <= 250  # five standard errors
         passes.append(is_mirrored[rows.argsort()])
     assert not torch.equal(*passes)
+
+
+def test_mirrored_images_are_predicted_in_both_views():
+    """Averaged within each draw, so that a network which is sure of each view is unsure of both, not of its weights."""
+    x, net = torch.rand(30, 28, 28), torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(28 * 28, 2))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=30)
+    fit = _methods.Fit(model, pb.GuidePosterior(pb.MeanFieldGuide(model)), 4, 0.0)
+    y = torch.arange(30) % 2
+    scores = {}
+    for is_mirrored in (False, True):
+        pictures = _methods_scores.Pictures(x, y, x, y, torch.rand(30, 28, 28), 10, is_mirrored)
+        scores[is_mirrored] = _methods_scores.evaluate(fit, pictures, {"seed": 0})
+    draws = [
+        pb.predict(model, fit.posterior, v, num_samples=4, keep_draws=True, seed=0).logits for v in (x, x.flip(-1))
+    ]
+    probs = torch.stack(draws).exp().mean((0, 1))
+    assert scores[True]["nll"] == pytest.approx(float(-probs.log()[torch.arange(30), y].mean()))
+    assert scores[True]["one_view"]["nll"] == pytest.approx(scores[False]["nll"])
+    assert scores[True]["nll"] < scores[False]["nll"]
+    table = _methods_tables.scores([{**row("natural", 0, 0.8, 2.0), "scores": {**scores[True], "num_draws": 4}}])
+    assert table.splitlines()[0].endswith("| accuracy, %, one view | NLL, one view | draws |")
