@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.page.chains import diagnostics_of, of_chains
 from pyro_bnn.app.reports.page.fit import about_section
 from pyro_bnn.app.reports.page.section import first_line
-from pyro_bnn.app.starting import OWN
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -103,4 +103,4 @@ def test_the_command_to_repeat_chains_with_a_time_limit_repeats_the_choice(messa
     assert values["is_timed"]
     assert values["is_compared"] == is_compared
     chosen = "--method auto" if is_compared else "--hidden '' --likelihood categorical --method mclmc"
-    assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --time-limit 20.0 --target y --out run-again")
+    assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --time-limit 20 --target y --out run-again")

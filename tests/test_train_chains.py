@@ -1,5 +1,6 @@
 """`pyro-bnn train` on tables: held-out rows choose a network, and chains explore its modes."""
 
+import html
 import json
 import re
 import shlex
@@ -14,8 +15,9 @@ from pyro_bnn.app import runs, sources, starting
 from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.folders import creating
+from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.page.fit import training_command
-from pyro_bnn.app.starting import OWN, VARIATIONAL, method_for, new_config
+from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing
 from pyro_bnn.inference.mcmc import Modes
 from pyro_bnn.inference.posterior import Status
@@ -253,8 +255,6 @@ def test_without_a_compiler_the_fit_is_variational_and_says_why(pyro_bnn, tmp_pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--method", "svi", "--time-limit", 3), "`--time-limit` goes with the methods auto and mclmc only, got svi"),
-        (("--epochs", 3, "--time-limit", 3), "--time-limit is for chains, but --epochs makes the fit variational"),
         (("--method", "nuts"), "nuts"),
         (("--time-limit", -1), "-1"),
     ],
@@ -286,5 +286,23 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.5)
     assert code == 0
     assert "of the 0.5 s of the time limit are left" in out
-    assert re.search(r"cut short by the time limit, after \d+ of 3000 epochs", out)
+    assert (found := re.search(r"cut short by the time limit, after (\d+) of 3000 epochs", out))
     assert "Pass a larger --time-limit." in out
+    config = RunConfig.from_json((tmp_path / "run" / "config.json").read_text())
+    assert (config.method, config.time_limit) == ("svi", 0.5)
+    assert pyro_bnn("report", tmp_path / "run")[0] == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    command = html.unescape(re.search(r"<pre>(.*)$", page, re.MULTILINE)[1])
+    assert "--time-limit 0.5 " in command
+    assert f"The time limit ended the fit after {found[1]} of 3000 epochs." in page
+    code, out, _ = pyro_bnn(*shlex.split(command)[1:])
+    assert code == 0
+    assert re.search(r"cut short by the time limit, after \d+ of 3000 epochs", out)
+
+
+def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_path):  # noqa: F811
+    code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--time-limit", 300)
+    assert (code, "cut short" in out) == (0, False)
+    assert config_of(tmp_path / "run")["time_limit"] == 300
+    assert pyro_bnn("report", tmp_path / "run")[0] == 0
+    assert "--time-limit" not in (tmp_path / "run" / "report.html").read_text()

@@ -24,10 +24,8 @@ from ..modelling.model import BayesianModel
 from .building import build_model
 from .config import RunConfig
 from .datasets import Dataset
+from .recipes import CHOSEN
 from .specs import make_prior, prior_spec
-
-PARTS = ("hidden", "activation", "prior", "likelihood")
-"""The settings that `--method auto` chooses unless the user gives them."""
 
 OF_NET = ("hidden", "activation")
 """The settings that describe a fully connected network, and do not apply to a user's own network."""
@@ -36,7 +34,7 @@ OF_NET = ("hidden", "activation")
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
 ) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
-    """Choose the settings of `PARTS` that are not named in `given`, and explore the network's modes with chains.
+    """Choose the settings of `CHOSEN` that are not named in `given`, and explore the network's modes with chains.
 
     Returns the chosen settings, the model, and the chains. A run with the returned settings repeats the fit without
     comparing settings again. The status of the chains says which settings were compared and chosen.
@@ -99,7 +97,7 @@ def with_verdict(status: Status, config: RunConfig, seconds: float) -> Status:
 
 def _choices(config: RunConfig, data: Dataset, given: Collection[str]) -> list[RunConfig]:
     own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)
-    fixed = {name: getattr(own, name) for name in PARTS if name in given or (name in OF_NET and config.net != "mlp")}
+    fixed = {name: getattr(own, name) for name in CHOSEN if name in given or (name in OF_NET and config.net != "mlp")}
     if not data.classes and "likelihood" not in fixed and has_few_values(data.y_train):
         fixed["likelihood"] = config.likelihood
     designs = open_designs(OF_CLASSES if data.classes else OF_NUMBERS, **fixed)

@@ -28,12 +28,13 @@ from ..results.calibration import ConformalIntervals, ConformalSets, load_calibr
 from ..results.prediction import predict
 from ..scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from .building import build, rebuild
-from .chains import PARTS, fit_chains
+from .chains import fit_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
+from .recipes import CHOSEN
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker
 from .validation import parsed
@@ -54,7 +55,7 @@ def fit(
     data: Dataset,
     folder: Folder,
     *,
-    given: Collection[str] = PARTS,
+    given: Collection[str] = CHOSEN,
     deadline: Deadline | None = None,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
@@ -67,16 +68,16 @@ def fit(
     During a variational fit the folder contains a checkpoint. If the folder contains a checkpoint at the start,
     training continues from there.
     """
-    if config.method == "svi":
-        return _fit_svi(config, data, folder, device=device)
     deadline = deadline or Deadline.after(config.time_limit or None)
+    if config.method == "svi":
+        return _fit_svi(config, data, folder, deadline=deadline, device=device)
     try:
-        fixed = PARTS if config.method == "mclmc" else given
+        fixed = CHOSEN if config.method == "mclmc" else given
         found, model, chains = fit_chains(config, data, given=fixed, deadline=deadline, device=device)
     except UnsuitableError as error:
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error
-        variational = replace(config, method="svi", time_limit=0.0)
+        variational = replace(config, method="svi")
         model, posterior = _fit_svi(variational, data, folder, deadline=deadline, device=device)
         posterior.status = error.instead(posterior.status)
         return model, posterior
@@ -112,7 +113,7 @@ def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> 
 
 
 def _fit_svi(
-    config: RunConfig, data: Dataset, folder: Folder, *, deadline: Deadline | None = None, device: str
+    config: RunConfig, data: Dataset, folder: Folder, *, deadline: Deadline | None, device: str
 ) -> tuple[BayesianModel, GuidePosterior]:
     model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
@@ -151,7 +152,7 @@ def _fit_svi(
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
         )
-    if limit is not None and limit.is_over:
+    if is_cut_short(config, posterior):
         done = f"cut short by the time limit, after {len(posterior.history.epochs)} of {config.epochs} epochs."
         posterior.status = Status(False, done, remedy="Pass a larger --time-limit.")
     elif posterior.status.remedy == LONGER:
@@ -285,6 +286,11 @@ def calibration_of(run: str | Path, config: RunConfig) -> RunCalibration | None:
 def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
     """Return whether a posterior consists of chains. If not, it is variational."""
     return isinstance(posterior, MCMCPosterior)
+
+
+def is_cut_short(config: RunConfig, posterior: GuidePosterior) -> bool:
+    """Return whether the time limit of a variational run ended the fit before its last epoch."""
+    return config.time_limit > 0 and len(posterior.history.epochs) < config.epochs
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:

@@ -33,8 +33,8 @@ EXAMPLES = (
 )
 
 BRIEF = (
-    *("out", "target", "ignore", "method", "time_limit", "net", "hidden"),
-    *("recipe", "epochs", "seed", "download", "force", "resume", "as_json"),
+    *("out", "target", "ignore", "hidden", "prior"),
+    *("method", "time_limit", "epochs", "seed", "force"),
 )
 """The options that `--help` shows."""
 
@@ -47,14 +47,16 @@ def train(
             help=settings()["dataset"].help, show_default=False, autocompletion=options.one_of(*recipes.DATA_SETS)
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to. Required, except with --resume.", show_default=False)
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
             help="A recipe has values for all options that you do not give. The recipe 'article' follows Blundell et "
             "al. (2015): mixture prior, KL weight 1, 20 epochs. The recipes 'tutorial' and 'tutorial-mixture' follow "
-            "an MXNet tutorial: SGD, 10 epochs. This help shows the values of the recipe 'default'. The file "
-            "config.json in the run's folder contains the values of the run.",
+            "an MXNet tutorial: SGD, 10 epochs. Recipes are for image sets. This help shows the values of the recipe "
+            "'default'. The file config.json in the run's folder contains the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),
@@ -87,7 +89,7 @@ def train(
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
     the target.
 
-    --help-all also shows the options that are rarely needed.
+    --help-all shows all options: recipes, the columns to use, your own network, calibration, --resume, --json and more.
     """
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):

@@ -18,10 +18,10 @@ from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
 from ....results import plotting, pruning
 from ... import recipes
-from ...chains import OF_NET, PARTS
+from ...chains import OF_NET
 from ...config import RunConfig, settings
-from ...runs import is_chains
-from ...starting import OWN, VARIATIONAL
+from ...runs import is_chains, is_cut_short
+from ...starting import VARIATIONAL
 from ..numbers import percent
 from ..pictures import drawn, panel
 from .chains import was_compared
@@ -224,11 +224,21 @@ def about_section(subject: Subject) -> Section:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
     posterior, config = subject.posterior, subject.config
-    is_timed = is_chains(posterior) and config.time_limit > 0
+    is_timed = config.time_limit > 0 and (is_chains(posterior) or is_cut_short(config, posterior))
     is_compared = is_chains(posterior) and is_timed and was_compared(posterior)
-    train = training_command(replace(config, method="auto") if is_compared else config, again)
-    commands = [train, shlex.join(report)]
-    values = {"commands": commands, "environment": environment, "is_timed": is_timed, "is_compared": is_compared}
+    repeated = replace(config, method="auto") if is_compared else config
+    values = {
+        # a limit that cut nothing short would only make the repetition depend on the machine
+        "commands": [
+            training_command(repeated if is_timed else replace(repeated, time_limit=0.0), again),
+            shlex.join(report),
+        ],
+        "environment": environment,
+        "is_timed": is_timed,
+        "is_compared": is_compared,
+        "num_epochs": 0 if is_chains(posterior) else len(posterior.history.epochs),
+        "most_epochs": config.epochs,
+    }
     return Section("How to repeat", "about.html", values)
 
 
@@ -239,7 +249,7 @@ def training_command(config: RunConfig, run: Path) -> str:
     """
     candidates: list[list[str]] = []
     if config.kind != "images":
-        candidates.append(_options(config, replace(OWN, target=""), always=GUESSED))
+        candidates.append(_options(config, replace(recipes.OWN, target=""), always=GUESSED))
     for dataset, recipe in recipes.RECIPES:
         if dataset == config.dataset:
             name = [] if recipe == "default" else ["--recipe", recipe]
@@ -254,11 +264,12 @@ def _options(config: RunConfig, usual: RunConfig, *, always: tuple[str, ...] = (
     for field in fields(config):
         name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
         is_usual = value == getattr(usual, field.name) and field.name not in always
-        is_chosen = config.method == "auto" and field.name in PARTS
+        is_chosen = config.method == "auto" and field.name in recipes.CHOSEN
         if is_usual or is_chosen or _is_unused(config, field.name) or field.name == "dataset":
             continue
         if isinstance(value, bool):
             options.append(name if value else name.replace("--", "--no-", 1))
         else:
-            options += [name, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            options += [name, text.removesuffix(".0") if isinstance(value, float) else text]
     return options
