@@ -144,7 +144,7 @@ def test_a_good_run_is_praised_and_a_bad_one_is_not(good, bad):
 def test_what_is_printed_is_what_the_page_says(good):
     words = Page(good[0]).words
     for line in good[1].splitlines()[1:]:
-        if line and not line.startswith("Report in"):
+        if line and not line.startswith("Report, with"):
             assert " ".join(line.split()[1:]) in words
 
 

@@ -19,7 +19,8 @@ from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing
-from pyro_bnn.inference.mcmc import Modes
+from pyro_bnn.auto.choosing import Chosen
+from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
 from .own_data import houses, predictions_in, scores_in, write_table
@@ -96,7 +97,7 @@ def test_a_network_is_chosen_and_its_settings_are_kept(made):
     assert (config["method"], config["hidden"], config["prior"]) == ("mclmc", [3], "normal:1")
     assert config["likelihood"] in ("gaussian", "heteroscedastic")
     names = {path.name for path in (folder / "run").iterdir()}
-    assert names == {"config.json", "data.json", "manifest.json", "posterior.pt"}
+    assert names == {"choice.json", "config.json", "data.json", "manifest.json", "posterior.pt"}
 
 
 def test_evaluate_measures_a_single_network_and_all_of_them(pyro_bnn, place):  # noqa: F811
@@ -156,7 +157,7 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
             1.47,
             1.6,
             (3,),
-            "R-hat within chains is above 1.1: how well such chains predict is seen from the scores on test rows. For",
+            "R-hat within chains is above 1.1: how well such chains predict is seen from the test scores. For longer",
         ),
         (1.04, 1.6, (3,), "R-hat within chains is at most 1.1, so each chain is long enough for the mode"),
         (1.04, 1.05, (3,), "R-hat is at most 1.1 within and between chains, so the chains are long enough."),
@@ -166,10 +167,13 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
 def test_a_sentence_judges_the_chains(within, between, hidden, expected):
     found = Modes(torch.full((8,), within), between, 0.05)
     config = RunConfig.from_json(json.dumps(replace(OWN, hidden=hidden).to_dict()))
-    status = with_verdict(Status(True, f"8 chains; {found}."), config, 19.0)
+    posterior = MCMCPosterior(
+        {"w": torch.zeros(8, 9)}, ChainStatistics(seconds=19.0), Status(True, "well."), sampler="MCLMC", modes=found
+    )
+    status = with_verdict(Chosen("", None, posterior, {}, "Chosen: this.", "8 chains.", "9 steps."), config)
     assert expected in str(status)
     is_short = "above" in expected
-    assert ("a first guess is four times the time of this fit, --time-limit 80." in status.remedy) == is_short
+    assert ("a larger time limit, such as --time-limit 80 (four times the time" in status.remedy) == is_short
     assert bool(status.remedy) == is_short
     assert hidden or "modes" not in str(status)
 

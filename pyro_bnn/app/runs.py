@@ -28,13 +28,14 @@ from ..results.calibration import ConformalIntervals, ConformalSets, load_calibr
 from ..results.prediction import predict
 from ..scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from .building import build, rebuild
-from .chains import fit_chains
+from .chains import Choice, fit_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .recipes import CHOSEN
+from .remedies import MORE_EPOCHS, MORE_TIME
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker
 from .validation import parsed
@@ -45,6 +46,9 @@ RunCalibration = ConformalIntervals | ConformalSets
 
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
 """Files of a run: the configuration, facts about the data, the history of a variational fit, and the posterior."""
+
+CHOICE = "choice.json"
+"""File of a run of chains, which says what was chosen."""
 
 ACCURACY = "accuracy.json"
 """File of a run that recorded its accuracy after each epoch."""
@@ -73,7 +77,7 @@ def fit(
         return _fit_svi(config, data, folder, deadline=deadline, device=device)
     try:
         fixed = CHOSEN if config.method == "mclmc" else given
-        found, model, chains = fit_chains(config, data, given=fixed, deadline=deadline, device=device)
+        found, choice, model, chains = fit_chains(config, data, given=fixed, deadline=deadline, device=device)
     except UnsuitableError as error:
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error
@@ -83,6 +87,7 @@ def fit(
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
+    folder.write_json(CHOICE, plain(choice))
     with own_code(config.net):
         write_posterior(folder, model, chains, data)
     return model, chains
@@ -152,11 +157,14 @@ def _fit_svi(
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
         )
-    if is_cut_short(config, posterior):
+    if is_cut_short(config, posterior.history):
         done = f"cut short by the time limit, after {len(posterior.history.epochs)} of {config.epochs} epochs."
-        posterior.status = Status(False, done, remedy="Pass a larger --time-limit.")
+        posterior.status = Status(False, done, remedy=MORE_TIME)
+    elif posterior.status:
+        done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
+        posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target
     elif posterior.status.remedy == LONGER:
-        posterior.status = replace(posterior.status, remedy="Raise --epochs, or --lr.")
+        posterior.status = replace(posterior.status, remedy=MORE_EPOCHS)
     folder.write_json(HISTORY, posterior.history.to_dict())
     with own_code(config.net):
         write_posterior(folder, model, posterior, data)
@@ -210,6 +218,11 @@ def read_config(folder: Path) -> RunConfig:
 def read_facts(folder: Path) -> Facts:
     """Read the facts about the data in the folder of a finished or unfinished run."""
     return _read(folder, DATA, lambda text: record(Facts, parsed(text), "data"))
+
+
+def load_choice(run: str | Path) -> Choice:
+    """Load the choice of the settings of a run of chains."""
+    return _read(Path(run), CHOICE, lambda text: record(Choice, parsed(text), "choice"))
 
 
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:
@@ -288,9 +301,9 @@ def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
     return isinstance(posterior, MCMCPosterior)
 
 
-def is_cut_short(config: RunConfig, posterior: GuidePosterior) -> bool:
+def is_cut_short(config: RunConfig, history: History) -> bool:
     """Return whether the time limit of a variational run ended the fit before its last epoch."""
-    return config.time_limit > 0 and len(posterior.history.epochs) < config.epochs
+    return config.time_limit > 0 and len(history.epochs) < config.epochs
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
