@@ -40,7 +40,7 @@ def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path, monkeypatch):
 def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     table = write_table(tmp_path / "houses.csv", houses())
     run, out = tmp_path / "run", tmp_path / "compared"
-    options = ("--target", "price", "--likelihood", "gaussian:0.5", "--hidden", 4, "--method", "svi", "--epochs", 50)
+    options = ("--target", "price", "--likelihood", "gaussian", "--hidden", 4, "--method", "svi", "--epochs", 200)
     assert pyro_bnn("train", table, *options, "--out", run)[0] == 0
     code, printed, err = pyro_bnn("compare", run, "--out", out, "--num-samples", 40, "--seed", 7)
     assert (code, err) == (0, "")
@@ -55,7 +55,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert "NLL is in nats per row; standard deviations and distances are in the units of 'price'." in printed
     assert pyro_bnn("evaluate", run)[0] == 0
     nll = scores_in(run)["ensemble of 100"]["nll"]
-    assert content["methods"][1]["scores"]["nll"]["value"] == pytest.approx(nll, abs=0.2)
+    assert content["methods"][1]["scores"]["nll"]["value"] == pytest.approx(nll, abs=0.4)  # log(scale) is 4
     assert [row["method"] for row in content["methods"]] == ["nuts", "mean-field"]
     assert {"rms mean difference", "epistemic sd ratio"} <= content["pairs"][0]["scores"].keys()
     for arguments, message in [

@@ -148,6 +148,11 @@ def test_what_is_printed_is_what_the_page_says(good):
             assert " ".join(line.split()[1:]) in words
 
 
+def test_thresholds_stand_beside_the_verdicts(good):
+    num_verdicts = sum(line.startswith(("good:", "note:", "problem:")) for line in good[1].splitlines())
+    assert good[0].count("<small>Thresholds: ") == num_verdicts > 0
+
+
 def test_a_file_of_ones_own_is_not_replaced(good, pyro_bnn, runs, tmp_path):  # noqa: F811
     out = tmp_path / "page.html"
     out.write_text("mine")

@@ -9,6 +9,7 @@ import torch
 
 from pyro_bnn.app.chains import Choice
 from pyro_bnn.app.recipes import OWN
+from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page.chains import diagnostics_of, of_chains
 from pyro_bnn.app.reports.page.fit import about_section
 from pyro_bnn.app.reports.page.section import first_line
@@ -62,6 +63,7 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
     verdict = of_chains(posterior, found)
     assert verdict.level == level
     assert verdict.text.startswith(words)
+    assert (longer_chains(None) in verdict.text) == (level == "note")  # what `train` says, too
     values, thresholds, verdicts = zip(*(row[1:] for row in diagnostics_of(posterior, found)), strict=True)
     assert values == (f"{diverged} of 200 ({diverged / 2:.1f} %)", f"{max(within):.2f}", f"{between:.2f}", "25 %")
     assert thresholds == ("at most 1 %", "at most 1.1", "at most 1.1 if they agree", "none")

@@ -262,7 +262,7 @@ class Modes(Shown):
             number = f"{count} chains whose predictions agree"
         return (
             f"{number}; R-hat within chains up to {self.within.max():.2f}, between them {self.between:.2f}; "
-            f"{self.share:.0%} of the variance of predictions lies between {places}"
+            f"{100 * self.share:.0f} % of the variance of predictions lies between {places}"
         )
 
 
