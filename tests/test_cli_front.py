@@ -191,10 +191,10 @@ IN_WORDS = {
     "accuracy": "only with the tutorial recipes",
     "likelihood": "guessed from the target; a message says which",
     "net": "fully connected layers of --hidden units",
-    "estimator": "weights, for tables and arrays local",
     "features": "all but the target",
     "drop_missing": "one more input says which values are missing",
-    "method": "svi; for tables and arrays auto, unless you give a setting of this panel other than --seed",
+    "method": "images svi; tables and arrays auto, or svi if you give a setting of this panel other than --seed and "
+    "--time-limit",
     "split_by": "a choice at random",
     "time_limit": "by the number of rows",
     "test_fraction": "0.2",
@@ -214,19 +214,29 @@ def test_the_help_of_train_shows_the_settings_of_the_default_recipe(pyro_bnn, wi
 
 
 def test_the_shown_settings_are_read_from_the_recipes(monkeypatch):
-    assert recipes.default("epochs") == "50, for digits 100"
+    assert recipes.default("epochs") == "images 50, digits 100; tables and arrays by the number of rows"
+    assert recipes.default("prior").endswith("; tables and arrays chosen by held-out rows")
+    assert recipes.default("lr") == "images 0.001, digits 0.01; tables and arrays 0.01"
+    assert recipes.default("estimator") == "images weights; tables and arrays local"
     changed = replace(recipes.RECIPES["mnist", "default"], epochs=7, hold_out=(1, 2))
     monkeypatch.setitem(recipes.RECIPES, ("mnist", "default"), changed)
-    assert recipes.default("epochs") == "50, for mnist 7, for digits 100"
-    assert recipes.default("hold_out") == "none, for mnist 1,2, for digits 7,8,9"
+    assert recipes.default("epochs") == "images 50, mnist 7, digits 100; tables and arrays by the number of rows"
+    assert recipes.default("hold_out") == "none, mnist 1,2, digits 7,8,9"
 
 
-def test_the_help_of_train_shows_a_dozen_options_and_help_all_the_others(pyro_bnn, wide):
+def test_the_help_of_train_shows_at_most_a_dozen_options_and_help_all_the_others(pyro_bnn, wide):
     brief, whole = (re.findall(r"│ (--[a-z-]+)", pyro_bnn("train", option)[1]) for option in ("--help", "--help-all"))
     names = ("json" if name == "as_json" else name.replace("_", "-") for name in (*BRIEF, "help", "help_all"))
     assert set(brief) == {f"--{name}" for name in names}
-    assert {"--hidden", "--json"} <= set(brief)
+    assert {"--hidden", "--prior"} <= set(brief)
+    assert len(brief) <= 12
     assert {f"--{name.replace('_', '-')}" for name in SETTINGS} | set(brief) <= set(whole)
+
+
+def test_the_help_of_train_says_what_is_required(pyro_bnn, wide):
+    printed = pyro_bnn("train", "--help")[1]
+    assert "Folder to write to. Required, except with --resume." in printed
+    assert "Column to predict. Required for a table." in printed
 
 
 @pytest.mark.parametrize("name", NAMES)

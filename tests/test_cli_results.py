@@ -215,9 +215,9 @@ def test_sentences_are_wrapped_between_words_on_a_terminal_only(monkeypatch, str
 
 
 WIDE = """\
-rows of two words         NLL   share in 90%
-one draw                5.548              -
-ensemble of 800        -12.33          91.2%"""
+rows of two words         NLL   share in 90 %
+one draw                5.548               -
+ensemble of 800        -12.33          91.2 %"""
 
 
 @pytest.mark.parametrize("columns", [50, 43, 35, 30, 25])
@@ -229,7 +229,7 @@ def test_a_table_fits_a_narrow_terminal(monkeypatch, columns):
     Output("evaluate", as_json=False).table(WIDE)
     lines = written.getvalue().splitlines()
     assert max(map(len, lines)) <= columns
-    for cell in ("one draw", "5.548", "-12.33", "91.2%"):
+    for cell in ("one draw", "5.548", "-12.33", "91.2 %"):
         assert any(cell in line for line in lines)
 
 

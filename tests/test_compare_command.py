@@ -5,10 +5,12 @@
 import functools
 import json
 
+import pytest
+
 from pyro_bnn.app import study
 from pyro_bnn.results.comparison import Estimate
 
-from .own_data import houses, write_table
+from .own_data import houses, scores_in, write_table
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
 
@@ -18,6 +20,9 @@ def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path, monkeypatch):
     out = tmp_path / "compared"
     code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 20)
     assert (code, err) == (0, "")
+    assert "four chains of 40 draws each" in printed
+    assert "with seed 0" in printed
+    assert "NLL is in nats per point." in printed
     assert "status of nuts is not ok" in printed  # after 40 draws
     assert "Draw more (--num-samples 160).\n" in printed
     assert "nuts: NUTS" not in printed
@@ -35,16 +40,22 @@ def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path, monkeypatch):
 def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     table = write_table(tmp_path / "houses.csv", houses())
     run, out = tmp_path / "run", tmp_path / "compared"
-    options = ("--target", "price", "--likelihood", "gaussian:0.5", "--hidden", 4, "--method", "svi", "--epochs", 50)
+    options = ("--target", "price", "--likelihood", "gaussian", "--hidden", 4, "--method", "svi", "--epochs", 200)
     assert pyro_bnn("train", table, *options, "--out", run)[0] == 0
-    code, printed, err = pyro_bnn("compare", run, "--out", out, "--num-samples", 40)
+    code, printed, err = pyro_bnn("compare", run, "--out", out, "--num-samples", 40, "--seed", 7)
     assert (code, err) == (0, "")
-    assert printed.startswith("Drawing four chains with NUTS, for 48 rows")
+    assert printed.startswith(
+        "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ..."
+    )
     assert "test rows; the last 4 rows compare with nuts:" in printed
     assert max(len(line) for line in printed.splitlines() if " ± " in line) <= 60
-    assert "status of nuts is not ok" in printed or "times that of nuts" in printed
-    assert ("status of nuts is not ok" in printed) == ("Draw more (--num-samples 160), or compare" in printed)
+    assert "NUTS did not converge" in printed or "times that of nuts" in printed
+    assert ("NUTS did not converge" in printed) == ("Draw more (--num-samples 160), or compare" in printed)
     content = json.loads((out / "comparison.json").read_text())
+    assert "NLL is in nats per row; standard deviations and distances are in the units of 'price'." in printed
+    assert pyro_bnn("evaluate", run)[0] == 0
+    nll = scores_in(run)["ensemble of 100"]["nll"]
+    assert content["methods"][1]["scores"]["nll"]["value"] == pytest.approx(nll, abs=0.4)  # log(scale) is 4
     assert [row["method"] for row in content["methods"]] == ["nuts", "mean-field"]
     assert {"rms mean difference", "epistemic sd ratio"} <= content["pairs"][0]["scores"].keys()
     for arguments, message in [

@@ -208,7 +208,9 @@ def test_classes_by_hand():
     assert scores(result, "methods")["accuracy"].value == pytest.approx(1 / 3)
     assert scores(result, "methods")["entropy"].value == pytest.approx(float(-(p * p.log()).sum()))
     assert plotting.comparison(result).shape == (1, 2)
-    assert result.verdict.startswith("second and first agree on the most probable class of 100.0% of the points. Their")
+    assert result.verdict.startswith(
+        "second and first agree on the most probable class of 100.0 % of the points. Their"
+    )
 
 
 def test_tables(result, tmp_path):

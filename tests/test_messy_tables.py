@@ -212,11 +212,9 @@ def test_columns_that_count_or_name_the_rows_are_left_out_unless_they_are_wanted
     path = table_of(tmp_path, k=values)
     data = loaded(path)
     assert ("k" in kinds_in(data)) != is_left_out
-    assert (
-        any("'k'" in note and "says nothing about new rows: it is left out" in note for note in data.notes)
-        == is_left_out
-    )
-    assert ("To use such a column, name it in --features." in data.notes) == is_left_out
+    assert any(note.startswith("Column 'k'") and note.endswith("it is left out.") for note in data.notes) == is_left_out
+    assert any("To predict from it, name it in --features." in note for note in data.notes) == is_left_out
+    assert data.facts.table.identifiers == ["k"] * is_left_out
     assert "k" in kinds_in(loaded(path, features=("a", "k")))
 
 

@@ -144,8 +144,13 @@ def test_a_good_run_is_praised_and_a_bad_one_is_not(good, bad):
 def test_what_is_printed_is_what_the_page_says(good):
     words = Page(good[0]).words
     for line in good[1].splitlines()[1:]:
-        if line and not line.startswith("Report in"):
+        if line and not line.startswith("Report, with"):
             assert " ".join(line.split()[1:]) in words
+
+
+def test_thresholds_stand_beside_the_verdicts(good):
+    num_verdicts = sum(line.startswith(("good:", "note:", "problem:")) for line in good[1].splitlines())
+    assert good[0].count("<small>Thresholds: ") == num_verdicts > 0
 
 
 def test_a_file_of_ones_own_is_not_replaced(good, pyro_bnn, runs, tmp_path):  # noqa: F811

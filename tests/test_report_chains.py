@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pyro_bnn.app.chains import Choice
+from pyro_bnn.app.recipes import OWN
+from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page.chains import diagnostics_of, of_chains
 from pyro_bnn.app.reports.page.fit import about_section
 from pyro_bnn.app.reports.page.section import first_line
-from pyro_bnn.app.starting import OWN
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -61,6 +63,7 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
     verdict = of_chains(posterior, found)
     assert verdict.level == level
     assert verdict.text.startswith(words)
+    assert (longer_chains(None) in verdict.text) == (level == "note")  # what `train` says, too
     values, thresholds, verdicts = zip(*(row[1:] for row in diagnostics_of(posterior, found)), strict=True)
     assert values == (f"{diverged} of 200 ({diverged / 2:.1f} %)", f"{max(within):.2f}", f"{between:.2f}", "25 %")
     assert thresholds == ("at most 1 %", "at most 1.1", "at most 1.1 if they agree", "none")
@@ -87,20 +90,20 @@ def test_chains_that_are_not_explored_are_named_in_the_first_line():
 
 
 @pytest.mark.parametrize(
-    ("message", "is_compared"),
+    ("made", "chosen"),
     [
-        ("Chosen: a linear model (mean log-density of held-out rows -1 nats; the other had -2). MCLMC.", True),
-        ("A linear model, prior fan-in:2; 3 networks not compared, for lack of time. MCLMC.", True),
-        ("A linear model, prior fan-in:2. MCLMC: 8 chains of 9 draws, not compared with others.", False),
+        (("hidden", "activation", "prior", "likelihood"), "--method auto"),
+        (("hidden", "prior"), "--likelihood categorical --method auto"),
+        ((), "--hidden '' --likelihood categorical --method mclmc"),
     ],
 )
-def test_the_command_to_repeat_chains_with_a_time_limit_repeats_the_choice(message, is_compared):
-    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, message), sampler="MCLMC")
+def test_the_command_to_repeat_chains_with_a_time_limit_repeats_the_choice(made, chosen):
+    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
     config = replace(OWN, dataset="a.csv", target="y", hidden=(), prior="fan-in:2", method="mclmc", time_limit=20.0)
     model = SimpleNamespace(device=torch.device("cpu"))
-    subject = SimpleNamespace(posterior=posterior, config=config, run=Path("run"), num_samples=18, seed=0, model=model)
+    run = {"run": Path("run"), "num_samples": 18, "seed": 0, "model": model, "choice": Choice("Chosen: this.", made)}
+    subject = SimpleNamespace(posterior=posterior, config=config, **run)
     values = about_section(subject).values
     assert values["is_timed"]
-    assert values["is_compared"] == is_compared
-    chosen = "--method auto" if is_compared else "--hidden '' --likelihood categorical --method mclmc"
-    assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --time-limit 20.0 --target y --out run-again")
+    assert values["is_compared"] == bool(made)
+    assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --time-limit 20 --target y --out run-again")

@@ -1,5 +1,6 @@
 """`pyro-bnn train` on tables: held-out rows choose a network, and chains explore its modes."""
 
+import html
 import json
 import re
 import shlex
@@ -14,10 +15,12 @@ from pyro_bnn.app import runs, sources, starting
 from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.folders import creating
+from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.page.fit import training_command
-from pyro_bnn.app.starting import OWN, VARIATIONAL, method_for, new_config
+from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing
-from pyro_bnn.inference.mcmc import Modes
+from pyro_bnn.auto.choosing import Chosen
+from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
 from .own_data import houses, predictions_in, scores_in, write_table
@@ -94,7 +97,7 @@ def test_a_network_is_chosen_and_its_settings_are_kept(made):
     assert (config["method"], config["hidden"], config["prior"]) == ("mclmc", [3], "normal:1")
     assert config["likelihood"] in ("gaussian", "heteroscedastic")
     names = {path.name for path in (folder / "run").iterdir()}
-    assert names == {"config.json", "data.json", "manifest.json", "posterior.pt"}
+    assert names == {"choice.json", "config.json", "data.json", "manifest.json", "posterior.pt"}
 
 
 def test_evaluate_measures_a_single_network_and_all_of_them(pyro_bnn, place):  # noqa: F811
@@ -154,7 +157,7 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
             1.47,
             1.6,
             (3,),
-            "R-hat within chains is above 1.1: how well such chains predict is seen from the scores on test rows. For",
+            "R-hat within chains is above 1.1: how well such chains predict is seen from the test scores. For longer",
         ),
         (1.04, 1.6, (3,), "R-hat within chains is at most 1.1, so each chain is long enough for the mode"),
         (1.04, 1.05, (3,), "R-hat is at most 1.1 within and between chains, so the chains are long enough."),
@@ -164,10 +167,13 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
 def test_a_sentence_judges_the_chains(within, between, hidden, expected):
     found = Modes(torch.full((8,), within), between, 0.05)
     config = RunConfig.from_json(json.dumps(replace(OWN, hidden=hidden).to_dict()))
-    status = with_verdict(Status(True, f"8 chains; {found}."), config, 19.0)
+    posterior = MCMCPosterior(
+        {"w": torch.zeros(8, 9)}, ChainStatistics(seconds=19.0), Status(True, "well."), sampler="MCLMC", modes=found
+    )
+    status = with_verdict(Chosen("", None, posterior, {}, "Chosen: this.", "8 chains.", "9 steps."), config)
     assert expected in str(status)
     is_short = "above" in expected
-    assert ("a first guess is four times the time of this fit, --time-limit 80." in status.remedy) == is_short
+    assert ("a larger time limit, such as --time-limit 80 (four times the time" in status.remedy) == is_short
     assert bool(status.remedy) == is_short
     assert hidden or "modes" not in str(status)
 
@@ -253,8 +259,6 @@ def test_without_a_compiler_the_fit_is_variational_and_says_why(pyro_bnn, tmp_pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--method", "svi", "--time-limit", 3), "`--time-limit` goes with the methods auto and mclmc only, got svi"),
-        (("--epochs", 3, "--time-limit", 3), "--time-limit is for chains, but --epochs makes the fit variational"),
         (("--method", "nuts"), "nuts"),
         (("--time-limit", -1), "-1"),
     ],
@@ -286,5 +290,24 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.5)
     assert code == 0
     assert "of the 0.5 s of the time limit are left" in out
-    assert re.search(r"cut short by the time limit, after \d+ of 3000 epochs", out)
+    assert (found := re.search(r"cut short by the time limit, after (\d+) of 3000 epochs", out))
     assert "Pass a larger --time-limit." in out
+    config = RunConfig.from_json((tmp_path / "run" / "config.json").read_text())
+    assert (config.method, config.time_limit) == ("svi", 0.5)
+    code, out, _ = pyro_bnn("report", tmp_path / "run")
+    assert f"The time limit ended the training after {found[1]} of 3000 epochs. Pass a larger --time-limit.\n" in out
+    page = (tmp_path / "run" / "report.html").read_text()
+    command = html.unescape(re.search(r"<pre>(.*)$", page, re.MULTILINE)[1])
+    assert "--time-limit 0.5 " in command
+    assert f"The time limit ended the fit after {found[1]} of 3000 epochs." in page
+    code, out, _ = pyro_bnn(*shlex.split(command)[1:])
+    assert code == 0
+    assert re.search(r"cut short by the time limit, after \d+ of 3000 epochs", out)
+
+
+def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_path):  # noqa: F811
+    code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--time-limit", 300)
+    assert (code, "cut short" in out) == (0, False)
+    assert config_of(tmp_path / "run")["time_limit"] == 300
+    assert pyro_bnn("report", tmp_path / "run")[0] == 0
+    assert "--time-limit" not in (tmp_path / "run" / "report.html").read_text()

@@ -1,15 +1,19 @@
 """Comparison of a run's posterior with chains of NUTS for the same network and data."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ..inference.mcmc import fit_nuts
-from ..results.comparison import Comparison, compare
+from ..results.comparison import Comparison, Estimate, Scores, compare
+from ..scores.uncertainty import RegressionPrediction
 from .config import RunConfig
 from .datasets import Dataset
-from .reports.scores import COLUMNS
+from .own.targets import Target
+from .reports.scores import COLUMNS, in_units
 from .runs import is_chains, load_run
 
 MAX_TREE_DEPTH = 8
@@ -20,6 +24,10 @@ For posteriors of networks, few trajectories of NUTS make a U-turn within 255 st
 
 MOST_POINTS = 1000
 """Heuristic: at most this many rows are predicted, since the predictions of all draws are kept in memory."""
+
+
+LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")
+"""The scores that have the unit of the target."""
 
 
 def compare_with_chains(
@@ -34,7 +42,7 @@ def compare_with_chains(
     """Draw four chains from the exact posterior of a run, and compare their predictions with the run's.
 
     Numbers that the run learned, such as the scale of the noise, keep their values. The test rows are predicted, or the
-    training rows if there are no test rows.
+    training rows if there are no test rows. The result is in the units of the target, see :func:`units_of`.
     """
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)
@@ -54,7 +62,46 @@ def compare_with_chains(
     kind, x, y = ("test rows", rows.x_test, rows.y_test) if len(rows.x_test) else ("rows", rows.x_train, rows.y_train)
     x, y = x[:MOST_POINTS], y[:MOST_POINTS]
     regions = {kind: torch.ones(len(x), dtype=torch.bool)}
-    return compare(model, entries, x, y=y, regions=regions, num_samples=4 * num_samples, seed=seed)
+    result = compare(model, entries, x, y=y, regions=regions, num_samples=4 * num_samples, seed=seed)
+    return _in_units(result, rows.facts.target)
+
+
+def units_of(target: Target) -> str:
+    """Say in a sentence in which units a comparison is."""
+    if target.is_class:
+        return "NLL and entropy are in nats per row."
+    if len(target.scale) == 1:
+        return f"NLL is in nats per row; standard deviations and distances are in the units of {target.name!r}."
+    return "NLL is in nats per row. All targets are standardised: the unit is their standard deviation in training."
+
+
+def _in_units(result: Comparison, target: Target) -> Comparison:
+    """Convert a comparison of standardised predictions to the units of the target.
+
+    The result is unchanged for classes, and for several targets, whose units may differ.
+    """
+    if len(target.scale) != 1:
+        return result
+    scale = target.scale[0]
+    return replace(
+        result,
+        methods=[_scaled(row, scale) for row in result.methods],
+        pairs=[_scaled(row, scale) for row in result.pairs],
+        predictions={
+            name: in_units(prediction.as_kind(RegressionPrediction), target)
+            for name, prediction in result.predictions.items()
+        },
+    )
+
+
+def _scaled(row: Scores, scale: float) -> Scores:
+    scores = dict(row.scores)
+    for name in LENGTHS:
+        if name in scores:
+            scores[name] = Estimate(scale * scores[name].value, scale * scores[name].standard_error)
+    if "nll" in scores:
+        scores["nll"] = replace(scores["nll"], value=scores["nll"].value + math.log(scale))
+    return replace(row, scores=scores)
 
 
 def side_by_side(result: Comparison) -> str:

@@ -1,9 +1,8 @@
 """Fits to tables and arrays by Markov chains in C: held-out rows choose a network, and chains explore its modes."""
 
 import functools
-import math
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .._core.processes import Processes
@@ -11,6 +10,7 @@ from ..auto.choosing import (
     ACTIVATIONS,
     OF_CLASSES,
     OF_NUMBERS,
+    Chosen,
     Deadline,
     Design,
     UnsuitableError,
@@ -24,29 +24,41 @@ from ..modelling.model import BayesianModel
 from .building import build_model
 from .config import RunConfig
 from .datasets import Dataset
+from .recipes import CHOSEN
+from .remedies import longer_chains
+from .reports.numbers import percent
 from .specs import make_prior, prior_spec
-
-PARTS = ("hidden", "activation", "prior", "likelihood")
-"""The settings that `--method auto` chooses unless the user gives them."""
 
 OF_NET = ("hidden", "activation")
 """The settings that describe a fully connected network, and do not apply to a user's own network."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The choice of the settings of a run of chains.
+
+    `made` has the names of the settings that held-out rows chose, or would have chosen with more time.
+    """
+
+    sentence: str  # what was compared, chosen and left out
+    made: tuple[str, ...]
+
+
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
-) -> tuple[RunConfig, BayesianModel, MCMCPosterior]:
-    """Choose the settings of `PARTS` that are not named in `given`, and explore the network's modes with chains.
+) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
+    """Choose the settings of `CHOSEN` that are not named in `given`, and explore the network's modes with chains.
 
-    Returns the chosen settings, the model, and the chains. A run with the returned settings repeats the fit without
-    comparing settings again. The status of the chains says which settings were compared and chosen.
+    Returns the chosen settings, what was chosen, the model, and the chains. A run with the returned settings repeats
+    the fit without comparing settings again.
 
     Raises:
         UnsuitableError: If chains cannot run here, C code supports none of the networks, or the time is too short.
     """
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
-    configs = {_in_words(choice): choice for choice in _choices(config, data, given)}
+    fixed = _fixed(config, data, given)
+    configs = {_in_words(choice): choice for choice in _choices(config, data, fixed)}
     chosen = fit_best(
         {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
         (data.x_train, data.y_train),
@@ -56,52 +68,50 @@ def fit_chains(
         seed=config.seed,
     )
     found = replace(configs[chosen.name], method="mclmc")
-    chosen.posterior.status = with_verdict(chosen.posterior.status, found, chosen.posterior.seconds or 0.0)
-    return found, chosen.model, chosen.posterior
+    chosen.posterior.status = with_verdict(chosen, found)
+    made = [name for name in CHOSEN if name not in fixed] if len(configs) > 1 else []
+    return found, Choice(chosen.choice, tuple(made)), chosen.model, chosen.posterior
 
 
-DIFFER = "modes with equal weights, which are not their posterior weights"
-"""What the status says about chains that have explored their modes, but differ from each other."""
+def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
+    """Return the status of chains with a sentence that judges whether they were long enough.
 
-MORE = 4
-"""Heuristic: chains that are too short should get this multiple of their time."""
-
-
-def with_verdict(status: Status, config: RunConfig, seconds: float) -> Status:
-    """Add a sentence that judges whether the chains were long enough, and if not, says what to type.
-
-    `seconds` is the time that the fit took. A linear model has one mode, so its chains must agree.
+    If they were not, the status says what to type. A linear model has one mode, so its chains must agree.
     """
-    more = (
-        "pass a longer time. How long they need is not known: a first guess is four times the time of this fit, "
-        f"--time-limit {10 * math.ceil(MORE * seconds / 10)}."
-    )
-    message, limit = status.message, LARGEST_WITHIN
-    if "R-hat within chains" not in message:
+    status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
+    if modes is None:
         return replace(status, remedy="")
     is_linear = config.net == "mlp" and not config.hidden and not config.likelihood.startswith("mixture")
-    if (short := "too short to explore their modes") in message:
-        too_short = (
-            f"R-hat within chains is above {limit}: how well such chains predict is seen from the scores on test rows. "
-            f"For longer chains, {more}"
+    more, agreement = longer_chains(chosen.posterior.seconds), f"{modes}."
+    if is_linear:
+        agreement = (
+            f"R-hat within chains is up to {modes.within.max():.2f}, between them {modes.between:.2f}; "
+            f"{percent(modes.share, 0)} of the variance of predictions lies between chains."
         )
-        message = message.replace(short, "too short") if is_linear else message
-        return replace(status, message=message, remedy=too_short)
-    if DIFFER in message and is_linear:
-        message = message.replace(DIFFER, "chains whose predictions differ").replace("between modes", "between chains")
-        said = f"R-hat between chains is above {limit}, but a linear model has one mode, so the chains are too short"
-        return replace(status, message=message, remedy=f"{said}: {more}")
-    said = f"R-hat within chains is at most {limit}, so each chain is long enough for the mode that it is in."
-    if DIFFER not in message:
-        said = f"R-hat is at most {limit} within and between chains, so the chains are long enough."
-    return replace(status, message=f"{message} {said}", remedy="")
+    message = chosen.in_words(agreement)
+    if modes.num_unexplored:
+        said = f"R-hat within chains is above {limit}: how well such chains predict is seen from the test scores."
+        return replace(status, message=message, remedy=f"{said} {more}")
+    is_agreed = modes.between <= limit
+    if is_linear and not is_agreed:
+        said = f"R-hat between chains is above {limit}, but a linear model has one mode, so the chains are too short."
+        return replace(status, message=message, remedy=f"{said} {more}")
+    verdict = f"R-hat within chains is at most {limit}, so each chain is long enough for the mode that it is in."
+    if is_agreed:
+        verdict = f"R-hat is at most {limit} within and between chains, so the chains are long enough."
+    return replace(status, message=f"{message} {verdict}", remedy="")
 
 
-def _choices(config: RunConfig, data: Dataset, given: Collection[str]) -> list[RunConfig]:
+def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:
+    """Return the values of the settings of `CHOSEN` that are not chosen."""
     own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)
-    fixed = {name: getattr(own, name) for name in PARTS if name in given or (name in OF_NET and config.net != "mlp")}
-    if not data.classes and "likelihood" not in fixed and has_few_values(data.y_train):
+    fixed = {name: getattr(own, name) for name in CHOSEN if name in given or (name in OF_NET and config.net != "mlp")}
+    if not data.classes and has_few_values(data.y_train):
         fixed["likelihood"] = config.likelihood
+    return fixed
+
+
+def _choices(config: RunConfig, data: Dataset, fixed: Mapping[str, Any]) -> list[RunConfig]:
     designs = open_designs(OF_CLASSES if data.classes else OF_NUMBERS, **fixed)
     names: dict[Any, Any] = {make: name for name, make in ACTIVATIONS.items()}
     return [
@@ -109,7 +119,7 @@ def _choices(config: RunConfig, data: Dataset, given: Collection[str]) -> list[R
             config,
             hidden=design.hidden,
             activation=names[design.activation],
-            prior=config.prior if "prior" in given else prior_spec(design.prior),
+            prior=config.prior if "prior" in fixed else prior_spec(design.prior),
             likelihood=design.likelihood,
         )
         for design in designs

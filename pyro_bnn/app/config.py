@@ -214,13 +214,14 @@ class RunConfig:
         "chains in C explore several modes of the best network. If there are too many rows or no C compiler, auto uses "
         "svi. mclmc: chains in C for the given settings. svi: variational inference.",
         default="svi",
-        shown="svi; for tables and arrays auto, unless you give a setting of this panel other than --seed",
+        shown="images svi; tables and arrays auto, or svi if you give a setting of this panel other than --seed and "
+        "--time-limit",
         kinds=ROWS,
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds that auto and mclmc may take, compilation included. The status says what was cut short. The result "
-        "then depends on the speed of the machine.",
+        "Seconds that the fit may take, compilation included. The status says what was cut short. The result then "
+        "depends on the speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,
@@ -230,9 +231,8 @@ class RunConfig:
         "Estimator of gradients: weights (draws each weight once in a step), local (draws the outputs of linear layers "
         "in place of their weights) or flipout.",
         default="weights",
-        shown="weights, for tables and arrays local",
     )
-    target: str = setting(OWN, "Column of a table to predict.", default="", shown="", kinds=TABLE)
+    target: str = setting(OWN, "Column to predict. Required for a table.", default="", shown="", kinds=TABLE)
     features: tuple[Name, ...] = setting(
         OWN,
         "Columns of a table to predict from, separated by commas. A column that counts or names the rows is used only "
@@ -327,8 +327,6 @@ class RunConfig:
             problems.append("`likelihood` of image sets is categorical")
         if kind != "images" and self.inputs not in ("standardized", "raw"):
             problems.append("`inputs` of tables and arrays must be standardized or raw")
-        if self.time_limit and self.method == "svi":
-            problems.append("`time_limit` goes with the methods auto and mclmc only, got svi; leave it out")
         if self.accuracy and self.likelihood != "categorical":
             problems.append("`accuracy` is recorded for classes only; leave out --accuracy")
         if self.estimator != "weights" and self.guide != "mean-field":

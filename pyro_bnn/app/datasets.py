@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..data import Images, load_images
-from ..inference.history import EpochRecord
+from ..inference.history import History
 from .config import RunConfig
 from .own.arrays import ArrayEncoding
 from .own.encoding import TableEncoding
@@ -40,6 +40,18 @@ class Facts:
                 f"at least 1, got {self.input_shape}."
             )
 
+    def in_units(self, history: History) -> History:
+        """Return a history whose densities are those of the targets in their own units, not of standardised targets."""
+        shift = self.num_train * sum(math.log(scale) for scale in self.target.scale)
+        epochs = [
+            replace(record, elbo=record.elbo - shift, expected_log_likelihood=record.expected_log_likelihood - shift)
+            for record in history.epochs
+        ]
+        elbo, fitted = (
+            [value - shift for value in values] for values in (history.elbo, history.expected_log_likelihood)
+        )
+        return replace(history, elbo=elbo, expected_log_likelihood=fitted, epochs=epochs)
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -58,14 +70,6 @@ class Dataset:
     def classes(self) -> tuple[str, ...]:
         """The names of the classes. It is empty if the targets are numbers."""
         return tuple(self.facts.target.classes)
-
-    def nll_of(self, epoch: EpochRecord) -> float:
-        """Return the negative expected log-likelihood at an epoch, in nats for each training row.
-
-        It is the log-likelihood of the targets in their own units, and not of the standardised targets.
-        """
-        unit = sum(math.log(scale) for scale in self.facts.target.scale)
-        return -epoch.expected_log_likelihood / len(self.x_train) + unit
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:

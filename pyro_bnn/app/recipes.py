@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection
 from dataclasses import replace
 
-from .config import RunConfig
+from .config import RunConfig, settings
 
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
 # https://arxiv.org/abs/1505.05424. KL weight 1 is the article's 1 / num_batches.
@@ -85,6 +85,32 @@ TUTORIAL = RunConfig(
     accuracy=True,
 )
 
+OWN = RunConfig(
+    dataset="table.csv",
+    target="y",
+    prior="fan-in:2",
+    guide="mean-field",
+    init="network:0.02",
+    inputs="standardized",
+    hidden=(50,),
+    epochs=1,
+    batch_size=256,
+    lr=1e-2,
+    schedule="cosine",
+    num_particles=1,
+    kl_weight="1",
+    estimator="local",
+    test_fraction=0.2,
+)
+"""Heuristic: default settings for tables and arrays, except that the number of rows determines epochs and batch
+size. The batch size here is the largest one."""
+
+CHOSEN = ("hidden", "activation", "prior", "likelihood")
+"""The settings that `--method auto` chooses for tables and arrays unless the user gives them."""
+
+BY_ROWS = ("epochs", "batch_size")
+"""The settings whose defaults for tables and arrays follow from the number of rows."""
+
 NAMED = {
     "default": DEFAULT,
     "fast": FAST,
@@ -124,17 +150,26 @@ def _near(name: str, names: Collection[str]) -> str:
 
 
 def default(setting: str) -> str:
-    """Return the value of a setting in the recipe `default`, as it is typed on the command line.
+    """Return the default of a setting for each kind of data, as it is typed on the command line.
+
+    Image sets have the values of the recipe `default`.
 
     Example:
         >>> from pyro_bnn.app.recipes import default
-        >>> default("epochs"), default("hidden"), default("guide")
-        ('50, for digits 100', '400,400, for digits 100', 'mean-field')
+        >>> default("guide"), default("epochs")
+        ('mean-field', 'images 50, digits 100; tables and arrays by the number of rows')
     """
     typed = {dataset: _typed(vars(RECIPES[dataset, "default"])[setting]) for dataset in DATA_SETS}
     common = typed[DATA_SETS[0]]
-    others = [f"for {dataset} {value}" for dataset, value in typed.items() if value != common]
-    return ", ".join([common, *others])
+    of_images = ", ".join([common, *(f"{name} {value}" for name, value in typed.items() if value != common)])
+    if "table" not in settings()[setting].kinds:
+        return of_images
+    of_tables = _typed(vars(OWN)[setting])
+    if setting in CHOSEN:
+        of_tables = "chosen by held-out rows"
+    elif setting in BY_ROWS:
+        of_tables = "by the number of rows"
+    return common if of_images == of_tables else f"images {of_images}; tables and arrays {of_tables}"
 
 
 def _typed(value: object) -> str:

@@ -28,12 +28,14 @@ from ..results.calibration import ConformalIntervals, ConformalSets, load_calibr
 from ..results.prediction import predict
 from ..scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from .building import build, rebuild
-from .chains import PARTS, fit_chains
+from .chains import Choice, fit_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
+from .recipes import CHOSEN
+from .remedies import MORE_EPOCHS, MORE_TIME
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker
 from .validation import parsed
@@ -45,6 +47,9 @@ RunCalibration = ConformalIntervals | ConformalSets
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
 """Files of a run: the configuration, facts about the data, the history of a variational fit, and the posterior."""
 
+CHOICE = "choice.json"
+"""File of a run of chains, which says what was chosen."""
+
 ACCURACY = "accuracy.json"
 """File of a run that recorded its accuracy after each epoch."""
 
@@ -54,7 +59,7 @@ def fit(
     data: Dataset,
     folder: Folder,
     *,
-    given: Collection[str] = PARTS,
+    given: Collection[str] = CHOSEN,
     deadline: Deadline | None = None,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
@@ -67,21 +72,22 @@ def fit(
     During a variational fit the folder contains a checkpoint. If the folder contains a checkpoint at the start,
     training continues from there.
     """
-    if config.method == "svi":
-        return _fit_svi(config, data, folder, device=device)
     deadline = deadline or Deadline.after(config.time_limit or None)
+    if config.method == "svi":
+        return _fit_svi(config, data, folder, deadline=deadline, device=device)
     try:
-        fixed = PARTS if config.method == "mclmc" else given
-        found, model, chains = fit_chains(config, data, given=fixed, deadline=deadline, device=device)
+        fixed = CHOSEN if config.method == "mclmc" else given
+        found, choice, model, chains = fit_chains(config, data, given=fixed, deadline=deadline, device=device)
     except UnsuitableError as error:
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error
-        variational = replace(config, method="svi", time_limit=0.0)
+        variational = replace(config, method="svi")
         model, posterior = _fit_svi(variational, data, folder, deadline=deadline, device=device)
         posterior.status = error.instead(posterior.status)
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
+    folder.write_json(CHOICE, plain(choice))
     with own_code(config.net):
         write_posterior(folder, model, chains, data)
     return model, chains
@@ -112,7 +118,7 @@ def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> 
 
 
 def _fit_svi(
-    config: RunConfig, data: Dataset, folder: Folder, *, deadline: Deadline | None = None, device: str
+    config: RunConfig, data: Dataset, folder: Folder, *, deadline: Deadline | None, device: str
 ) -> tuple[BayesianModel, GuidePosterior]:
     model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
@@ -151,11 +157,14 @@ def _fit_svi(
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
         )
-    if limit is not None and limit.is_over:
+    if is_cut_short(config, posterior.history):
         done = f"cut short by the time limit, after {len(posterior.history.epochs)} of {config.epochs} epochs."
-        posterior.status = Status(False, done, remedy="Pass a larger --time-limit.")
+        posterior.status = Status(False, done, remedy=MORE_TIME)
+    elif posterior.status:
+        done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
+        posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target
     elif posterior.status.remedy == LONGER:
-        posterior.status = replace(posterior.status, remedy="Raise --epochs, or --lr.")
+        posterior.status = replace(posterior.status, remedy=MORE_EPOCHS)
     folder.write_json(HISTORY, posterior.history.to_dict())
     with own_code(config.net):
         write_posterior(folder, model, posterior, data)
@@ -209,6 +218,11 @@ def read_config(folder: Path) -> RunConfig:
 def read_facts(folder: Path) -> Facts:
     """Read the facts about the data in the folder of a finished or unfinished run."""
     return _read(folder, DATA, lambda text: record(Facts, parsed(text), "data"))
+
+
+def load_choice(run: str | Path) -> Choice:
+    """Load the choice of the settings of a run of chains."""
+    return _read(Path(run), CHOICE, lambda text: record(Choice, parsed(text), "choice"))
 
 
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:
@@ -285,6 +299,11 @@ def calibration_of(run: str | Path, config: RunConfig) -> RunCalibration | None:
 def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
     """Return whether a posterior consists of chains. If not, it is variational."""
     return isinstance(posterior, MCMCPosterior)
+
+
+def is_cut_short(config: RunConfig, history: History) -> bool:
+    """Return whether the time limit of a variational run ended the fit before its last epoch."""
+    return config.time_limit > 0 and len(history.epochs) < config.epochs
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:

@@ -316,7 +316,11 @@ def read_sample(
     notes += _on_numbers(encoding.written_otherwise(table))
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     unused = [name for name in table.names if name not in (*encoding.names, config.target)]
-    names = keep or tuple(name for name in unused if name in config.ignore or has_name_of_identifier(name))
+    known = {*config.ignore, *encoding.identifiers}
+    names = keep or tuple(name for name in unused if name in known or has_name_of_identifier(name))
+    others = [name for name in unused if name not in names]
+    if others and not keep:
+        notes.append(f"Not used and not copied: {listed(others)}. To copy columns, name all of them in --keep.")
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
     return Sample(encoding.inputs(table), y, has_target, table.frame.index.tolist(), copied, (*notes, *on_targets))
 

@@ -11,33 +11,11 @@ from typing import Any
 from . import recipes, sources
 from .config import FIT, RunConfig, kind_of
 from .config import settings as declared
+from .recipes import OWN
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
 """Heuristic: number of optimisation steps of a run on a table or arrays, and limits of the number of epochs."""
-
-LARGEST_BATCH = 256
-"""Heuristic: largest number of rows in a batch."""
-
-OWN = RunConfig(
-    dataset="table.csv",
-    target="y",
-    prior="fan-in:2",
-    guide="mean-field",
-    init="network:0.02",
-    inputs="standardized",
-    hidden=(50,),
-    epochs=1,
-    batch_size=LARGEST_BATCH,
-    lr=1e-2,
-    schedule="cosine",
-    num_particles=1,
-    kl_weight="1",
-    estimator="local",
-    test_fraction=0.2,
-)
-"""Heuristic: default settings for tables and arrays, except that the number of rows determines epochs and batch
-size."""
 
 VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
     "method",
@@ -102,12 +80,7 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     kind = kind_of(dataset)
     if kind == "table" and "target" not in settings:
         raise ValueError(f"{dataset} needs --target: the name of the column to predict.")
-    method, names = method_for(settings), _variational(settings)
-    if "time_limit" in settings and method == "svi" and "method" not in settings:
-        raise ValueError(
-            f"--time-limit is for chains, but {' and '.join(names)} make{'s' * (len(names) == 1)} the fit variational "
-            f"(--method svi); leave out --time-limit, or leave out {' and '.join(names)}."
-        )
+    method = method_for(settings)
     guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method}
     if kind != "table":
         guesses["target"] = ""
@@ -127,7 +100,7 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
         guesses["test_fraction"] = 0.0
     test_fraction = guesses.get("test_fraction", config.test_fraction)
     num_train = max(round(num_rows * (1 - test_fraction) * (1 - config.calibrate)), 1)
-    guesses["batch_size"] = math.ceil(num_train / math.ceil(num_train / LARGEST_BATCH))
+    guesses["batch_size"] = math.ceil(num_train / math.ceil(num_train / OWN.batch_size))
     epochs = round(NUM_STEPS / math.ceil(num_train / settings.get("batch_size", guesses["batch_size"])))
     guesses["epochs"] = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
     config = replace(OWN, **{**guesses, **settings})

@@ -15,6 +15,7 @@ from ..results.prediction import predict_point
 from ..scores import metrics
 from ..scores.uncertainty import ClassificationPrediction
 from .datasets import Dataset
+from .reports.numbers import percent
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,13 @@ class AccuracyCurve:
             >>> from pyro_bnn.app.tracking import AccuracyCurve
             >>> print(AccuracyCurve((0.9,), (0.8,)).table())
             accuracy at mean weights        train      test
-            epoch  1                       90.00%    80.00%
+            epoch  1                      90.00 %   80.00 %
         """
         rows = enumerate(zip(self.train, self.test, strict=True), 1)
-        lines = [f"{f'epoch {epoch:2d}':26s} {train:10.2%}{test:10.2%}" for epoch, (train, test) in rows]
+        lines = [
+            f"{f'epoch {epoch:2d}':26s} {percent(train, 2):>10s}{percent(test, 2):>10s}"
+            for epoch, (train, test) in rows
+        ]
         return "\n".join([f"{'accuracy at mean weights':26s} {'train':>10s}{'test':>10s}", *lines])
 
 

@@ -1,8 +1,8 @@
 """`pyro-bnn compare`.
 
-The JSON of `compare` has `folder`, `pictures` (file names), `statuses` (the status of each fit, by the name of the
-method), `verdict` (the result in words) and `rows`. Each row is a number, with `reference` ("" if the number describes
-a single method), `method`, `region`, `score`, `value` and `standard_error`.
+The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`, `pictures` (file names), `statuses`
+(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each row is a number,
+with `reference` ("" if it describes a single method), `method`, `region`, `score`, `value` and `standard_error`.
 """
 
 from pathlib import Path
@@ -21,9 +21,6 @@ EXAMPLES = (
 )
 
 NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN = 3000, 500, 200
-
-MORE = 4
-"""Heuristic: chains of NUTS that did not converge should have this multiple of their draws."""
 
 
 def compare(
@@ -69,9 +66,10 @@ def compare(
         from ..._core.scope import silent_fits
         from ...inference.mcmc import LARGEST_R_HAT, LARGEST_WITHIN
         from .. import runs, sources
-        from ..beside import compare_with_chains, side_by_side
+        from ..beside import compare_with_chains, side_by_side, units_of
         from ..folders import creating
         from ..own.network import own_code
+        from ..remedies import MORE
         from ..study import RegressionStudy, save_comparison
 
     output = Output("compare", as_json=as_json)
@@ -89,20 +87,20 @@ def compare(
     opened = creating(out, command="compare", force=force, picture_format=picture_format)
     with opened as folder, own_code("mlp" if config is None else config.net), silent_fits():  # `tell` prints statuses
         if run is None or config is None:
-            output.say("Fitting eight methods to a noisy sine, NUTS first ...")
             count = num_samples or NUM_SAMPLES
+            output.say(f"Fitting eight methods to a noisy sine, with seed {seed}. NUTS first: {chains_of(count)} ...")
             study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=count)
             result, shown = study.run(tell), (study.x, study.y)
         else:
             rows = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
-            output.say(f"Drawing four chains with NUTS, for {len(rows.x_train):,} rows ...")
+            count = num_samples or NUM_SAMPLES_OF_RUN
+            output.say(f"NUTS draws {chains_of(count)} for {len(rows.x_train):,} rows, with seed {seed} ...")
             if config.method == "svi" and config.kl_weight != "1":
                 output.say(
                     f"The run has a cold posterior (--kl-weight {config.kl_weight}), but the chains have KL weight 1."
                 )
-            count = num_samples or NUM_SAMPLES_OF_RUN
             result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
-            shown = rows.x_train, rows.y_train
+            shown = rows.x_train, rows.facts.target.in_units(rows.y_train)
             if "mclmc" in statuses:
                 output.say(
                     f"As the reference, NUTS must reach an R-hat of {LARGEST_R_HAT}; the chains of a run need "
@@ -110,16 +108,33 @@ def compare(
                 )
         pictures = save_comparison(result, folder, shown)
     output.table(f"\n{result if run is None else side_by_side(result)}")
+    output.say()
+    if config is None:
+        output.say("NLL is in nats per point. The ELBO of a fit, and the log evidence, are in nats for all 92 points.")
+    else:
+        output.say(units_of(rows.facts.target))
     output.say(
-        "\n± is a standard error: of the draws for differences between methods, and of the mean over rows or points "
+        "± is a standard error: of the draws for differences between methods, and of the mean over rows or points "
         "for scores of one method."
     )
-    if run is not None:
+    if config is not None and result.status:
         output.say(result.verdict)
     if not result.status:
+        doubt = "" if config is None else "NUTS did not converge, so these numbers do not tell how good the run is. "
         smaller = ", or compare a run with a smaller network" if config is not None and config.hidden else ""
-        output.say(f"Draw more (--num-samples {MORE * count}){smaller}.")
-    if config is not None and rows.facts.target.scale not in ([], [1.0]):
-        output.say("\nAll numbers are in units of the standard deviation of the training targets.")
+        output.say(f"{doubt}Draw more (--num-samples {MORE * count}){smaller}.")
     output.say(f"\n{', '.join(['comparison.csv', 'comparison.json', *pictures])} in {out}.")
-    output.document(folder=out, pictures=pictures, statuses=statuses, verdict=result.verdict, rows=result.rows())
+    output.document(
+        folder=out,
+        num_samples=count,
+        seed=seed,
+        pictures=pictures,
+        statuses=statuses,
+        verdict=result.verdict,
+        rows=result.rows(),
+    )
+
+
+def chains_of(count: int) -> str:
+    """Describe the chains of NUTS in words."""
+    return f"four chains of {count} draws each (and as many of warm-up)"

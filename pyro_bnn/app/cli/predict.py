@@ -42,7 +42,7 @@ def predict(
         typer.Option(
             help="Columns of the table to copy beside the predictions, such as identifiers. A column that has the name "
             "of a prediction, such as mean, gets the ending (input).",
-            show_default="those that --ignore left out, and identifiers",
+            show_default="those in --ignore, and those that name the rows",
         ),
     ] = None,
     drop_missing: Annotated[

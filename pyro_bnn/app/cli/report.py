@@ -66,5 +66,5 @@ def report(
     for verdict in verdicts:
         output.say(f"{verdict.level + ':':9s} {verdict.text}")
     page_file = out or run / "report.html"
-    output.say(f"\nReport in {page_file}.")
+    output.say(f"\nReport, with the thresholds of each verdict, in {page_file}.")
     output.document(folder=run, page=page_file, headline=headline, verdicts=verdicts)

@@ -5,7 +5,7 @@ The JSON of `train` has these items:
 - `folder`, `config` (as in config.json), `status` (with `ok` and `message`), `seconds`, `classes`,
 - the numbers of rows `num_train`, `num_test` and `num_calibration`, and sentences for the user in `notes`,
 - `last_epoch`, an object with `epoch`, `kl_weight`, `learning_rate`, `seconds`, `elbo`, `expected_log_likelihood` and
-  `kl` (the last three in nats for the whole data set), or null for chains,
+  `kl` (the last three in nats for all training rows, in the units of the target), or null for chains,
 - `accuracy`, which is null, or has lists `train` and `test` with a number for each epoch,
 - `pictures` (file names).
 """
@@ -33,8 +33,8 @@ EXAMPLES = (
 )
 
 BRIEF = (
-    *("out", "target", "ignore", "method", "time_limit", "net", "hidden"),
-    *("recipe", "epochs", "seed", "download", "force", "resume", "as_json"),
+    *("out", "target", "ignore", "hidden", "prior"),
+    *("method", "time_limit", "epochs", "seed", "force"),
 )
 """The options that `--help` shows."""
 
@@ -47,14 +47,16 @@ def train(
             help=settings()["dataset"].help, show_default=False, autocompletion=options.one_of(*recipes.DATA_SETS)
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to. Required, except with --resume.", show_default=False)
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
             help="A recipe has values for all options that you do not give. The recipe 'article' follows Blundell et "
             "al. (2015): mixture prior, KL weight 1, 20 epochs. The recipes 'tutorial' and 'tutorial-mixture' follow "
-            "an MXNet tutorial: SGD, 10 epochs. This help shows the values of the recipe 'default'. The file "
-            "config.json in the run's folder contains the values of the run.",
+            "an MXNet tutorial: SGD, 10 epochs. Recipes are for image sets. This help shows the values of the recipe "
+            "'default'. The file config.json in the run's folder contains the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),
@@ -87,7 +89,7 @@ def train(
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
     the target.
 
-    --help-all also shows the options that are rarely needed.
+    --help-all shows all options: recipes, the columns to use, your own network, calibration, --resume, --json and more.
     """
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
@@ -143,16 +145,17 @@ def train(
     if not processes.is_first:
         return
     seconds = time.perf_counter() - start
-    last = posterior.history.epochs[-1] if isinstance(posterior, GuidePosterior) else None
+    last = known.facts.in_units(posterior.history).epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
     said = str(posterior.status)
     said = said.replace(". ", ".\n") if last is None else f"{said} {seconds:.0f} s."  # a line for each fact on chains
     is_good = bool(posterior.status) and not (last is None and posterior.status.remedy)
     output.say(said, style="green" if is_good else "yellow")
     if last is not None:
+        nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))
         output.say(
-            f"Last epoch, per {'image' if config.kind == 'images' else 'row'}: NLL {known.nll_of(last):.4f} nats, "
-            f"KL {last.kl / len(known.x_train):.4f} nats."
+            f"Last epoch, in nats per {'image' if config.kind == 'images' else 'row'}: NLL {nll:.4f} + KL {kl:.4f} = "
+            f"negative ELBO {cost:.4f}{'' if known.classes else ', in the units of the target'}."
         )
     output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
     curve, pictures = runs.load_accuracy(place), []

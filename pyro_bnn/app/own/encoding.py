@@ -5,7 +5,7 @@ A column has numbers, dates, categories, or texts with many different values.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -84,6 +84,7 @@ class TableEncoding:
     """How the rows of a table become inputs. It has a feature for each column, in the order of the inputs."""
 
     features: list[Feature]
+    identifiers: list[str] = field(default_factory=list)  # columns that are not used, since they name the rows
 
     @property
     def names(self) -> list[str]:
@@ -152,12 +153,17 @@ def learned_encoding(
     The means and scales are computed from the rows in `training`, and the categories are those of all rows. A column
     in `wanted` is used even if it contains only row labels or row numbers.
     """
-    found = {name: _learned(table.column(name), training, is_wanted=name in wanted) for name in names}
+    reasons = {name: _why_identifier(table.column(name)) for name in names if name not in wanted}
+    naming = {name: reason for name, reason in reasons.items() if reason}
+    found = {name: naming.get(name) or _learned(table.column(name), training) for name in names}
     left_out = {name: reason for name, reason in found.items() if isinstance(reason, str)}
-    encoding = TableEncoding([feature for feature in found.values() if isinstance(feature, Feature)])
+    encoding = TableEncoding([feature for feature in found.values() if isinstance(feature, Feature)], [*naming])
     notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items()]
-    if any("new rows" in reason for reason in left_out.values()):
-        notes.append("To use such a column, name it in --features.")
+    if naming:
+        notes.append(
+            "Such a column says nothing about new rows, so `predict` only copies it. To predict from it, name it in "
+            "--features."
+        )
     if not encoding.features:
         raise ValueError(f"{table.shown} has no column to predict from. {' '.join(notes)}")
     said: Mapping[str, list[str]] = {
@@ -172,7 +178,21 @@ def learned_encoding(
     return encoding, notes + [sentence.format(listed(columns)) for sentence, columns in said.items() if columns]
 
 
-def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Feature | str:
+def _why_identifier(cells: Cells) -> str:
+    """Say in what way a column counts or names the rows; an empty text if it does not."""
+    if cells.is_missing.all():
+        return ""
+    numbers = cells.numbers()
+    if numbers:
+        if _counts_rows(numbers[0]):
+            return "counts the rows"
+        is_named = _names_rows(cells.name, numbers[0])
+        return "has the name of an identifier and a different number in each row" if is_named else ""
+    labels = cells.labels[~cells.is_missing]
+    return "has a different text in each row" if len({*labels}) == len(labels) > FEW and not cells.days() else ""
+
+
+def _learned(cells: Cells, training: Sequence[int]) -> Feature | str:
     """Learn how a column becomes inputs, or return the reason why it is left out."""
     has_missing = bool(cells.is_missing.any())
     told = len({*cells.is_missing[training]}) > 1  # then missing cells may tell something about the target
@@ -182,10 +202,6 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
     read = numbers or cells.days()
     if read:
         values, written = read
-        if numbers and not is_wanted and _counts_rows(values):
-            return "counts the rows, which says nothing about new rows"
-        if numbers and not is_wanted and _names_rows(cells.name, values):
-            return "has the name of an identifier and a different number in each row, which says nothing about new rows"
         mean, scale = moments(_parts(values[training][:, None])[:, : 1 if numbers else None], str(cells))
         used = np.flatnonzero(scale > (0.0 if numbers else 1e-6))  # more than rounding errors
         if not len(used) and not told:
@@ -195,8 +211,6 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
     labels = cells.labels[~cells.is_missing]
     categories = sorted({*labels})
     all_differ = len(categories) == len(labels) > FEW
-    if all_differ and not is_wanted:
-        return "has a different text in each row, which says nothing about new rows"
     if all_differ or len(categories) > MOST_CATEGORIES:
         return Feature(cells.name, "text", "", [], [], [], [], has_missing)
     if len({*cells.labels[training]} - {""}) < 2 and not told:

@@ -46,6 +46,10 @@ class Target:
             )
         return torch.tensor(standard, dtype=torch.get_default_dtype())
 
+    def in_units(self, y: Tensor) -> Tensor:
+        """Convert standardised numbers, shape (N, O), to their own units. Classes, shape (N,), stay as they are."""
+        return y if self.is_class else y.new_tensor(self.mean) + y.new_tensor(self.scale) * y
+
     def encoded(self, cells: Cells) -> Tensor:
         """Encode a column without missing cells as labels, shape (N,), or as standardised numbers, shape (N, 1)."""
         if not self.is_class:

@@ -98,7 +98,7 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     report = OwnDataScores(target.name, len(run.rows.x_test), rows, target.is_class, compared)
     folder.write_json("metrics.json", asdict(report))
     if not is_chains(run.posterior):
-        save_picture(folder, "loss.png", plotting.loss_curves(run.posterior.history)[0])
+        save_picture(folder, "loss.png", plotting.loss_curves(run.rows.facts.in_units(run.posterior.history))[0])
     if target.is_class:
         probs = ways[f"ensemble of {run.num_samples}"].as_kind(ClassificationPrediction).probs
         save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, run.test[1])[0])

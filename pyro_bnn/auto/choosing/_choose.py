@@ -25,7 +25,7 @@ from ._chosen import (
     Candidate,
     Chosen,
     Rows,
-    end_in,
+    chosen_from,
     folds_of,
     log_density,
     not_compared,
@@ -87,8 +87,8 @@ def fit_best(
     posterior = _run(model, data, length, seed, progress=progress)
     num_slow, num_compared = len(candidates) - len(suited), len(scores) or len(suited)
     cuts = not_compared(num_slow, len(suited) - num_compared)
-    end_in(posterior, name, scores, cuts, length.num_steps, time.perf_counter() - begin)
-    return Chosen(name, model, posterior, scores)
+    seconds = time.perf_counter() - begin
+    return chosen_from(scores, name, model, posterior, cuts=cuts, num_steps=length.num_steps, seconds=seconds)
 
 
 def _compared(

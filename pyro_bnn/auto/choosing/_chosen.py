@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._core.summary import counted
-from ...inference.mcmc import MCMCPosterior
+from ...inference.mcmc import MCMCPosterior, in_short
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
@@ -32,6 +32,8 @@ fits at most `MOST_COMPARED` of the other rows."""
 MOST_DIVERGING = 0.01
 """Heuristic: the status is not ok if a larger share of the draws than this has a divergent step."""
 
+UNKNOWN = "There are too few draws, or there is no ArviZ, to tell whether the chains have explored their modes."
+
 MORE_TIME = "With more time (`time_limit=`), each chain explores its mode further."
 
 Rows = tuple[Tensor, Tensor]
@@ -50,6 +52,13 @@ class Chosen:
     model: BayesianModel
     posterior: MCMCPosterior  # its status says what was compared and chosen
     scores: Mapping[str, float]  # mean log-density of the held-out rows in nats, by name; empty for only one model
+    choice: str  # what was compared, chosen and left out, in a sentence
+    chains: str  # number, length and time of the chains, in a sentence
+    steps: str  # number of steps and whole time, in a sentence
+
+    def in_words(self, agreement: str) -> str:
+        """Return the message of the status, given a sentence on the agreement of the chains."""
+        return f"{self.choice} {self.chains} {agreement} {self.steps}"
 
 
 def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed: int) -> float:
@@ -83,31 +92,44 @@ def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
     return held_out[is_new] if bool(is_new.any()) else held_out
 
 
-def end_in(
-    posterior: MCMCPosterior,
-    name: str,
+def chosen_from(
     scores: Mapping[str, float],
+    name: str,
+    model: BayesianModel,
+    posterior: MCMCPosterior,
+    *,
     cuts: Sequence[str],
     num_steps: int,
     seconds: float,
-) -> None:
-    """Give the chains their whole time, and a status that says what was compared, chosen, run and left out."""
+) -> Chosen:
+    """Return the result of a choice.
+
+    The posterior gets its whole time, and a status that says what was compared, chosen, run and left out.
+    """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ranks = f"{'the other' if len(others) == 1 else 'others'} had {', '.join(f'{score:.3f}' for score in others)}"
         chosen = f"Chosen: {name} (mean log-density of held-out rows {scores[name]:.3f} nats; {ranks})"
     else:
         chosen = f"{name[0].upper()}{name[1:]}"
-    found = posterior.status.message.partition(". ")[0].rstrip(".")  # leaves out the remedies of `fit_mcmc`
-    said = ["; ".join([chosen, *cuts]), *found.split("; ", 1)]
-    said.append(f"{num_steps} steps of each chain in C, {seconds:.0f} s in all")
+    result = Chosen(
+        name,
+        model,
+        posterior,
+        scores,
+        choice=f"{'; '.join([chosen, *cuts])}.",
+        chains=f"{in_short(posterior.chains, posterior.statistics, posterior.sampler)}.",
+        steps=f"{num_steps} steps of each chain in C, {seconds:.0f} s in all.",
+    )
     diverging = posterior.statistics.diverging
     is_fine = diverging is None or float(diverging.double().mean()) <= MOST_DIVERGING
     is_explored = bool(posterior.status) or num_steps >= MOST_STEPS
     remedy = "" if is_explored else MORE_TIME
-    posterior.status = Status(is_fine, " ".join(f"{sentence}." for sentence in said), remedy=remedy)
+    agreement = UNKNOWN if posterior.modes is None else f"{posterior.modes}."
+    posterior.status = Status(is_fine, result.in_words(agreement), remedy=remedy)
     posterior.statistics = replace(posterior.statistics, seconds=seconds)
     posterior.seconds = seconds
+    return result
 
 
 def not_compared(num_slow: int, num_not_in_c: int) -> list[str]:

@@ -26,7 +26,7 @@ from ._chosen import (
     Chosen,
     Folds,
     Rows,
-    end_in,
+    chosen_from,
     folds_of,
     log_density,
     not_compared,
@@ -115,8 +115,7 @@ def fit_in_time(
         if done < planned
     ]
     num_steps = lengths.steps_per_draw * (chains.num_warmup + num_draws)
-    end_in(posterior, name, scores, cuts, num_steps, deadline.used)
-    return Chosen(name, model, posterior, scores)
+    return chosen_from(scores, name, model, posterior, cuts=cuts, num_steps=num_steps, seconds=deadline.used)
 
 
 def _first(

@@ -272,8 +272,8 @@ def _problems(counts: list[Counts], num_data: int) -> list[tuple[str, str]]:
     found = []
     if num_collapsed > MOST_COLLAPSED * num_weights:
         verdict = (
-            f"collapsed: the standard deviations of {num_collapsed / num_weights:.1%} of the weights are practically "
-            "0, so all draws are nearly the same network."
+            f"collapsed: the standard deviations of {100 * num_collapsed / num_weights:.1f} % of the weights are "
+            "practically 0, so all draws are nearly the same network."
         )
         remedy = (
             "Check that `num_data` is right and the KL weight not close to 0, start with larger scales "

@@ -7,6 +7,7 @@ from ._diagnostics import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import Diagnostics as Diagnostics
 from ._diagnostics import Modes as Modes
 from ._diagnostics import convergence as convergence
+from ._diagnostics import in_short as in_short
 from ._diagnostics import judge as judge
 from ._diagnostics import modes as modes
 from ._diagnostics import modes_of_predictions as modes_of_predictions

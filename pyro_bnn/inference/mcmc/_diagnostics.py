@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -261,7 +262,7 @@ class Modes(Shown):
             number = f"{count} chains whose predictions agree"
         return (
             f"{number}; R-hat within chains up to {self.within.max():.2f}, between them {self.between:.2f}; "
-            f"{self.share:.0%} of the variance of predictions lies between {places}"
+            f"{100 * self.share:.0f} % of the variance of predictions lies between {places}"
         )
 
 
@@ -348,6 +349,22 @@ def _spaced(values: Tensor, at_most: int | None) -> Tensor:
     return values[..., torch.linspace(0, count - 1, at_most).long().to(values.device)]
 
 
+class Judgement(NamedTuple):
+    """The status of chains, and the agreement of their predictions if each chain was judged by itself."""
+
+    status: Status
+    modes: Modes | None = None
+
+
+def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
+    """Describe chains in a clause with their number, their length, their time and the number of divergences."""
+    num_chains, num_draws = next(iter(samples.values())).shape[:2]
+    count = _count(statistics.diverging)
+    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
+    divergences = "divergences not reported" if count is None else f"{count} divergences"
+    return f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"
+
+
 def judge(
     samples: Mapping[str, Tensor],
     statistics: ChainStatistics,
@@ -356,29 +373,26 @@ def judge(
     x: Inputs | None,
     *,
     at_modes: bool = False,
-) -> Status:
-    """Return the status of chains, ``{site: shape (K, S, *event)}``, and warn of problems.
+) -> Judgement:
+    """Judge chains, ``{site: shape (K, S, *event)}``, and warn of problems.
 
     `sampler` is the name of the algorithm. If a model and inputs are given, this function judges predictions at up to
     50 of the inputs. Otherwise, it judges the latent variables. If `at_modes` is true, each chain began at its own
     mode. Such chains need not agree, so each chain is judged by itself.
     """
-    num_chains, num_draws = next(iter(samples.values())).shape[:2]
-    num_divergences = _count(statistics.diverging)
-    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
-    divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
-    done = f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"
+    num_divergences, done = _count(statistics.diverging), in_short(samples, statistics, sampler)
     try:
         if at_modes and model is not None and x is not None and (found := modes_of_predictions(model, samples, x)):
-            return _judged(f"{done}; {found}", [*_of_divergences(num_divergences), *found.problems])
+            status = _judged(f"{done}; {found}", [*_of_divergences(num_divergences), *found.problems])
+            return Judgement(status, found)
         if x is not None and model is not None:
             x = _few_rows(model, x)
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
         message = f"{done}; R-hat and effective sample sizes were not computed: {error}"
-        return Status(not num_divergences, message)
+        return Judgement(Status(not num_divergences, message))
     what, judged = report.judged
-    return _judged(f"{done}; {what}: {judged}", report.problems)
+    return Judgement(_judged(f"{done}; {what}: {judged}", report.problems))
 
 
 def _judged(finding: str, problems: Sequence[str]) -> Status:

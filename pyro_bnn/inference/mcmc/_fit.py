@@ -178,8 +178,10 @@ def fit_mcmc(
     statistics = ChainStatistics(**recorded, seconds=seconds)
     with EXCLUSIVE:  # all threads share Pyro's handlers, under which the network runs
         at_modes = isinstance(init, EnsemblePosterior | Descent) and num_chains > 1
-        status = processes.of_first(lambda: judge(samples, statistics, sampler.name, network, x, at_modes=at_modes))
-    return MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path)
+        status, modes = processes.of_first(
+            lambda: judge(samples, statistics, sampler.name, network, x, at_modes=at_modes)
+        )
+    return MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path, modes=modes)
 
 
 def fit_nuts(

@@ -12,7 +12,7 @@ from ...modelling.model import BayesianModel
 from ..joint import network_potential
 from ..posterior import Status
 from ._adaptation import TARGET_ACCEPT, AnyAdaptation
-from ._diagnostics import judge
+from ._diagnostics import Judgement, judge
 from ._fit import constrained, pair_of, starting_points
 from ._kernel import ChainStatistics, Compile, Kernel, NotInCError, Sampler, ValueAndGrad
 from ._mclmc import MCLMC, NativeMCLMCKernel
@@ -128,8 +128,15 @@ class TimedChains:
             recorded, seconds = run.recorded(), run.seconds
             self.num_warmup = run.num_warmup
             samples = constrained(self._potential, recorded.pop("z"), self._model.dtype)
-        statistics, status = ChainStatistics(**recorded, seconds=seconds), Status(True, "")
+        statistics, judgement = ChainStatistics(**recorded, seconds=seconds), Judgement(Status(True, ""))
         if is_judged:
             with EXCLUSIVE:
-                status = judge(samples, statistics, plan.sampler.name, self._model, self._data[0], at_modes=True)
-        return MCMCPosterior(samples, statistics, status, sampler=plan.sampler.name, path=run.path)
+                judgement = judge(samples, statistics, plan.sampler.name, self._model, self._data[0], at_modes=True)
+        return MCMCPosterior(
+            samples,
+            statistics,
+            judgement.status,
+            sampler=plan.sampler.name,
+            path=run.path,
+            modes=judgement.modes,
+        )

@@ -15,7 +15,7 @@ from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
 from ..posterior import Destination, Draw, Posterior, Status, spaced
-from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
+from ._diagnostics import FEWEST_DRAWS, Diagnostics, Modes, diagnose, judge
 from ._kernel import ChainStatistics
 
 FLOATS = torch.float32, torch.float64
@@ -45,6 +45,8 @@ class MCMCPosterior(Posterior):
         path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
             ``"replayed"`` or ``"eager"`` and says why no faster way was possible. The path is empty if a custom sampler
             does not set it.
+        modes: Agreement of the predictions of training rows within and between chains; None unless each chain began at
+            its own mode. Files do not store it.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
@@ -72,13 +74,20 @@ class MCMCPosterior(Posterior):
     """
 
     def __init__(
-        self, chains: dict[str, Tensor], statistics: ChainStatistics, status: Status, *, sampler: str, path: str = ""
+        self,
+        chains: dict[str, Tensor],
+        statistics: ChainStatistics,
+        status: Status,
+        *,
+        sampler: str,
+        path: str = "",
+        modes: Modes | None = None,
     ) -> None:
         _check_chains(chains)
         _checks.kind("statistics", statistics, ChainStatistics, "a ChainStatistics")
         _checks.kind("status", status, Status, "a Status")
         self.chains, self.statistics, self.status, self.sampler = chains, statistics, status, sampler
-        self.path, self.seconds = path, statistics.seconds
+        self.path, self.modes, self.seconds = path, modes, statistics.seconds
 
     @classmethod
     def from_pyro(
@@ -109,7 +118,7 @@ class MCMCPosterior(Posterior):
         """
         samples, sampler = _read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
         statistics = _read_statistics(mcmc, seconds)
-        status = judge(samples, statistics, sampler, model, x)
+        status = judge(samples, statistics, sampler, model, x).status
         return cls(samples, statistics, status, sampler=sampler, path="pyro")
 
     @property

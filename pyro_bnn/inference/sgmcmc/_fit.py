@@ -165,7 +165,7 @@ def fit_sgmcmc(
     samples = {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in points[0].sites}
     statistics = ChainStatistics(seconds=seconds)
     name, x = type(sampler).__name__, cast(Inputs, data[0]) if isinstance(data, tuple) else None
-    status = judge(samples, statistics, name, model, x)
+    status = judge(samples, statistics, name, model, x).status
     return MCMCPosterior(samples, statistics, status, sampler=name)
 
 

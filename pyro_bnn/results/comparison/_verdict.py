@@ -41,8 +41,8 @@ def _in_words(pair: Scores) -> str:
     scores = {name: estimate.value for name, estimate in pair.scores.items()}
     if "agreement" in scores:
         return (
-            f"{method} and {reference} agree on the most probable class of {scores['agreement']:.1%} of the points. "
-            f"Their probabilities differ by {scores['total variation']:.3f} (mean total variation)."
+            f"{method} and {reference} agree on the most probable class of {100 * scores['agreement']:.1f} % of the "
+            f"points. Their probabilities differ by {scores['total variation']:.3f} (mean total variation)."
         )
     part = f"its epistemic part {scores['epistemic sd ratio']:.2f} times that of {reference}"
     if math.isinf(scores["epistemic sd ratio"]):

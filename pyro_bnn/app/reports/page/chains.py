@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ....auto.choosing import MOST_DIVERGING
 from ....inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
+from ...remedies import longer_chains
 from ...runs import is_chains
 from ..numbers import percent
 from ..pictures import drawn, panel
@@ -25,7 +26,7 @@ def chains_section(subject: Subject) -> Section | None:
         ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-")
         ax.set(xlabel="draw", ylabel="log-density (nats)")
     values = {
-        "chosen": posterior.status.message.partition(". ")[0].rstrip("."),
+        "chosen": "" if subject.choice is None else subject.choice.sentence,
         "diagnostics": diagnostics_of(posterior, subject.modes),
         "num_chains": posterior.num_chains,
         "num_draws": posterior.num_stored // posterior.num_chains,
@@ -82,7 +83,7 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
     verb = "is too short to explore its mode" if unexplored == 1 else "are too short to explore their modes"
     few = f"{unexplored} of {count} {verb}"
     unknown = "too few draws to tell whether the chains have explored their modes"
-    more = "With more time, set by --time-limit, the chains explore further."
+    more = longer_chains(posterior.seconds)
     return judged(
         "limit" if posterior.status else "fit",
         rule,
@@ -91,9 +92,3 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
         (unexplored > 0, "note", few, f"{few}{least}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
     )
-
-
-def was_compared(posterior: MCMCPosterior) -> bool:
-    """Return whether the run compared networks, or would have done so with more time."""
-    chosen = posterior.status.message.partition(". ")[0]
-    return chosen.startswith("Chosen: ") or " not compared" in chosen

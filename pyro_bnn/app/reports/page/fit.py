@@ -4,6 +4,7 @@ import math
 import platform
 import shlex
 import statistics
+from collections.abc import Collection
 from dataclasses import asdict, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,13 +19,13 @@ from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
 from ....results import plotting, pruning
 from ... import recipes
-from ...chains import OF_NET, PARTS
+from ...chains import OF_NET
 from ...config import RunConfig, settings
-from ...runs import is_chains
-from ...starting import OWN, VARIATIONAL
+from ...remedies import MORE_EPOCHS, MORE_TIME
+from ...runs import is_chains, is_cut_short
+from ...starting import VARIATIONAL
 from ..numbers import percent
 from ..pictures import drawn, panel
-from .chains import was_compared
 from .section import Section, Verdict, plural, sentence
 from .subject import Subject
 from .verdicts import NUM_ERRORS
@@ -51,10 +52,8 @@ GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
 
 def training_section(subject: Subject) -> Section | None:
     """Make the section on training: the ELBO and its two terms in each epoch, and whether the loss still fell."""
-    if is_chains(subject.posterior):
-        return None
-    history = subject.posterior.history
-    if not history.epochs:
+    history = subject.history
+    if history is None or not history.epochs:
         return None
     last, per_row = history.epochs[-1], history.num_data or 1
     values = {
@@ -72,11 +71,11 @@ def training_section(subject: Subject) -> Section | None:
             "seconds": math.fsum(record.seconds for record in history.epochs),
             "last": values,
             "unit": "nats per row of data" if history.num_data else "nats",
-            "is_standardised": subject.regressed is not None,
+            "is_in_units": subject.regressed is not None,
             "kl_weight": last.kl_weight,
             "pictures": [drawn(ax) for ax in axes],
         },
-        (has_settled(history),),
+        (has_settled(history, subject.config.epochs if is_cut_short(subject.config, history) else None),),
     )
 
 
@@ -94,21 +93,25 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
     return (Verdict("note", "fit", f"a {kind} posterior (KL weight {kl_weight:.3g})", text, rule),)
 
 
-def has_settled(history: History) -> Verdict:
+def has_settled(history: History, planned: int | None = None) -> Verdict:
     """Judge whether the loss still fell in the last quarter of training.
 
-    The loss of every epoch is computed with the last KL weight.
+    The loss of every epoch is computed with the last KL weight. If a time limit ended the training, `planned` is the
+    number of epochs that it should have had.
     """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     rule = (
-        f"Note: there were fewer than {FEWEST_EPOCHS} epochs, or a straight line through the loss in the last quarter "
-        f"of the epochs falls by more than {percent(STILL_FALLING, 0)} of the whole fall and {NUM_ERRORS:g} standard "
-        "errors."
+        f"Note: the time limit ended the training, there were fewer than {FEWEST_EPOCHS} epochs, or a straight line "
+        f"through the loss in the last quarter of the epochs falls by more than {percent(STILL_FALLING, 0)} of the "
+        f"whole fall and {NUM_ERRORS:g} standard errors."
     )
+    if planned is not None:
+        done = f"the time limit ended the training after {num_epochs} of {planned} epochs"
+        return Verdict("note", "fit", done, f"{sentence(done)}. {MORE_TIME}", rule)
     if num_epochs < FEWEST_EPOCHS:
         text = (
             f"The training had {plural(num_epochs, 'epoch')} ({plural(len(history.elbo), 'step')}): too few to tell "
-            "whether the loss had settled. Train for more epochs and compare."
+            f"whether the loss had settled. {MORE_EPOCHS}"
         )
         return Verdict("note", "fit", "too few epochs to tell whether training had settled", text, rule)
     losses = [weight * record.kl - record.expected_log_likelihood for record in history.epochs]
@@ -119,10 +122,7 @@ def has_settled(history: History) -> Verdict:
     share = fall / whole if whole > 0 else math.inf
     if fall > NUM_ERRORS * error and share > STILL_FALLING:
         by = f" by {percent(share)} of the whole fall" if whole > 0 else ""
-        text = (
-            f"The loss was still falling when the training ended: over the last {len(end)} epochs{by}. Train for more "
-            "epochs."
-        )
+        text = f"The loss was still falling when the training ended: over the last {len(end)} epochs{by}. {MORE_EPOCHS}"
         return Verdict("note", "fit", "the loss was still falling", text, rule)
     rates = [record.learning_rate for record in history.epochs]
     is_lowered = rates[-1] < LOWERED * max(rates)
@@ -224,22 +224,32 @@ def about_section(subject: Subject) -> Section:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
     posterior, config = subject.posterior, subject.config
-    is_timed = is_chains(posterior) and config.time_limit > 0
-    is_compared = is_chains(posterior) and is_timed and was_compared(posterior)
-    train = training_command(replace(config, method="auto") if is_compared else config, again)
-    commands = [train, shlex.join(report)]
-    values = {"commands": commands, "environment": environment, "is_timed": is_timed, "is_compared": is_compared}
+    is_timed = config.time_limit > 0 and (is_chains(posterior) or is_cut_short(config, posterior.history))
+    made = subject.choice.made if is_timed and subject.choice is not None else ()
+    repeated = replace(config, method="auto") if made else config
+    values = {
+        # a limit that cut nothing short would only make the repetition depend on the machine
+        "commands": [
+            training_command(repeated if is_timed else replace(repeated, time_limit=0.0), again, made),
+            shlex.join(report),
+        ],
+        "environment": environment,
+        "is_timed": is_timed,
+        "is_compared": bool(made),
+        "num_epochs": 0 if is_chains(posterior) else len(posterior.history.epochs),
+        "most_epochs": config.epochs,
+    }
     return Section("How to repeat", "about.html", values)
 
 
-def training_command(config: RunConfig, run: Path) -> str:
+def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -> str:
     """Return the shortest command that trains with these settings.
 
-    With the method "auto", the command leaves out the settings that this method chooses.
+    The command leaves out the settings in `made`, which the method "auto" chooses.
     """
     candidates: list[list[str]] = []
     if config.kind != "images":
-        candidates.append(_options(config, replace(OWN, target=""), always=GUESSED))
+        candidates.append(_options(config, replace(recipes.OWN, target=""), always=GUESSED, never=made))
     for dataset, recipe in recipes.RECIPES:
         if dataset == config.dataset:
             name = [] if recipe == "default" else ["--recipe", recipe]
@@ -248,17 +258,19 @@ def training_command(config: RunConfig, run: Path) -> str:
     return shlex.join(["pyro-bnn", "train", config.dataset, *shortest, "--out", str(run)])
 
 
-def _options(config: RunConfig, usual: RunConfig, *, always: tuple[str, ...] = ()) -> list[str]:
-    """Return the options for the settings that differ from `usual`, and for all settings in `always`."""
+def _options(
+    config: RunConfig, usual: RunConfig, *, always: Collection[str] = (), never: Collection[str] = ()
+) -> list[str]:
+    """Return the options for the settings that differ from `usual` and for those in `always`, without `never`."""
     options: list[str] = []
     for field in fields(config):
         name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
         is_usual = value == getattr(usual, field.name) and field.name not in always
-        is_chosen = config.method == "auto" and field.name in PARTS
-        if is_usual or is_chosen or _is_unused(config, field.name) or field.name == "dataset":
+        if is_usual or field.name in never or _is_unused(config, field.name) or field.name == "dataset":
             continue
         if isinstance(value, bool):
             options.append(name if value else name.replace("--", "--no-", 1))
         else:
-            options += [name, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            options += [name, text.removesuffix(".0") if isinstance(value, float) else text]
     return options

@@ -14,7 +14,7 @@ from ....scores import metrics
 from ..numbers import number, percent, with_error
 from ..pictures import drawn, observed_against_predicted, panel
 from .calibrated import CHANCE, limits_by_chance
-from .section import Level, Section, Tile, Verdict, judged
+from .section import Level, Section, Tile, Verdict, in_series, judged
 from .subject import Regressed, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
@@ -192,7 +192,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
         kind = "too wide" if max(misses, default=0) > 0 else "too narrow"
     is_large = max(map(abs, misses), default=0) >= SMALL_MISS
     kind = kind if is_large else f"slightly {kind}"
-    levels = "" if len(wrong) == len(rows) else " and ".join(percent(row["level"], 0) for row in wrong) + " "
+    levels = "" if len(wrong) == len(rows) else in_series([percent(row["level"], 0) for row in wrong]) + " "
     good = f"The intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
     remedy = "" if is_calibrated else " Train with --calibrate 0.2 to correct the widths with held-out rows."
     text = f"The {levels}intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"

@@ -82,6 +82,17 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def in_series(words: Sequence[str]) -> str:
+    """Return words with commas, and an "and" before the last one.
+
+    Example:
+        >>> from pyro_bnn.app.reports.page.section import in_series
+        >>> in_series(["80 %"]), in_series(["80 %", "90 %", "95 %"])
+        ('80 %', '80 %, 90 % and 95 %')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
 def plural(number: int, name: str) -> str:
     """Return a number with a noun in the singular or plural.
 

@@ -7,11 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ....inference.history import History
 from ....inference.mcmc import Modes, modes_of_predictions
 from ....modelling.likelihoods import PoissonLikelihood
 from ....modelling.model import BayesianModel
 from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ... import runs
+from ...chains import Choice
 from ...config import RunConfig
 from ..calibrated import interval_of
 from ..drivers import Driver, drivers_of
@@ -85,6 +87,8 @@ class Subject:
     classified: Classified | None = None
     regressed: Regressed | None = None
     drivers: Sequence[Driver] = ()  # effects of the columns, the largest first
+    history: History | None = None  # of a variational run, in the units of the target
+    choice: Choice | None = None  # of the settings of chains
     modes: Modes | None = None  # agreement of the predictions of the test rows, within and between chains
 
 
@@ -136,6 +140,8 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
         classified,
         regressed,
         drivers_of(found),
+        None if runs.is_chains(found.posterior) else rows.facts.in_units(found.posterior.history),
+        runs.load_choice(run) if runs.is_chains(found.posterior) else None,
         _modes_of(found),
     )
 
