@@ -82,8 +82,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO. With a
             smaller weight the posterior follows the data more closely, and is narrower.
-        num_samples: Number of weight draws in a prediction. None means 100, or for chains all stored draws, at most
-            800.
+        num_samples: Number of weight draws in a prediction. None means 100, for chains all stored draws but at
+            most 800, and for ``"ensemble"`` each member once.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed or numpy generator for everything random, including predictions. If None, each fit has a new
