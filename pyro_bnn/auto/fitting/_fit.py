@@ -222,9 +222,9 @@ def fit(
 
     Returns:
         The draws of the chains, the posterior of the fitted guide, or the ensemble, whose `members` are posteriors with
-        histories of their own. The status is not ok if a variational fit reached
-        its largest number of epochs before a plateau, or if too many steps of the chains diverged. If the status is not
-        ok, it says what to try.
+        histories of their own. The status is not ok if a variational fit reached its largest number of epochs before a
+        plateau, if a chain was too short to explore its mode, or if too many steps of the chains diverged. If the
+        status is not ok, it says what to try.
 
     Raises:
         ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer has
