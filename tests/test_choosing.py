@@ -143,6 +143,23 @@ def test_the_status_says_what_was_chosen_and_how_long_it_took():
     assert regressor.n_iter_ == 20
 
 
+def test_the_chosen_chains_have_the_verdict_of_fit_mcmc(monkeypatch):
+    found = []
+
+    def watched(*args, **kwargs):
+        posterior = pb.fit_mcmc(*args, **kwargs)
+        found.append(posterior.status)
+        return posterior
+
+    monkeypatch.setattr(choosing._choose, "fit_mcmc", watched)
+    regressor = pb.BNNRegressor(4, max_iter=10, random_state=0, prior=pb.NormalPrior()).fit(*wave(60))
+    assert not found[-1]
+    assert "too short to explore their modes" in str(found[-1])
+    assert not regressor.posterior_.status
+    assert said(regressor).endswith("with more time (`time_limit=`) they explore further.")
+    assert repr(regressor.posterior_).count("NOT OK: ") == 1
+
+
 def test_without_a_compiler_the_fit_is_variational_and_says_why(monkeypatch):
     monkeypatch.setenv("CC", "/bin/false")
     regressor = pb.BNNRegressor(**TWO).fit(*wave(31))

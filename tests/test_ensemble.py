@@ -68,6 +68,35 @@ def test_a_hundred_draws_of_five_members_just_work_and_a_seed_repeats_them():
     assert torch.equal(first, second)
 
 
+def points(num_members, **options):
+    """A model, an ensemble of points, and inputs."""
+    models = [small_model(**options)[0] for _ in range(num_members)]
+    ensemble = pb.EnsemblePosterior([pb.GuidePosterior(pb.DeltaGuide(model)) for model in models])
+    return models[0], ensemble, small_model(**options)[1]
+
+
+def test_each_point_of_an_ensemble_is_drawn_once():
+    model, ensemble, x = points(5)
+    prediction = pb.predict(model, ensemble, x)
+    each = [pb.predict_point(model, member, x).probs for member in ensemble.members]
+    assert_identical(prediction.probs, torch.stack(each).mean(0))
+    assert prediction.num_samples == 5
+    assert ", 5 members, " in repr(prediction[:2])
+    assert ", 10 weight draws, " in repr(pb.predict(model, ensemble, x, num_samples=10))
+    assert pb.interop.PredictiveModule(ensemble, model, x).num_draws == 5
+
+
+def test_other_posteriors_have_their_default_number_of_draws():
+    model, ensemble, x = points(5, net=mlp([4, 5, 3], dropout=0.5).double())
+    assert pb.predict(model, ensemble, x).num_samples == 100  # dropout draws, too
+    model, ensemble, x = points(2)
+    assert pb.predict(model, ensemble.members[0], x).epistemic.max() < 1e-9  # which needs two draws
+    gaussian = pb.GuidePosterior(pb.MeanFieldGuide(model))
+    mixed = pb.EnsemblePosterior([*ensemble.members, gaussian])
+    for posterior in (mixed, gaussian):
+        assert pb.predict(model, posterior, x).num_samples == 100
+
+
 def test_an_ensemble_of_fits():
     posteriors = []
     for seed in range(3):

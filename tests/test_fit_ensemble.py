@@ -271,6 +271,25 @@ def test_members_keep_their_own_statistics_and_learned_parameters():
     assert pb.predict(model, posterior, data[0], num_samples=3).epistemic.max() > 0
 
 
+def test_a_noise_scale_is_learned_by_each_member_and_averaged():
+    x = torch.linspace(-1, 1, NUM_DATA)[:, None]
+    y = x + 0.2 * torch.randn(NUM_DATA, 1)
+    net = nn.Linear(1, 1).double()
+    model, _ = problem(net, likelihood=pb.GaussianLikelihood())
+    options = {"max_epochs": 150, "optimizer": functools.partial(torch.optim.Adam, lr=0.1), "seed": 1}
+    posterior = fitted(model, (x, y), num_workers=1, **options)
+    single, _ = problem(net, likelihood=pb.GaussianLikelihood())
+    pb.fit(single, (x, y), method="svi", guide=pb.DeltaGuide(single), **options)
+    scale = float(model.likelihood.noise_scale().detach())
+    assert scale == pytest.approx(float(single.likelihood.noise_scale().detach()), rel=0.05)
+    assert pb.predict(model, posterior, x).aleatoric.mean().sqrt() == pytest.approx(scale)
+
+
+def test_members_may_have_a_latent_noise_scale_each():
+    model, data = problem(likelihood=pb.GaussianLikelihood(dist.LogNormal(-1.0, 1.0)))
+    assert len({float(draw["likelihood.scale"]) for draw in weights(fitted(model, data))}) == 3
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -298,14 +317,6 @@ def test_a_guide_that_is_made_already_is_refused():
     model, data = problem()
     with pytest.raises(ValueError, match=r"got a MeanFieldGuide; pass `guide=pb.MeanFieldGuide`"):
         fitted(model, data, guide=pb.MeanFieldGuide(model))
-
-
-def test_a_noise_that_all_members_would_share_is_refused():
-    model, data = problem(likelihood=pb.GaussianLikelihood())
-    with pytest.raises(ValueError, match=r"got `.*` of GaussianLikelihood; fix the noise, as in"):
-        fitted(model, data)
-    latent, _ = problem(likelihood=pb.GaussianLikelihood(dist.LogNormal(-1.0, 1.0)))
-    assert len({float(draw["likelihood.scale"]) for draw in weights(fitted(latent, data))}) == 3
 
 
 def test_a_loader_stays_in_this_process():

@@ -99,7 +99,7 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
     verdict = f"R-hat within chains is at most {limit}, so each chain is long enough for the mode that it is in."
     if is_agreed:
         verdict = f"R-hat is at most {limit} within and between chains, so the chains are long enough."
-    return replace(status, message=f"{message} {verdict}", remedy="")
+    return replace(status, message=f"{message} {verdict}")
 
 
 def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class CarryingPosterior(Posterior):
                 f"`posterior` must have draws of latent variables only, got a {got}; pass its `inner` posterior."
             )
 
-    shapes, num_stored, seconds = map(_of_inner, ("shapes", "num_stored", "seconds"))
+    shapes, num_stored, num_points, seconds = map(_of_inner, ("shapes", "num_stored", "num_points", "seconds"))
     constants, guides, pruned_sites = map(_of_inner, ("constants", "guides", "pruned_sites"))
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:

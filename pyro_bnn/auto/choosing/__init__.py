@@ -6,7 +6,6 @@ The network, the prior and the likelihood are those that predict held-out rows b
 from ._budget import Budget as Budget
 from ._budget import Deadline as Deadline
 from ._choose import fit_best as fit_best
-from ._chosen import MOST_DIVERGING as MOST_DIVERGING
 from ._chosen import Candidate as Candidate
 from ._chosen import Chosen as Chosen
 from ._designs import ACTIVATIONS as ACTIVATIONS

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from ..._core.summary import counted
-from ...inference.mcmc import MCMCPosterior, in_short
+from ...inference.mcmc import MOST_DIVERGING, MCMCPosterior, in_short
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
-from ._budget import MOST_STEPS
 
 STEPS_PER_DRAW = 10
 """Number of steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
@@ -29,12 +28,10 @@ HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
 """With `FEW_ROWS` rows or more, a comparison holds out the share `HELD_OUT` of the rows, at most `MOST_HELD_OUT`. It
 fits at most `MOST_COMPARED` of the other rows."""
 
-MOST_DIVERGING = 0.01
-"""Heuristic: the status is not ok if a larger share of the draws than this has a divergent step."""
-
 UNKNOWN = "There are too few draws, or there is no ArviZ, to tell whether the chains have explored their modes."
 
-MORE_TIME = "With more time (`time_limit=`), each chain explores its mode further."
+MORE_TIME = "Judge such chains by scores on test rows; with more time (`time_limit=`) they explore further."
+SMOOTHER = "Many steps diverged: standardise the inputs, or use tighter priors."
 
 Rows = tuple[Tensor, Tensor]
 Folds = list[tuple[Tensor, Tensor]]
@@ -121,12 +118,11 @@ def chosen_from(
         chains=f"{in_short(posterior.chains, posterior.statistics, posterior.sampler)}.",
         steps=f"{num_steps} steps of each chain in C, {seconds:.0f} s in all.",
     )
-    diverging = posterior.statistics.diverging
-    is_fine = diverging is None or float(diverging.double().mean()) <= MOST_DIVERGING
-    is_explored = bool(posterior.status) or num_steps >= MOST_STEPS
-    remedy = "" if is_explored else MORE_TIME
+    diverging, ok = posterior.statistics.diverging, posterior.status.ok
+    is_diverging = diverging is not None and float(diverging.double().mean()) > MOST_DIVERGING
+    remedy = "" if ok else SMOOTHER if is_diverging else MORE_TIME
     agreement = UNKNOWN if posterior.modes is None else f"{posterior.modes}."
-    posterior.status = Status(is_fine, result.in_words(agreement), remedy=remedy)
+    posterior.status = Status(ok, result.in_words(agreement), remedy=remedy)
     posterior.statistics = replace(posterior.statistics, seconds=seconds)
     posterior.seconds = seconds
     return result

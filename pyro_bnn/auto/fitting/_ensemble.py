@@ -33,6 +33,10 @@ NUM_MEMBERS = 5
 MakeGuide = Callable[[BayesianModel], nn.Module]
 
 
+Fit = tuple[dict[str, Tensor], dict[str, Tensor], GuidePosterior]
+"""A member: parameters and buffers of its network, learned parameters of its likelihood, and its posterior."""
+
+
 @dataclass(frozen=True)
 class Member:
     """The fit of a member; a call with the member's index makes the fit."""
@@ -47,8 +51,8 @@ class Member:
     resume: str | Path | None
     options: Mapping[str, Any]  # of a variational fit
 
-    def __call__(self, index: int) -> tuple[dict[str, Tensor], GuidePosterior]:
-        """Return the learned parameters and buffers of the member's network, and its posterior."""
+    def __call__(self, index: int) -> Fit:
+        """Return the member's posterior, and the numbers that its model has learned."""
         model = copied(self.model)
         with seeded(self._seed(2 * index + 1), model.device):
             reset_network(model, self.reset)
@@ -65,7 +69,7 @@ class Member:
                 seed=self._seed(2 * index + 2),
                 **self.options,
             )
-        return network_values(model), posterior
+        return network_values(model), _learned(model), posterior
 
     def _seed(self, index: int) -> int:
         """Return one of many seeds, all different from the user's own, with which the network may have been made."""
@@ -107,7 +111,6 @@ def fit_ensemble(
     if reset is not None:
         _checks.function("reset", reset, "a function that gives a network new weights in place")
     _check_guide(guide)
-    _check_likelihood(model)
     if "callbacks" in options:
         raise ValueError(
             "`callbacks` are called with the history of one fit, but an ensemble has several, in several processes; "
@@ -142,6 +145,9 @@ def fit_ensemble(
             ) from None
     seconds = time.perf_counter() - begin
     ensemble = EnsemblePosterior(_members(model, found))
+    with torch.no_grad():
+        for name, value in _learned(model).items():
+            value.copy_(torch.stack([learned[name] for _, learned, _ in found]).mean(0))
     how = "in this process" if num_workers == 1 else f"in up to {num_workers} processes"
     status, count = ensemble.status, counted(num_members, "member")
     told = f"ensemble of {count}, fitted in {in_time(seconds)} {how}: {status.message}"
@@ -149,12 +155,17 @@ def fit_ensemble(
     return ensemble
 
 
-def _members(model: BayesianModel, found: list[tuple[dict[str, Tensor], GuidePosterior]]) -> list[Posterior]:
+def _learned(model: BayesianModel) -> dict[str, Tensor]:
+    """Return the learned parameters of the likelihood, such as that of a noise scale, in unconstrained space."""
+    return {name: value.detach() for name, value in model.likelihood.named_parameters() if value.requires_grad}
+
+
+def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
     """Return the members. If the fits changed the network's own parameters or buffers, each member has its own."""
     before = network_values(model)
-    if all(torch.equal(before[name], value) for values, _ in found for name, value in values.items()):
-        return [posterior for _, posterior in found]
-    return [PinnedPosterior(model, posterior, values=values) for values, posterior in found]
+    if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
+        return [posterior for _, _, posterior in found]
+    return [PinnedPosterior(model, posterior, values=values) for values, _, posterior in found]
 
 
 def _check_guide(guide: object) -> None:
@@ -166,16 +177,6 @@ def _check_guide(guide: object) -> None:
         )
     if guide is not None:
         _checks.function("guide", guide, "a function of the model that makes a guide, such as pb.MeanFieldGuide")
-
-
-def _check_likelihood(model: BayesianModel) -> None:
-    learned = [name for name, value in model.likelihood.named_parameters() if value.requires_grad]
-    if learned:
-        raise ValueError(
-            f"the likelihood of an ensemble must have no learned parameters, since all members would share them, got "
-            f"`{learned[0]}` of {type(model.likelihood).__name__}; fix the noise, as in `GaussianLikelihood(0.1)`, "
-            "give it a prior, as in `GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`, or let the network predict it."
-        )
 
 
 def _reason_for_one_process(model: BayesianModel, data: Data) -> str:

@@ -171,8 +171,10 @@ def fit(
     An ensemble is `num_members` such variational fits, each with new initial weights and another order of the batches.
     The fit of each member is one of a point (:class:`DeltaGuide`), or of the guide that `guide` makes. Several
     processes fit the members side by side, and need some seconds to start. Members do not depend on the number of
-    processes. The model does not change. If the fits change parameters or buffers of the network, such as the
-    statistics of batch normalisation, each member keeps its own.
+    processes. If the fits change parameters or buffers of the network, such as the statistics of batch normalisation,
+    each member keeps its own, and the network of the model does not change. If the likelihood has learned parameters,
+    such as the noise scale of ``GaussianLikelihood()``, each member learns its own, and the model then has the mean of
+    these, with which all members predict.
 
     Args:
         model: The model.
@@ -186,8 +188,7 @@ def fit(
             chains depends only on the numbers of rows and weights. On two cores, chains then take about half a minute
             for a thousand rows, ten seconds for few rows, and two and a half minutes for many rows. Wide networks take
             twice as long.
-        num_members: Number of members of an ensemble; None is 5. In a prediction, ask for a multiple of this number
-            of draws, so that all members count equally.
+        num_members: Number of members of an ensemble; None is 5. A prediction draws each member once by default.
         num_workers: Number of processes that fit members of an ensemble, this one included. None takes as many as torch
             has threads in this process, and at most `num_members`; but one for a model on a GPU, or data in a loader,
             or if `torch.distributed` shares the fits. In a fit with tensors on a CPU, each process uses torch's number
@@ -221,9 +222,9 @@ def fit(
 
     Returns:
         The draws of the chains, the posterior of the fitted guide, or the ensemble, whose `members` are posteriors with
-        histories of their own. The status is not ok if a variational fit reached
-        its largest number of epochs before a plateau, or if too many steps of the chains diverged. If the status is not
-        ok, it says what to try.
+        histories of their own. The status is not ok if a variational fit reached its largest number of epochs before a
+        plateau, if a chain was too short to explore its mode, or if too many steps of the chains diverged. If the
+        status is not ok, it says what to try.
 
     Raises:
         ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer has

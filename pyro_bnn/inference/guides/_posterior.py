@@ -16,6 +16,8 @@ from ..._core.scope import is_auxiliary, own_parameters, short_errors
 from ...modelling.model import BayesianModel
 from ..history import History
 from ..posterior import Destination, Draw, Posterior, Status
+from ._batch_ensemble import BatchEnsembleGuide
+from ._delta import DeltaGuide
 from ._diagnosis import Diagnosis, diagnosis_of
 from ._flat import FlatGuide, GaussianGuide
 from ._mean_field import MeanFieldGuide
@@ -90,6 +92,13 @@ class GuidePosterior(Posterior):
     def _plain(self) -> FlatGuide | None:
         """The guide if it can draw without effect handlers, else None."""
         return self.guide if isinstance(self.guide, FlatGuide) and self.guide.changes is None else None
+
+    @property
+    def num_points(self) -> int | None:
+        """1 for a :class:`DeltaGuide`, K for a :class:`BatchEnsembleGuide` of K members; otherwise None."""
+        if isinstance(self._plain, BatchEnsembleGuide):
+            return self._plain.num_members
+        return 1 if isinstance(self._plain, DeltaGuide) else None
 
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:

@@ -44,6 +44,10 @@ MAX_QUANTITIES_OF_MODES = 50
 """Heuristic: largest number of predicted quantities to judge if each chain is judged by itself."""
 
 
+MOST_DIVERGING = 0.01
+"""Heuristic: chains around modes are in trouble if a larger share of their draws than this has a divergent step."""
+
+
 class ConvergenceWarning(UserWarning):
     """Warning that chains are not reliable. The message says why, and what to do."""
 
@@ -91,13 +95,13 @@ class Convergence(Shown):
         return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
 
 
-def _of_divergences(count: int | None) -> list[str]:
+def _of_divergences(count: int | None, num_tolerated: float = 0) -> list[str]:
     problem = (
         f"{count} divergent trajectories: the steps are too long for part of the posterior; warm up longer (1000 "
         "draws), raise `target_accept` (0.95) or, with MCLMC, lower its `energy_error`, or use smoother activations or "
         "tighter priors."
     )
-    return [problem] if count else []
+    return [problem] if count is not None and count > num_tolerated else []
 
 
 def _smallest(values: Tensor) -> float:
@@ -378,13 +382,14 @@ def judge(
 
     `sampler` is the name of the algorithm. If a model and inputs are given, this function judges predictions at up to
     50 of the inputs. Otherwise, it judges the latent variables. If `at_modes` is true, each chain began at its own
-    mode. Such chains need not agree, so each chain is judged by itself.
+    mode. Such chains need not agree, so each chain is judged by itself, and a few divergent steps are tolerated.
     """
     num_divergences, done = _count(statistics.diverging), in_short(samples, statistics, sampler)
     try:
         if at_modes and model is not None and x is not None and (found := modes_of_predictions(model, samples, x)):
-            status = _judged(f"{done}; {found}", [*_of_divergences(num_divergences), *found.problems])
-            return Judgement(status, found)
+            num_chains, num_draws = next(iter(samples.values())).shape[:2]
+            divergences = _of_divergences(num_divergences, MOST_DIVERGING * num_chains * num_draws)
+            return Judgement(_judged(f"{done}; {found}", [*divergences, *found.problems]), found)
         if x is not None and model is not None:
             x = _few_rows(model, x)
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)

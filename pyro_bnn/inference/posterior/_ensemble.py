@@ -35,13 +35,13 @@ class EnsemblePosterior(Posterior):
     ``fit(model, data, method="ensemble")`` makes a deep ensemble, of fits of :class:`~pyro_bnn.DeltaGuide` from
     different starts. This class makes an ensemble of any posteriors. Draws use the members in turn. If the number of
     draws is a multiple of M, all members have exactly the same weight; otherwise some members have one draw more than
-    others.
+    others. If the members are points, `predict` draws each once, and its epistemic variance divides by M - 1.
 
     All members must come from models of the same architecture. A draw contains only latent variables; `predict` takes
     learned parameters and buffers from its model. So for networks with batch normalisation, or with parameters that are
-    not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. `predict` always takes
-    a learned noise scale from its model. So the noise scale of an ensemble should be fixed, latent, or an output of the
-    network (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
+    not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. All members
+    predict with the same learned noise scale, that of the model. To give each member its own, make the noise scale
+    latent, or an output of the network (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
     Args:
         members: M posteriors over the same sites.
@@ -95,6 +95,11 @@ class EnsemblePosterior(Posterior):
         """M times the smallest number of draws that a member stores; None if no member stores draws."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
         return len(self.members) * min(stored) if stored else None
+
+    @property
+    def num_points(self) -> int | None:
+        """M if each member is a single point; otherwise None."""
+        return len(self.members) if all(member.num_points == 1 for member in self.members) else None
 
     @property
     def is_linearised(self) -> bool:

@@ -148,6 +148,11 @@ class Posterior(Shown, ABC):
         return None
 
     @property
+    def num_points(self) -> int | None:
+        """Number of points of which the posterior consists, such as the members of a deep ensemble; None for others."""
+        return None
+
+    @property
     def constants(self) -> Draw:
         """Weights that are the same in all draws, ``{site: value}``; they save time in :func:`~pyro_bnn.predict`."""
         return {}

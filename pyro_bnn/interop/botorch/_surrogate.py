@@ -11,7 +11,7 @@ from ..._core import checks as _checks
 from ..._core.extras import optional
 from ..._core.functional import BatchedNetwork, batched
 from ...inference.guides import GuidePosterior
-from ...inference.posterior import Posterior
+from ...inference.posterior import Posterior, default_num_draws
 from ...modelling.likelihoods import GaussianLikelihood, HeteroscedasticGaussianLikelihood
 from ...modelling.model import BayesianModel, carried_paths, check_input
 from ._draws import DrawsPosterior
@@ -52,8 +52,9 @@ class Surrogate(EnsembleModel):
             :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`), for targets of shape (N, m).
         posterior: Posterior of the model, from any inference method, or a guide.
         num_outputs: Number m of targets.
-        num_draws: Number S of draws; None is 128, or all draws of a posterior that stores fewer. All draws count
-            equally if S divides the number of samples of an acquisition function, by default 512.
+        num_draws: Number S of draws; None is 128, all draws of a posterior that stores fewer, or each member once of an
+            ensemble of points. All draws count equally if S divides the number of samples of an acquisition function,
+            by default 512.
         input_transform: Transform of BoTorch that makes the model's inputs from X, such as `Normalize`.
         outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`; its
             inverse is applied to the predictions.
@@ -115,7 +116,7 @@ class Surrogate(EnsembleModel):
             )
         self._num_outputs = _checks.at_least("num_outputs", num_outputs, 1)
         if num_draws is None:
-            num_draws = min(DEFAULT_DRAWS, source.num_stored or DEFAULT_DRAWS)
+            num_draws = default_num_draws(model, source, usual=DEFAULT_DRAWS)
         self._num_draws = _checks.at_least("num_draws", num_draws, 2)
         if source.num_stored is not None and self._num_draws > source.num_stored:
             raise ValueError(

@@ -18,7 +18,7 @@ from ..._core.inputs import Inputs, arguments_of, as_inputs, has_shared, logits_
 from ..._core.reflection import overridden_names
 from ..._core.scope import EXCLUSIVE, filtered_warnings
 from ...inference.guides import GuidePosterior
-from ...inference.posterior import Draw, Posterior
+from ...inference.posterior import Draw, Posterior, default_num_draws
 from ...modelling.model import BayesianModel, own_paths
 from ...results.prediction import new_seed, predict, predicted_draws
 from ._agreement import answers, largest_difference, tolerance
@@ -29,7 +29,6 @@ try:
 except ImportError:  # an older torch
     _scan = None  # type: ignore[assignment]
 
-DEFAULT_NUM_DRAWS = 100
 
 TRACED_ROWS = 23
 """Heuristic: a module is traced with this number of rows. The number should differ from all other sizes in the network,
@@ -57,7 +56,7 @@ class PredictiveModule(nn.Module):
         model: Its model.
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows. On these rows, the results are
             compared with those of `predict`.
-        num_draws: Number of weight draws, K, at least 2; by default 100, or all draws of a posterior that stores fewer.
+        num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
             The module stores K numbers for each weight.
         seed: Seed of the draws; None draws a seed.
 
@@ -97,7 +96,7 @@ class PredictiveModule(nn.Module):
         source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
         _require_exportable(model, source)
         if num_draws is None:
-            num_draws = min(DEFAULT_NUM_DRAWS, source.num_stored or DEFAULT_NUM_DRAWS)
+            num_draws = default_num_draws(model, source)
         self.num_draws = _checks.at_least("num_draws", num_draws, 2)
         """Number of weight draws, K."""
         self.seed = new_seed(seed)

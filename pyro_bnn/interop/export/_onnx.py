@@ -51,7 +51,7 @@ def export_onnx(
         model: Its model, on the CPU.
         path: Path of the file.
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
-        num_draws: Number of weight draws, K, at least 2; by default 100, or all draws of a posterior that stores fewer.
+        num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
             The file has K numbers for each weight, but none for removed weights (see :mod:`pyro_bnn.pruning`).
         seed: Seed of the draws; None draws a seed.
 

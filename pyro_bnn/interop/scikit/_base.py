@@ -24,7 +24,7 @@ from ..._core.scope import seeded
 from ..._core.summary import in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
-from ...inference.posterior import Posterior
+from ...inference.posterior import Posterior, default_num_draws
 from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
@@ -45,8 +45,8 @@ DTYPE = torch.float64
 REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
 """Advice to users of an estimator whose fit reached no plateau."""
 
-NUM_SAMPLES, MOST_STORED = 100, 800
-"""Heuristic: default number of weight draws in a prediction, and its upper limit for chains. Chains need more draws,
+MOST_STORED = 800
+"""Heuristic: largest default number of draws of chains in a prediction. Chains need more draws than other posteriors,
 since they cover several modes."""
 
 LARGEST_SEED = 2**31 - 1
@@ -217,7 +217,7 @@ class BNNEstimator(Settings):
     def _predicted(self, inputs: Tensor, *, keep_draws: bool) -> Prediction:
         stored = self.posterior_.num_stored
         if self.num_samples is None:
-            num_samples = NUM_SAMPLES if stored is None else min(MOST_STORED, stored)
+            num_samples = default_num_draws(self.model_, self.posterior_, most_stored=MOST_STORED)
         else:
             wanted = _checks.at_least("num_samples", self.num_samples, 2)
             num_samples = wanted if stored is None else min(wanted, stored)

@@ -82,8 +82,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO. With a
             smaller weight the posterior follows the data more closely, and is narrower.
-        num_samples: Number of weight draws in a prediction. None means 100, or for chains all stored draws, at most
-            800.
+        num_samples: Number of weight draws in a prediction. None means 100, for chains all stored draws but at
+            most 800, and for ``"ensemble"`` each member once.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed or numpy generator for everything random, including predictions. If None, each fit has a new
@@ -225,14 +225,27 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return (mean, self._shaped(prediction.total.sqrt())) if return_std else mean
 
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
-        """Return intervals that contain an observation with a given probability. Both tails have the same probability.
+        """Return a row of lower and upper end for each row of X, shape (N, 2), or (N, O, 2) for several targets.
+
+        A new observation lies between them with probability `level`, and below and above with equal probabilities. The
+        axes are those of MAPIE's intervals; ``prediction.interval`` of a prediction has the ends first, as torch has.
 
         Args:
             X: Inputs, shape (N, D).
             level: The probability, strictly between 0 and 1.
 
         Returns:
-            Lower and upper ends, shape (N, 2), or (N, O, 2) for several targets.
+            Lower ends ``[..., 0]`` and upper ends ``[..., 1]``.
+
+        Example:
+            >>> import numpy as np
+            >>> from pyro_bnn import BNNRegressor
+            >>> X = np.linspace(-1, 1, 40)[:, None]
+            >>> regressor = BNNRegressor(method="laplace", random_state=0)
+            >>> regressor = regressor.fit(X, 2 * X[:, 0])
+            >>> lower, upper = regressor.predict_interval(X, level=0.9).T
+            >>> lower.shape, bool((lower < upper).all())
+            ((40,), True)
         """
         check_is_fitted(self)
         if self._calibration is None:

@@ -118,7 +118,7 @@ class ConformalIntervals(Shown, Calibration):
         return self._shape[0]
 
     def interval(self, prediction: RegressionPrediction, level: float = 0.9) -> Tensor:
-        """Return the lower and upper ends of the intervals of new rows.
+        """Return the lower and upper ends of the intervals of new rows, shape ``(2, N, *O)``.
 
         Args:
             prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows. The
@@ -127,8 +127,8 @@ class ConformalIntervals(Shown, Calibration):
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The ends, shape ``(2, N, *O)``. With the score ``"quantile"``, a lower end could exceed its upper end; both
-            are then set to their mean.
+            The ends: ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, a lower end could
+            exceed its upper end; both are then set to their mean.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.

@@ -15,7 +15,7 @@ from ..._core.inputs import Inputs, as_inputs, as_targets, named_leaves, num_row
 from ..._core.reuse import Plan
 from ..._core.scope import Stream
 from ...inference.guides import GuidePosterior
-from ...inference.posterior import Draw, EnsemblePosterior, Posterior
+from ...inference.posterior import Draw, EnsemblePosterior, Posterior, default_num_draws, num_members
 from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths
 from ...scores.uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
@@ -25,8 +25,6 @@ from ._own_model import predict_own, require_model
 __all__ = ["predict", "predict_point"]
 
 P = TypeVar("P", bound=Prediction)
-
-DEFAULT_NUM_SAMPLES = 100
 
 MOST_ROWS = 10_000
 """Default number of rows in each run of the network."""
@@ -102,7 +100,8 @@ def predict(
         x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame. For a network with several inputs, x
             is a tuple (not a list) or a dictionary of these. A loader may also take the place of x: its batches are x
             or (x, y), and are moved to the model's device. The targets of a loader are used for the log-density.
-        num_samples: Number of weight draws, S; by default 100, or all draws of a posterior that stores fewer.
+        num_samples: Number of weight draws, S. By default there are 100, or all draws of a posterior that stores fewer.
+            Of an ensemble of points (:class:`DeltaGuide`), each member is drawn once.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Number of rows in each run of the network. By default (None) there are 10,000 rows. On a CPU a
             network with convolutions gets fewer rows, so that its results fit into the processor's cache.
@@ -161,7 +160,7 @@ def predict(
         )
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     if num_samples is None:
-        num_samples = min(DEFAULT_NUM_SAMPLES, source.num_stored or DEFAULT_NUM_SAMPLES)
+        num_samples = default_num_draws(model, source)
     count = _checks.at_least("num_samples", num_samples, 1)
     keep = None if keep_draws is None else _checks.flag("keep_draws", keep_draws)
     if not isinstance(model, BayesianModel):
@@ -174,7 +173,8 @@ def predict(
     centers = _centers(source, everywhere=linearised is not None) if is_linear else ()
     _warn_of_shared_network(model, source)
     way = Way(source.constants.keys(), centers, keep, _own_paths(model, source.carried))
-    return _predict(model, lambda x: source.draws(count, x), count, x, y, batch_size, way, seed)
+    prediction = _predict(model, lambda x: source.draws(count, x), count, x, y, batch_size, way, seed)
+    return replace(prediction, draws_are="member") if count == num_members(model, source) else prediction
 
 
 def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:

@@ -25,7 +25,8 @@ from ._prediction import concatenate as concatenate
 from ._prediction import in_double as in_double
 from ._quantiles import cdf_of_each_draw as cdf_of_each_draw
 from ._quantiles import has_cdf as has_cdf
-from ._regression import CensoredPrediction, MixtureDensityPrediction, RegressionPrediction
+from ._regression import RegressionPrediction
+from ._special import CensoredPrediction, MixtureDensityPrediction
 
 __all__ = [
     "Accumulator",

@@ -11,7 +11,8 @@ from torch.nn.functional import logsigmoid
 from ._classification import ClassificationPrediction
 from ._entropy import RunningEntropies, single_at_least
 from ._prediction import P_co, in_double, join_distributions
-from ._regression import MixtureDensityPrediction, RegressionPrediction
+from ._regression import RegressionPrediction
+from ._special import MixtureDensityPrediction
 
 
 class Accumulator(ABC, Generic[P_co]):

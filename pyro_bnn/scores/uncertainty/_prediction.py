@@ -64,12 +64,14 @@ class Prediction(Shown, ABC):
         targets: Targets of `log_density`, N rows; None if no targets were given.
         seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Predictions by one posterior
             with the same seed and number of draws have the same draws.
+        draws_are: What a draw is called in the summary: a "weight draw", or a "member" of an ensemble of points.
     """
 
     num_samples: int
     log_density: Tensor | None
     targets: Tensor | None = field(default=None, kw_only=True)
     seed: int | None = field(default=None, kw_only=True)
+    draws_are: str = field(default="weight draw", kw_only=True)
 
     @property
     @abstractmethod
@@ -77,7 +79,7 @@ class Prediction(Shown, ABC):
         """Mean of the predictive distribution: class probabilities, shape (N, C), or means of numbers, ``(N, *O)``."""
 
     def _summary(self) -> Summary:
-        size = f"{counted(len(self), 'input')}, {self.axes_in_words()}, {counted(self.num_samples, 'weight draw')}"
+        size = f"{counted(len(self), 'input')}, {self.axes_in_words()}, {counted(self.num_samples, self.draws_are)}"
         notes = [self.uncertainty_in_words()] if len(self) else []
         if self.log_density is not None and len(self):
             notes.append(f"targets: negative log-density {self.nll:.4g} nats in the mean")

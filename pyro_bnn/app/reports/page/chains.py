@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from ....auto.choosing import MOST_DIVERGING
-from ....inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
+from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ...remedies import longer_chains
 from ...runs import is_chains
 from ..numbers import percent
@@ -78,6 +77,7 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
         if diverging is None
         else f"{percent(float(diverging.double().mean()))} of the draws diverged"
     )
+    is_diverging = diverging is not None and float(diverging.double().mean()) > MOST_DIVERGING
     unexplored = 0 if modes is None else modes.num_unexplored
     least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at test rows"
     verb = "is too short to explore its mode" if unexplored == 1 else "are too short to explore their modes"
@@ -85,9 +85,9 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
     unknown = "too few draws to tell whether the chains have explored their modes"
     more = longer_chains(posterior.seconds)
     return judged(
-        "limit" if posterior.status else "fit",
+        "fit" if is_diverging else "limit",
         rule,
-        (not posterior.status, "problem", "the chains are in trouble", posterior.status.message),
+        (is_diverging, "problem", "the chains are in trouble", posterior.status.message),
         (modes is None, "note", unknown, f"{sentence(unknown)}. {more}"),
         (unexplored > 0, "note", few, f"{few}{least}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),

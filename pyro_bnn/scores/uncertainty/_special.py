@@ -1,0 +1,98 @@
+"""Predictions of numbers whose draws are mixtures, or whose targets are censored."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._prediction import array
+from ._regression import RegressionPrediction
+
+
+@dataclass(frozen=True, repr=False)
+class MixtureDensityPrediction(RegressionPrediction):
+    r"""A prediction whose draws are mixtures, so that its variance has three parts.
+
+    In draw s, component m has the weight :math:`\pi_{sm}`, the mean :math:`\mu_{sm}` and the variance
+    :math:`\sigma_{sm}^2`. The law of total variance, applied twice, says
+
+    .. math:: \mathrm{Var}[y] =
+        \underbrace{\tfrac1S \sum_s \sum_m \pi_{sm} \sigma_{sm}^2}_\text{within components}
+        + \underbrace{\tfrac1S \sum_s \sum_m \pi_{sm} (\mu_{sm} - \bar\mu_s)^2}_\text{between components}
+        + \underbrace{\mathrm{Var}_s[\bar\mu_s]}_\text{between draws}, \qquad
+        \bar\mu_s = \sum_m \pi_{sm} \mu_{sm}.
+
+    The first part (noise) and the second part (several plausible values at one input) are `aleatoric`; the last part is
+    `epistemic`.
+
+    Args:
+        within_components: Mean over draws of the variance within components, shape ``(N, *O)``.
+        between_components: Mean over draws of the variance between components, shape ``(N, *O)``.
+
+    References:
+        Choi et al. (2018), Uncertainty-Aware Learning from Demonstration using Mixture Density Networks with
+        Sampling-Free Variance Modeling, https://arxiv.org/abs/1709.02249, for the split of one network's variance.
+    """
+
+    within_components: Tensor
+    between_components: Tensor
+
+    def variances(self) -> dict[str, Tensor]:
+        parts = {"within_components": self.within_components, "between_components": self.between_components}
+        return super().variances() | parts
+
+    def _gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
+        components = vars(self._kept_components())  # a NormalMixture, whose class is in a higher layer than this module
+        weights = components["logits"].double().softmax(-1) / self.num_samples
+        parts = (weights, components["loc"].double(), components["scale"].double())
+        joined = [part.movedim(0, -2).flatten(-2) for part in parts]  # (S, N, *O, M) to (N, *O, S * M)
+        return joined[0], joined[1], joined[2]
+
+
+@dataclass(frozen=True, repr=False)
+class CensoredPrediction(RegressionPrediction):
+    """A prediction of the values that would be observed without censoring: without limits, or after full follow-up.
+
+    Mean, variances, quantiles, densities and draws describe the values before censoring; only `log_density` describes
+    the censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
+
+    The error of a censored target is unknown, so `score` returns only the ``nll``, and `crps` and conformal intervals
+    raise an error.
+    """
+
+    def axes_in_words(self) -> str:
+        return f"uncensored, {super().axes_in_words()}"
+
+    def score(self, y: Tensor | None = None) -> dict[str, float]:
+        """Return the ``nll`` of the targets given to `predict`, in nats per row; see :meth:`Prediction.score`."""
+        y = self._targets_for_score(y)
+        if self.targets is None or y.shape != self.targets.shape or not torch.equal(y.to(self.targets), self.targets):
+            raise ValueError(
+                "censored targets are scored by the likelihood only, got targets that were not given to `predict`; "
+                "call `predict(..., y=y)`."
+            )
+        return {"nll": self.nll}
+
+    def crps(self, y: Tensor) -> NoReturn:
+        """Raise a ValueError, since the CRPS would score a censored target as if the target were complete."""
+        raise ValueError(
+            "the CRPS needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
+            "log score, `predict(..., y=y).score()`, or for complete values "
+            "`metrics.crps_from_draws(prediction.sample(1000), values)`."
+        )
+
+    def targets_like(self, y: Tensor) -> NoReturn:
+        """Raise a ValueError, since the error of a censored target is unknown."""
+        raise ValueError(
+            "calibration needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
+            "quantiles of the prediction."
+        )
+
+    def target_columns(self, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
+        """Return the column ``target``, or the columns ``time`` and ``event`` of survival times."""
+        if self.targets is None or self.targets.shape == self.mean.shape:
+            return super().target_columns(outputs)
+        return {"time": array(self.targets[..., 0]), "event": array(self.targets[..., 1])}
