@@ -122,7 +122,7 @@ SHORTER = {
         "chains.sample(100)": "chains.sample(40)",
     },
     "docs/how_to/graphs.md": {"num_samples=500": "num_samples=100", "num_warmup=500": "num_warmup=100"},
-    "docs/how_to/laplace.md": {"range(3)": "range(2)", "num_epochs=1000": "num_epochs=400", "=2000": "=1000"},
+    "docs/how_to/laplace.md": {"range(3)": "range(2)"},
 }
 
 
