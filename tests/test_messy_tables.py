@@ -218,6 +218,22 @@ def test_columns_that_count_or_name_the_rows_are_left_out_unless_they_are_wanted
     assert "k" in kinds_in(loaded(path, features=("a", "k")))
 
 
+def test_columns_that_training_left_out_are_copied_and_others_named(pyro_bnn, tmp_path):  # noqa: F811
+    names = ("patient", "number", "same", *NAMES)
+    rows = [[f"Ann {i}", str(i), "x", *row] for i, row in enumerate(houses())]
+    table, run, out = write_table(tmp_path / "t.csv", rows, names), tmp_path / "run", tmp_path / "out.csv"
+    _, said, _ = pyro_bnn("train", table, "--target", "price", "--method", "svi", "--epochs", 1, "--out", run)
+    assert "Column 'patient' has a different text in each row: it is left out." in said
+    new = write_table(tmp_path / "new.csv", [["extra", *row] for row in rows[:3]], ("comment", *names))
+    code, _, err = pyro_bnn("predict", run, new, "--out", out)
+    assert code == 0
+    assert [(row["patient"], row["number"]) for row in predictions_in(out)] == [(f"Ann {i}", f"{i}") for i in range(3)]
+    assert "Not used and not copied: 'comment', 'same'. To copy columns, name all of them in --keep.\n" in err
+    assert pyro_bnn("predict", run, new, "--keep", "comment,same", "--out", out, "--force")[0] == 0
+    assert (row := predictions_in(out)[0])["comment"] == "extra"
+    assert "patient" not in row
+
+
 def test_texts_that_all_differ_are_categories_in_a_small_table(tmp_path):
     """Eight texts are too few to tell names from categories."""
     path = tmp_path / "t.csv"

@@ -66,22 +66,6 @@ def test_rows_keep_their_order_and_their_identifiers(pyro_bnn, place):  # noqa: 
     assert (code, said) == (0, out.read_text())  # to standard output if no file is named
 
 
-def test_columns_that_training_left_out_are_copied_and_others_named(pyro_bnn, tmp_path):  # noqa: F811
-    names = ("patient", "number", "same", *NAMES)
-    rows = [[f"Ann {i}", str(i), "x", *row] for i, row in enumerate(houses())]
-    table, run, out = write_table(tmp_path / "t.csv", rows, names), tmp_path / "run", tmp_path / "out.csv"
-    _, said, _ = pyro_bnn("train", table, "--target", "price", "--method", "svi", "--epochs", 1, "--out", run)
-    assert "Column 'patient' has a different text in each row: it is left out." in said
-    new = write_table(tmp_path / "new.csv", [["extra", *row] for row in rows[:3]], ("comment", *names))
-    code, _, err = pyro_bnn("predict", run, new, "--out", out)
-    assert code == 0
-    assert [(row["patient"], row["number"]) for row in predictions_in(out)] == [(f"Ann {i}", f"{i}") for i in range(3)]
-    assert "Not used and not copied: 'comment', 'same'. To copy columns, name all of them in --keep.\n" in err
-    assert pyro_bnn("predict", run, new, "--keep", "comment,same", "--out", out, "--force")[0] == 0
-    assert (row := predictions_in(out)[0])["comment"] == "extra"
-    assert "patient" not in row
-
-
 def test_a_terminal_shows_an_aligned_and_rounded_table(pyro_bnn, place, monkeypatch):  # noqa: F811
     rows, out = new_rows(place / "new.csv"), place / "out.csv"
     pyro_bnn("predict", place / "run", rows, "--out", out)

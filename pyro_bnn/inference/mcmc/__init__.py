@@ -8,7 +8,6 @@ from ._diagnostics import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import Diagnostics as Diagnostics
 from ._diagnostics import Modes as Modes
 from ._diagnostics import convergence as convergence
-from ._diagnostics import in_short as in_short
 from ._diagnostics import judge as judge
 from ._diagnostics import modes as modes
 from ._diagnostics import modes_of_predictions as modes_of_predictions
@@ -23,6 +22,7 @@ from ._kernel import Kernel as Kernel
 from ._kernel import NotInCError as NotInCError
 from ._kernel import Sampler as Sampler
 from ._kernel import ValueAndGrad as ValueAndGrad
+from ._kernel import in_short as in_short
 from ._kernel import leapfrog as leapfrog
 from ._mclmc import MCLMC as MCLMC
 from ._nuts import NUTS as NUTS

@@ -13,11 +13,11 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from ..._core.extras import optional
 from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
 from ..._core.scope import outer_stacklevel, warn_of_fit
-from ..._core.summary import Shown, counted
+from ..._core.summary import Shown
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status
-from ._kernel import ChainStatistics
+from ._kernel import ChainStatistics, in_short
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
@@ -358,15 +358,6 @@ class Judgement(NamedTuple):
 
     status: Status
     modes: Modes | None = None
-
-
-def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
-    """Describe chains in a clause with their number, their length, their time and the number of divergences."""
-    num_chains, num_draws = next(iter(samples.values())).shape[:2]
-    count = _count(statistics.diverging)
-    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
-    divergences = "divergences not reported" if count is None else f"{count} divergences"
-    return f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"
 
 
 def judge(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..._core.summary import Shown, Summary
+from ..._core.summary import Shown, Summary, counted
 from ._adaptation import Adaptation, AnyAdaptation
 
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -85,6 +85,15 @@ class ChainStatistics(Shown):
         known = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         rows = [(name, str(tuple(value.shape)), float(value.double().mean())) for name, value in known.items()]
         return Summary("ChainStatistics", rows=rows, header=("statistic", "shape", "mean"))
+
+
+def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
+    """Describe chains in a clause with their number, their length, their time and the number of divergences."""
+    num_chains, num_draws = next(iter(samples.values())).shape[:2]
+    count = None if statistics.diverging is None else int(statistics.diverging.sum())
+    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
+    divergences = "divergences not reported" if count is None else f"{count} divergences"
+    return f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"
 
 
 class Kernel(ABC):

@@ -90,7 +90,7 @@ def in_series(words: Sequence[str]) -> str:
         >>> in_series(["80 %"]), in_series(["80 %", "90 %", "95 %"])
         ('80 %', '80 %, 90 % and 95 %')
     """
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def plural(number: int, name: str) -> str:
