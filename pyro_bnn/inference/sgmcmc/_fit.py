@@ -37,7 +37,7 @@ def fit_sgmcmc(
     init: Init | Posterior | None = None,
     store: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
@@ -68,7 +68,7 @@ def fit_sgmcmc(
             are used, so the file must exist as long as the posterior is used. A resumed run uses its existing file of
             draws. If a call fails, it removes the file that it made.
         callbacks: Functions that are called with the history after each epoch of a chain.
-        progress: Whether to show a progress bar for each chain.
+        progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
         execution: How steps are computed.
         checkpoint: File for the state of a chain; see :func:`fit_svi`. With several chains, the number of the chain is
             added to the file's name.
