@@ -243,7 +243,8 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
     if not isinstance(init, Init | Posterior | Descent | str) or (isinstance(init, str) and init != "prior"):
         got = _checks.described(init)
         raise ValueError(
-            f'`init` must be "prior", an Init, a Posterior or a Descent, got {got}; wrap a guide in GuidePosterior.'
+            '`init` must be "prior", an Init, a Posterior, or a Descent of `pyro_bnn.inference.mcmc`, got '
+            f"{got}; wrap a guide in GuidePosterior."
         )
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype}.")
