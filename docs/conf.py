@@ -59,6 +59,8 @@ templates_path = ["_templates"]
 
 autosummary_generate = True
 autodoc_typehints = "description"
+# descriptions link to the types, whose modules are private
+napoleon_attr_annotations = False
 autodoc_default_options = {"members": True, "show-inheritance": True}
 if not os.environ.get("DOCS_OFFLINE"):
     extensions.append("sphinx.ext.intersphinx")

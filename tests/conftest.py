@@ -89,8 +89,7 @@ def short_chains(monkeypatch):
 
     monkeypatch.setattr(_budget, "FEWEST_SECONDS", _budget.FEWEST_SECONDS / 8)
     monkeypatch.setattr(_budget, "MOST_DESCENT", 500)
-    for module in (_budget, _chosen):
-        monkeypatch.setattr(module, "MOST_STEPS", 600)
+    monkeypatch.setattr(_budget, "MOST_STEPS", 600)
     monkeypatch.setattr(_chosen, "NUM_FOLDS", 2)
     for module, name in ((_regressor, "OF_NUMBERS"), (chains, "OF_NUMBERS"), (_classifier, "OF_CLASSES")):
         monkeypatch.setattr(module, name, getattr(module, name)[::3])

@@ -87,6 +87,47 @@ def test_nothing_is_shown_unless_asked(shown_on, kind):
     assert not written.getvalue()
 
 
+def spent(seconds):
+    """Make steps that take some seconds, with a bar that nobody asked for."""
+    with progress_bar("epoch", 2, shown=None) as bar:
+        if not bar.disable:
+            bar.start_t -= seconds
+            bar.last_print_t -= seconds
+        bar.update(2)
+
+
+def test_a_long_fit_shows_a_bar_on_a_terminal_unasked(shown_on, monkeypatch):
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    written = shown_on(Terminal)
+    spent(0.5 * progress.DELAY)
+    assert not written.getvalue()
+    spent(2 * progress.DELAY)
+    assert "epoch 2/2" in written.getvalue()
+
+
+def test_nothing_is_shown_unasked_in_a_file_and_in_pytest(shown_on, monkeypatch):
+    written = shown_on(Terminal)
+    spent(100)
+    assert not written.getvalue()
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    written = shown_on(io.StringIO)
+    spent(100)
+    assert not written.getvalue()
+
+
+def test_fits_leave_the_choice_to_the_bar(shown_on, monkeypatch):
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    written = shown_on(Terminal)
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    model, x, y = small_model(num_data=6)
+    adam = functools.partial(torch.optim.Adam, lr=1e-2)
+    pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=2, seed=0)
+    assert "epoch 2/2" in written.getvalue()
+    written = shown_on(Terminal)
+    pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=2, progress=False, seed=0)
+    assert not written.getvalue()
+
+
 def test_a_short_fit_writes_nothing_to_a_file(shown_on):
     written = shown_on(io.StringIO)
     with progress_bar("epoch", 2, shown=True) as bar:

@@ -34,7 +34,6 @@ def shorten(patch):
     patch.setattr(choosing._budget, "FEWEST_SECONDS", 0.5)
     patch.setattr(choosing._budget, "MOST_DESCENT", 200)
     patch.setattr(choosing._budget, "MOST_STEPS", 150)
-    patch.setattr(choosing._chosen, "MOST_STEPS", 150)
     patch.setattr(choosing._choose, "FEWEST_STEPS", 100)
     patch.setattr(choosing._chosen, "NUM_FOLDS", 2)
 

@@ -208,10 +208,11 @@ CallbackT = TypeVar("CallbackT", bound=Callable[..., object])
 
 
 def check_fit(
-    *, progress: object = False, checkpoint: object = None, resume: object = None, seed: object = None
+    *, progress: object = None, checkpoint: object = None, resume: object = None, seed: object = None
 ) -> None:
     """Check the arguments that all fits have in common."""
-    _checks.flag("progress", progress)  # type: ignore[arg-type]
+    if progress is not None:
+        _checks.flag("progress", progress)  # type: ignore[arg-type]
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         Checkpoint(checkpoint)  # type: ignore[arg-type]
     if resume is not None:

@@ -1,11 +1,16 @@
 """Progress of fits: a bar on a terminal and in a notebook, and a line every ten seconds elsewhere, as in a log file."""
 
+import os
 import sys
 
 from tqdm import tqdm
 
 EVERY = 10.0
 """Minimum number of seconds between two lines of progress that are written to a pipe or a file."""
+
+
+DELAY = 2.0
+"""Seconds after which a bar appears that the user has not asked for."""
 
 
 class Lines(tqdm):
@@ -19,7 +24,7 @@ class Lines(tqdm):
             print(str(self).rstrip(), file=self.fp, flush=True)
 
 
-def progress_bar(unit: str, total: int | None = None, *, shown: bool, initial: int = 0) -> tqdm:
+def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, initial: int = 0) -> tqdm:
     """Return a progress bar for a loop, such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``.
 
     Use the bar in a ``with`` statement, or close it. ``update(n)`` counts n steps, and ``update(0)`` only renews the
@@ -28,20 +33,25 @@ def progress_bar(unit: str, total: int | None = None, *, shown: bool, initial: i
     Args:
         unit: Name of what is counted, such as "epoch".
         total: Number of steps of the loop, or None if it is unknown.
-        shown: Whether to show the bar.
+        shown: Whether to show the bar. None shows it after `DELAY` seconds on a terminal and in a notebook. It shows
+            nothing elsewhere, as in a pipe, and nothing in pytest.
         initial: Number of steps that were done before the loop, as in a resumed fit.
     """
-    if not shown:
+    is_terminal = sys.stderr.isatty()
+    may_be_seen = (is_terminal or "IPython" in sys.modules) and "PYTEST_CURRENT_TEST" not in os.environ
+    if shown is False or (shown is None and not may_be_seen):
         return tqdm(disable=True)
     from tqdm import asyncio, auto  # imported late: in a notebook it loads widgets, and may warn that they are missing
 
     is_notebook = auto.tqdm is not asyncio.tqdm_asyncio
-    is_terminal = sys.stderr.isatty()
+    if shown is None and not (is_notebook or is_terminal):
+        return tqdm(disable=True)
     kind = auto.tqdm if is_notebook or is_terminal else Lines
     bar = "" if kind is Lines or total is None else " {bar}" if is_notebook else " {bar:10}"
     count = "{unit} {n_fmt}" if total is None else "{unit} {n_fmt}/{total_fmt}"
     time = "{elapsed}" if total is None else "{elapsed}, {remaining} left"
     in_lines = {"mininterval": EVERY, "delay": EVERY, "leave": False} if kind is Lines else {}
+    delay = {"delay": DELAY} if shown is None else {}
     return kind(
         total=total,
         initial=initial,
@@ -50,4 +60,5 @@ def progress_bar(unit: str, total: int | None = None, *, shown: bool, initial: i
         miniters=0,
         smoothing=0,  # the mean speed, since updates by 0 do not count
         **in_lines,
+        **delay,
     )

@@ -153,7 +153,7 @@ def fit_laplace(
     max_iterations: int = 2000,
     dtype: torch.dtype | None = torch.float64,
     init: Posterior | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     seed: int | None = None,
 ) -> LaplacePosterior:
     r"""Fit a Gaussian to the posterior: find the mode, and compute the Hessian there.
@@ -172,7 +172,8 @@ def fit_laplace(
         dtype: Dtype of the computation; None uses that of the model. The draws always have the dtype of the model.
         init: Posterior from which the start of the search is drawn, for example that of a fitted
             :class:`~pyro_bnn.DeltaGuide`. By default, the search starts at the network's own weights.
-        progress: Whether to show a progress bar that counts evaluations of the potential.
+        progress: Whether to show a progress bar that counts evaluations of the potential; see :func:`~pyro_bnn.fit_svi`
+            for the default.
         seed: Seed of the draw from `init` and of a loader's random order; torch's generators do not change.
 
     Returns:

@@ -43,7 +43,7 @@ def fit_best(
     num_chains: int = NUM_CHAINS,
     max_draws: int | None = None,
     saves_search: bool = False,
-    progress: bool = False,
+    progress: bool | None = False,
     seed: int,
 ) -> Chosen:
     """Choose the model that predicts held-out rows best, and fit it with chains (:class:`~pyro_bnn.MCLMC`).
@@ -97,7 +97,7 @@ def _compared(
     data: Rows,
     budget: Budget,
     seed: int,
-    progress: bool,
+    progress: bool | None,
 ) -> dict[str, float]:
     """Return the mean log-density of held-out rows under each model."""
     folds, reason = folds_of(data[0], seed), UnsuitableError("there is no model")
@@ -134,7 +134,9 @@ def _held_out_score(
     return total / count if math.isfinite(total) else -math.inf
 
 
-def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progress: bool = False) -> MCMCPosterior:
+def _run(
+    model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progress: bool | None = False
+) -> MCMCPosterior:
     require_suitable(model, data[0])
     steps_per_draw = max(STEPS_PER_DRAW, lengths.num_samples // MOST_DRAWS)
     with silent_fits():

@@ -67,7 +67,7 @@ def fit_in_time(
     *,
     num_chains: int,
     max_draws: int | None,
-    progress: bool,
+    progress: bool | None,
     seed: int,
 ) -> Chosen:
     """Choose the model that predicts held-out rows best, and fit it by chains, all before a deadline."""
@@ -167,7 +167,7 @@ def _num_steps(lengths: ChainLengths) -> int:
 
 
 def _run(
-    chains: TimedChains, lengths: ChainLengths, seconds: float, *, is_judged: bool = True, progress: bool = False
+    chains: TimedChains, lengths: ChainLengths, seconds: float, *, is_judged: bool = True, progress: bool | None = False
 ) -> MCMCPosterior:
     """Run chains for at most some seconds."""
     now = time.perf_counter()
@@ -201,7 +201,7 @@ def _compared(
     first: TimedChains,
     deadline: Deadline,
     seed: int,
-    progress: bool,
+    progress: bool | None,
 ) -> tuple[dict[str, float], int]:
     """Return the mean log-density of held-out rows under each model that there was time for.
 

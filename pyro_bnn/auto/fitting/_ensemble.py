@@ -66,6 +66,7 @@ class Member:
                 guide=guide,
                 checkpoint=renamed(self.checkpoint, functools.partial(self._file, index=index)),
                 resume=resume if resume is not None and resume.exists() else None,
+                progress=False,
                 seed=self._seed(2 * index + 2),
                 **self.options,
             )
@@ -102,7 +103,7 @@ def fit_ensemble(
     reset: Callable[[nn.Module], object] | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     seed: int | None = None,
     **options: Any,
 ) -> EnsemblePosterior:

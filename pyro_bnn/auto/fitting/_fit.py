@@ -55,7 +55,7 @@ def fit(
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
@@ -70,7 +70,7 @@ def fit(
     *,
     method: Literal["mclmc"],
     time_limit: float | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     seed: int | None = None,
 ) -> MCMCPosterior: ...
 
@@ -92,7 +92,7 @@ def fit(
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
-    progress: bool = False,
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
@@ -116,7 +116,7 @@ def fit(
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
@@ -142,7 +142,7 @@ def fit(
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
@@ -214,7 +214,8 @@ def fit(
             all other networks and guides, the default is to draw each weight once per step.
         kl_weight: Weight of the KL term.
         callbacks: Functions that are called with the history; none for an ensemble.
-        progress: Whether to show a progress bar, for an ensemble one that counts members.
+        progress: Whether to show a progress bar, for an ensemble one that counts members. By default (None) there is a
+            bar on a terminal and in a notebook, after two seconds, and nothing elsewhere.
         execution: How the steps are computed.
         checkpoint: File to which checkpoints are written. The files of members have endings like ``.0-of-5``.
         resume: Checkpoint from which the fit continues.
@@ -315,7 +316,7 @@ def _check_method(method: str, time_limit: float | None, given: Sequence[str], o
 
 
 def _chains(
-    model: BayesianModel, data: Data, deadline: Deadline | None, progress: bool, seed: int | None
+    model: BayesianModel, data: Data, deadline: Deadline | None, progress: bool | None, seed: int | None
 ) -> MCMCPosterior:
     rows = whole_data(model, data)
     if rows is None:

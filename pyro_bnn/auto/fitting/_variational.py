@@ -74,7 +74,7 @@ def fit_variational(
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,

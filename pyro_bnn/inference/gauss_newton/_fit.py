@@ -62,7 +62,7 @@ def fit_gauss_newton(
     per: Per = "layer",
     batch_size: int = 128,
     init: Posterior | Mapping[str, Tensor] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     seed: int | None = None,
 ) -> GaussNewtonPosterior:
     r"""Fit a Gaussian around a trained network with Laplace's method, which takes a few passes over the data.
@@ -98,7 +98,8 @@ def fit_gauss_newton(
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
             latent variables by site. None uses the network's own weights, so the network must be trained.
-        progress: Whether to show a progress bar, which counts the rows of all passes.
+        progress: Whether to show a progress bar, which counts the rows of all passes; see :func:`~pyro_bnn.fit_svi` for
+            the default.
         seed: Seed of the random order of a loader. The state of torch's generators does not change.
 
     Returns:

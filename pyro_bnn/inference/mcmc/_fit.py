@@ -46,7 +46,7 @@ def fit_mcmc(
     target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
     compile: Compile = False,
-    progress: bool = False,
+    progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
     seed: int | None = None,
@@ -86,7 +86,7 @@ def fit_mcmc(
             of chains that run at a time is torch's number of threads (`torch.set_num_threads`); the draws do not depend
             on this number. NUTS and MCLMC use different random numbers in C and in torch, so with ``"auto"`` the draws
             depend on the machine.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File for the state of the run, which is written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
             current draw and end it.
@@ -196,7 +196,7 @@ def fit_nuts(
     target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
     compile: Compile = False,
-    progress: bool = False,
+    progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
     seed: int | None = None,
@@ -245,7 +245,8 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
     if not isinstance(init, Init | Posterior | Descent | str) or (isinstance(init, str) and init != "prior"):
         got = _checks.described(init)
         raise ValueError(
-            f'`init` must be "prior", an Init, a Posterior or a Descent, got {got}; wrap a guide in GuidePosterior.'
+            '`init` must be "prior", an Init, a Posterior, or a Descent of `pyro_bnn.inference.mcmc`, got '
+            f"{got}; wrap a guide in GuidePosterior."
         )
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype}.")

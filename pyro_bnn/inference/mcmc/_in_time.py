@@ -107,7 +107,7 @@ class TimedChains:
         self.seconds_of_step = (time.perf_counter() - middle) / num_steps
 
     def explore(
-        self, lengths: ChainLengths, ends: Ends, *, is_judged: bool = True, progress: bool = False
+        self, lengths: ChainLengths, ends: Ends, *, is_judged: bool = True, progress: bool | None = False
     ) -> MCMCPosterior:
         """Train the networks, run the chains, and return the draws. Without `is_judged`, the status is empty."""
         plan = RunPlan(

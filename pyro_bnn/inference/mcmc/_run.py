@@ -173,7 +173,7 @@ class Run:
                 chain.adaptation.apply(self._kernel, chain.index)
         self._stream.restore(state["stream"])
 
-    def finish(self, keeper: Keeper, *, progress: bool, ends: Ends = NO_ENDS) -> None:
+    def finish(self, keeper: Keeper, *, progress: bool | None, ends: Ends = NO_ENDS) -> None:
         """Make the missing draws. The keeper writes the state at the beginning, at intervals and at the end."""
         if self._kernel is None:
             return

@@ -37,7 +37,7 @@ def fit_sgmcmc(
     init: Init | Posterior | None = None,
     store: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
@@ -61,14 +61,15 @@ def fit_sgmcmc(
             The draws of all chains take 4 S K P bytes in single precision, for P latent numbers.
         batch_size: Number of rows in each batch; None uses all rows at once.
         num_chains: Number of chains, K.
-        steps: Plan of step sizes and stages; None is :class:`ConstantSteps`, whose first half is warm-up.
+        steps: Plan of step sizes and stages; None is :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, whose first
+            half is warm-up.
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. None is
             :class:`NetworkInit`, close to the network's own weights.
         store: New safetensors file for the draws; None keeps them in memory. The draws are read from the file when they
             are used, so the file must exist as long as the posterior is used. A resumed run uses its existing file of
             draws. If a call fails, it removes the file that it made.
         callbacks: Functions that are called with the history after each epoch of a chain.
-        progress: Whether to show a progress bar for each chain.
+        progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
         execution: How steps are computed.
         checkpoint: File for the state of a chain; see :func:`fit_svi`. With several chains, the number of the chain is
             added to the file's name.

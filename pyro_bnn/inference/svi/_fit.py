@@ -66,7 +66,7 @@ def fit_svi(
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
@@ -99,8 +99,9 @@ def fit_svi(
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
             :class:`TensorBoard`, is entered when the fit begins and left when it ends.
-        progress: Whether to show a progress bar with the ELBO in nats; where there is no terminal or notebook, a line
-            every ten seconds.
+        progress: Whether to show a progress bar with the ELBO in nats, or a line every ten seconds where there is no
+            terminal or notebook. By default (None) there is a bar on a terminal and in a notebook, after two seconds,
+            and nothing elsewhere.
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit. The file is written every ten minutes, and at the end of each epoch
             unless this takes more than 2 % of the time. For other intervals pass a :class:`Checkpoint`. With a
@@ -182,7 +183,7 @@ def fit_svi(
         def state() -> dict[str, Any]:
             return {"fit": fingerprint, "loop": loop.state()}
 
-        is_shown = progress and processes.is_first
+        is_shown = progress if processes.is_first else False
         with progress_bar("epoch", num_epochs, shown=is_shown, initial=loop.epoch) as bar:
 
             def after_step() -> None:

@@ -85,7 +85,12 @@ class Settings(BaseEstimator):
     num_members: int = 5
     num_chains: int = 2
     random_state: Any = None
-    verbose: bool = False
+    verbose: bool | None = None
+
+    @property
+    def shows_progress(self) -> bool | None:
+        """The argument `progress` of the fits."""
+        return None if self.verbose is None else bool(self.verbose)
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ def auto(task: Task) -> Fitted:
             task.data,
             deadline=task.deadline,
             max_draws=settings.max_iter,
-            progress=bool(settings.verbose),
+            progress=settings.shows_progress,
             seed=task.seed,
         )
     except UnsuitableError as error:
@@ -212,6 +217,7 @@ def swag(task: Task) -> Fitted:
             num_epochs=PATH_EPOCHS,
             batch_size=min(math.ceil(len(task.data[0]) / PATH_BATCHES), MOST_PATH_BATCH),
             callbacks=[path],
+            progress=task.settings.shows_progress,
             seed=task.seed,
         )
     return Fitted(model, path.posterior(model), found.num_iterations + PATH_EPOCHS)
@@ -231,7 +237,7 @@ def nuts(task: Task) -> Fitted:
             max_tree_depth=TREE_DEPTH,
             init=INIT,
             compile="auto",
-            progress=bool(task.settings.verbose),
+            progress=task.settings.shows_progress,
             seed=task.seed,
         )
     return Fitted(model, posterior, draws)
@@ -251,7 +257,7 @@ def mclmc(task: Task) -> Fitted:
             num_warmup=MODE_WARMUP if task.settings.max_iter is None else draws,
             num_chains=_checks.at_least("num_members", task.settings.num_members, 1),
             compile="auto",
-            progress=bool(task.settings.verbose),
+            progress=task.settings.shows_progress,
             seed=task.seed,
         )
     return Fitted(model, posterior, draws)
@@ -288,7 +294,7 @@ def _fitted(
         batch_size=settings.batch_size,
         kl_weight=kl_weight,
         validation=task.validation,
-        progress=bool(settings.verbose),
+        progress=settings.shows_progress,
         seed=seed,
     )
     return Fitted(model, posterior, len(posterior.history.epochs))

@@ -88,7 +88,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed or numpy generator for everything random, including predictions. If None, each fit has a new
             seed, which does not come from numpy's global generator.
-        verbose: Whether to show a progress bar.
+        verbose: Whether to show a progress bar. By default (None) there is a bar on a terminal and in a notebook, after
+            two seconds, and nothing elsewhere.
 
     Attributes:
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
