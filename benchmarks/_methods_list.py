@@ -45,6 +45,8 @@ class Deterministic(PointSetting, Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_mirrored:
+            return [cls(scale, 3e-3) for scale in (0.4, 0.2, 0.1)]
         if network.is_lenet:
             return [cls(0.2, 3e-3), cls(0.1, 3e-3), cls(0.1, 6e-3)]
         others = [cls(scale, lr) for scale in (0.3, 0.1) for lr in (3e-4, 3e-3)]
@@ -69,7 +71,7 @@ class SmallEnsemble(PointSetting, Method):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_lenet:
-            return [cls(0.2, 3e-3), cls(0.1, 3e-3)]
+            return [cls(0.2, 3e-3), cls(0.4 if network.is_mirrored else 0.1, 3e-3)]
         scale = point.prior_scale
         wider = [] if scale is None else [round(3 * scale, 6)]  # members may overfit more than one network
         return [cls(s, lr) for lr in _rates(point) for s in (scale, *wider)]
