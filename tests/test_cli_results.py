@@ -214,13 +214,21 @@ def test_sentences_are_wrapped_between_words_on_a_terminal_only(monkeypatch, str
     assert " ".join(lines) == said
 
 
+def test_a_number_stays_beside_its_sign(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", written := Terminal())
+    Output("train", as_json=False).say("The intervals hold 90 % of all rows, 3.25 ± 0.12")
+    assert written.getvalue().splitlines() == ["The intervals hold", "90 % of all rows,", "3.25 ± 0.12"]
+
+
 WIDE = """\
 rows of two words         NLL   share in 90 %
 one draw                5.548               -
 ensemble of 800        -12.33          91.2 %"""
 
 
-@pytest.mark.parametrize("columns", [50, 43, 35, 30, 25])
+@pytest.mark.parametrize("columns", [50, 43, 35, 31, 25])
 def test_a_table_fits_a_narrow_terminal(monkeypatch, columns):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))

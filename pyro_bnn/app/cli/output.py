@@ -12,6 +12,7 @@ import typer
 
 import pyro_bnn
 
+from ..reports.numbers import together
 from .tables import aligned, fitted, stacked
 
 
@@ -32,14 +33,15 @@ class Output:
     def say(self, text: str = "", *, style: str = "", wraps: bool = True) -> None:
         """Write lines of text, in one of rich's styles if the terminal has colours.
 
-        On a terminal, long lines are wrapped between words, unless `wraps` is false.
+        On a terminal, long lines are wrapped between words, unless `wraps` is false. A number stays together with the
+        sign % or ± beside it.
         """
         if wraps and self._stream.isatty():
-            width = shutil.get_terminal_size().columns
+            width, bound = shutil.get_terminal_size().columns, together(text)
             lines = (
-                textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
+                textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in bound.split("\n")
             )
-            text = "\n".join("\n".join(line) for line in lines)
+            text = "\n".join("\n".join(line) for line in lines).replace("\xa0", " ")
         if not has_colours(self._stream):
             typer.echo(text, file=self._stream)
             return

@@ -3,6 +3,8 @@
 import textwrap
 from collections.abc import Sequence
 
+from ..reports.numbers import together
+
 Cells = Sequence[Sequence[str]]
 """The cells of a table, row by row. The first row has the headings."""
 
@@ -48,10 +50,17 @@ def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table whose headings are divided between words into several lines."""
-    heads, rows = cells[0], cells[1:]
-    widths = [max([*(len(row[i]) for row in rows), *map(len, head.split())], default=0) for i, head in enumerate(heads)]
-    parts = [textwrap.wrap(head, max(size, 1)) for head, size in zip(heads, widths, strict=True)]
+    """Return the lines of a table whose headings are divided between words into several lines.
+
+    A number and its % stay on one line.
+    """
+    heads, rows = [together(head) for head in cells[0]], cells[1:]
+    words = [head.split(" ") for head in heads]
+    widths = [max([*(len(row[i]) for row in rows), *map(len, parts)], default=0) for i, parts in enumerate(words)]
+    parts = [
+        [line.replace("\xa0", " ") for line in textwrap.wrap(head, max(size, 1))]
+        for head, size in zip(heads, widths, strict=True)
+    ]
     height = max(map(len, parts))
     parts = [[""] * (height - len(part)) + part for part in parts]
     return aligned([*zip(*parts, strict=True), *rows], num_left=num_left)

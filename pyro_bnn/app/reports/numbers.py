@@ -50,3 +50,8 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 def _magnitude(value: float) -> int:
     """Return the power of ten of the first digit."""
     return math.floor(math.log10(abs(value))) if value else 0
+
+
+def together(text: str) -> str:
+    """Make the spaces before `%` and around `±` non-breaking, so that numbers stay on one line."""
+    return text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")

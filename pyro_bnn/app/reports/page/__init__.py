@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...runs import is_chains
-from ..numbers import number, percent, with_error
+from ..numbers import number, percent, together, with_error
 from .calibrated import calibrated_section
 from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section
@@ -65,12 +65,7 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
     )
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": plural, "form": format}
     environment.filters |= {"number": number, "with_error": with_error}
-    environment.filters["together"] = _together
+    environment.filters["together"] = together
     return environment.get_template("page.html").render(
         title=title, subtitle=subtitle, headline=headline, verdicts=verdicts, sections=sections
     )
-
-
-def _together(text: str) -> str:
-    """Make the spaces before `%` and around `±` non-breaking, so that numbers stay on one line."""
-    return text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")
