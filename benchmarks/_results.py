@@ -9,9 +9,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import matplotlib
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from PIL import Image
@@ -91,10 +92,13 @@ def save_small(ax: Axes, path: Path, table: Iterable[str] = ()) -> None:
     plotting.save(ax, path)
     with Image.open(path) as drawn:
         whole = drawn.convert("RGB")
-    kept = sorted(whole.getcolors(whole.width * whole.height) or [], reverse=True)[:NUM_COLORS]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for _, color in kept for part in cast(tuple[int, ...], color)])
-    small = whole.quantize(palette=palette, dither=Image.Dither.NONE)
+    packed = np.asarray(whole, dtype=np.int64) @ (65536, 256, 1)
+    values, places, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    colors = values[:, None] // (65536, 256, 1) % 256
+    kept = colors[np.argsort(-counts)[:NUM_COLORS]]
+    nearest = ((colors[:, None] - kept) ** 2).sum(-1).argmin(-1)
+    small = Image.fromarray(nearest[places].reshape(packed.shape).astype(np.uint8), "P")
+    small.putpalette(kept.flatten().tolist())
     notes = PngInfo()
     notes.add_text("table", "\n".join(table), zip=True)
     small.save(path, optimize=True, pnginfo=notes)
