@@ -5,7 +5,6 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 
@@ -20,7 +19,7 @@ from pyro_bnn import metrics, plotting, uncertainty
 from ._images import quality
 from ._methods import Fit
 from ._methods_scores import Pictures
-from ._methods_tables import MARKERS, QUALITY, TITLES, search
+from ._methods_tables import LOOKS, QUALITY, TITLES, search
 from ._names import Names
 from ._results import Row, cell_of, head_of, line_of, mean_and_error, page_style, save_small, write_json
 
@@ -243,8 +242,8 @@ def picture(rows: Sequence[Row], folder: Path) -> None:
     points = {name: [mean_and_error([row[key] for row in some]) for key in keys] for name, some in found.items()}
     with page_style():
         ax = plotting.new_axes(1, 1, size=("page", 3.6))[0, 0]
-        for name, marker, color in zip(points, cycle(MARKERS), cycle(plotting.PALETTE), strict=False):
-            (x, x_error), (y, y_error) = points[name]
+        for name, ((x, x_error), (y, y_error)) in points.items():
+            marker, color = LOOKS[name]
             look = {"linestyle": "none", "marker": marker, "ms": 5, "elinewidth": 0.8, "capsize": 0}
             ax.errorbar(x, y, xerr=x_error, yerr=y_error, color=color, **look)
         if halves := yardstick.halves():
@@ -263,4 +262,4 @@ def picture(rows: Sequence[Row], folder: Path) -> None:
         ax.figure.draw_without_rendering()  # sizes are known from here on,
         ax.figure.set_layout_engine("none")  # and the names do not change them
         Names(ax, {name: (x, y) for name, (x, y) in points.items()}).place()
-        save_small(ax, folder / "hmc_images.png", 64, lines)
+        save_small(ax, folder / "hmc_images.png", lines)

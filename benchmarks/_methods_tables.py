@@ -69,7 +69,8 @@ COLORS = (
     *plotting.PALETTE,
     *("#8C510A", "#7A3E9D", "#8A8A00", "#A50026", "#40A090", "#6A9A00", "#C2185B", "#556B2F"),
 )
-"""A marker and a colour for each method, so that bars that touch can be told apart."""
+LOOKS = dict(zip(TITLES.values(), zip(MARKERS, COLORS, strict=True), strict=True))
+"""A marker and a colour for each method, the same in all pictures, so that bars that touch can be told apart."""
 
 
 def by_method(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> dict[str, list[Row]]:
@@ -167,7 +168,7 @@ def draw(points: Mapping[str, Sequence[MeanAndError]], path: Path) -> None:
     with page_style():
         axes = plotting.new_axes(1, 2, size=("page", 3.6))[0]
         for ax, column, label in zip(axes, (1, 2), ("test error, %", "NLL, nats"), strict=True):
-            for name, marker, color in zip(TITLES.values(), MARKERS, COLORS, strict=True):
+            for name, (marker, color) in LOOKS.items():
                 if name in points:
                     x, y = points[name][0], points[name][column]
                     look = {"linestyle": "none", "marker": marker, "ms": 4.5, "elinewidth": 0.8, "capsize": 0}
@@ -182,4 +183,4 @@ def draw(points: Mapping[str, Sequence[MeanAndError]], path: Path) -> None:
         axes[0].figure.set_layout_engine("none")  # and the names do not change them
         for ax, column in zip(axes, (1, 2), strict=True):
             Names(ax, {name: (row[0], row[column]) for name, row in points.items()}).place()
-        save_small(axes[0], path, 64)  # so many that all colours of methods remain
+        save_small(axes[0], path)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 import pyro_bnn as pb
@@ -180,7 +181,7 @@ def in_common(of_seeds: dict[int, dict[int, float]]) -> dict[int, list[float]]:
 
 def table(rows: Sequence[Row], at: Sequence[int]) -> Iterator[str]:
     """Numbers of images to reach an error, and test errors at some numbers of images, a line for each method."""
-    targets = [f"images to {error:.0%} error" for error in ERRORS]
+    targets = [f"images to {100 * error:.0f} % error" for error in ERRORS]
     errors_at = [f"error at {count}, %" for count in at]
     yield from head_of(["method", "seeds", *targets, *errors_at, "Gal et al. (2017)"])
     for method in METHODS:
@@ -198,27 +199,37 @@ LAST = 200
 
 
 def picture(rows: Sequence[Row], path: Path) -> None:
-    """Mean test errors by number of images, with bands of one standard error over seeds to both sides."""
+    """Mean test errors by number of images: a panel for each method, beside random choice.
+
+    The bands are one standard error over seeds to both sides.
+    """
     with page_style():
-        ax = plotting.new_axes(1, 1, size=("page", 3.4))[0, 0]
-        for place, method in enumerate(METHODS):
-            if not (of_seeds := curves(rows, method)):
-                continue
-            pairs = [mean_and_error([100 * error for error in errors]) for errors in in_common(of_seeds).values()]
-            mean, error = (torch.tensor([pair[side] or 0.0 for pair in pairs]) for side in (0, 1))
-            counts = torch.tensor([*in_common(of_seeds)])
-            counts, mean, error = (part[counts <= LAST] for part in (counts, mean, error))
-            ax.fill_between(counts, mean - error, mean + error, color=plotting.PALETTE[place], alpha=0.18, linewidth=0)
-            look = {"color": plotting.PALETTE[place], "marker": "os^Dv"[place], "markersize": 3.5, "linewidth": 1.1}
-            ax.plot(counts, mean, "-", label=method, **look)
-        for level in ERRORS:
-            ax.axhline(100 * level, color="0.6", linestyle="-", linewidth=0.6, zorder=0)
-        ax.set(yscale="log", xlabel="labelled images", ylabel="test error, %")
-        ax.set_yticks([5, 10, 20, 40], labels=["5", "10", "20", "40"])
-        ax.minorticks_off()
-        ax.set(xticks=range(20, LAST + 1, 20))
-        ax.legend()
-        save_small(ax, path, 128)
+        axes = plotting.new_axes(1, len(METHODS) - 1, size=("page", 2.7))[0]
+        for ax, method in zip(axes, [name for name in METHODS if name != "random"], strict=True):
+            for name, color, marker, label in (
+                ("random", "0.5", "s", "random choice"),
+                (method, plotting.PALETTE[0], "o", "the method of the title"),
+            ):
+                _line(ax, curves(rows, name), color=color, marker=marker, label=label)
+            for level in ERRORS:
+                ax.axhline(100 * level, color="0.6", linestyle=":", linewidth=0.8, zorder=0)
+            ax.set(title=method, xlabel="labelled images", yscale="log", ylim=(4.5, 52), xticks=(20, 80, 140, 200))
+            ax.set_yticks([5, 10, 20, 40], labels=["5", "10", "20", "40"] if ax is axes[0] else [])
+            ax.minorticks_off()
+        axes[0].set_ylabel("test error, %")
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+        save_small(axes[0], path)
+
+
+def _line(ax: Axes, of_seeds: dict[int, dict[int, float]], *, color: str, marker: str, label: str) -> None:
+    """The mean of some curves, up to `LAST` images, in a band of one standard error."""
+    if not of_seeds:
+        return
+    common = {count: errors for count, errors in in_common(of_seeds).items() if count <= LAST}
+    pairs = [mean_and_error([100 * error for error in errors]) for errors in common.values()]
+    mean, error = (torch.tensor([pair[side] or 0.0 for pair in pairs]) for side in (0, 1))
+    ax.fill_between([*common], mean - error, mean + error, color=color, alpha=0.25, linewidth=0)
+    ax.plot([*common], mean, "-", color=color, marker=marker, markersize=2.5, linewidth=1.1, label=label)
 
 
 def main() -> None:

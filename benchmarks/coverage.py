@@ -21,7 +21,19 @@ from pyro_bnn.data import UCI_SETS, load_uci
 from pyro_bnn.results.calibration import rank_of
 
 from ._regression import held_out
-from ._results import Row, add_row, by_cell, cell_of, head_of, line_of, mean_and_error, parser_of, read_rows, save_small
+from ._results import (
+    Row,
+    add_row,
+    by_cell,
+    cell_of,
+    head_of,
+    line_of,
+    mean_and_error,
+    page_style,
+    parser_of,
+    read_rows,
+    save_small,
+)
 
 Value = Callable[[Row], float]
 Cells = Mapping[tuple[str, str], list[Row]]
@@ -102,7 +114,7 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
     `expected` has the coverage that the theory gives, for each data set in the order of the axis.
     """
     cells, names = by_cell(rows, "intervals"), [*expected]
-    with plotting.style():
+    with page_style():
         axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 6.6))[:, 0]
         _panel(
             axes[0], {kind: (kind, lambda row: row["coverage"]) for kind in KINDS}, cells, expected, plotting.PALETTE
@@ -111,14 +123,14 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
         for ax, (kind, title) in zip(axes[1:], IN_THIRDS, strict=True):
             thirds = {f"{part} sd": (kind, lambda row, i=i: row["thirds"][i]) for i, part in enumerate(THIRDS)}
             _panel(ax, thirds, cells, expected, GREYS)
-            ax.set_title(f"{title}: thirds of the test rows by predicted sd")
+            ax.set_title(f"{title}, thirds of the test rows by predicted sd")
             ax.set_ylim(LOWEST, 102)
         for ax in axes:
             ax.set_xticks(range(len(names)), names)
             ax.set_ylabel("coverage, %")
-            ax.legend(loc="lower right", ncols=3)
-        axes[0].set_ylim(84, 95.5)
-        save_small(axes[0], path, table=table(rows))
+            ax.legend(loc="lower center", ncols=6, columnspacing=1.2)
+        axes[0].set_ylim(87, 95)
+        save_small(axes[0], path, table(rows))
 
 
 def _panel(

@@ -108,6 +108,8 @@ METHODS: dict[str, Fit | None] = {
 """What chooses the points; None is the Sobol sequence."""
 
 MARKERS = "osD^"
+LABELS = {"GP": "Gaussian process", "Sobol": "random points (Sobol)"}
+"""Methods in the picture whose names there are longer than in the table."""
 
 
 def unit_cube(x: Tensor) -> Tensor:
@@ -168,15 +170,17 @@ def picture(rows: list[Row], path: Path) -> None:
                 means, errors = zip(*map(mean_and_error, found), strict=True)
                 moved = [count + 0.4 * (place - 1) for count in counts]  # error bars do not hide each other
                 look = {"marker": MARKERS[place], "markersize": 3, "elinewidth": 0.8}
-                ax.errorbar(moved, means, None if most == 1 else errors, label=method, **look)
-            ax.set(title=name, xticks=counts)
+                ax.errorbar(moved, means, None if most == 1 else errors, label=LABELS.get(method, method), **look)
+            problem = PROBLEMS[name]
+            inert = f" and {problem.inert} inert" if problem.inert else ""
+            ax.set(title=f"{problem.function}, {problem.inputs} inputs{inert}", xticks=counts)
             if name != "Ackley":  # whose values are all near 20
                 ax.set_ylim(0, None)
         axes[0, 0].figure.supxlabel("evaluations", fontsize=8)
         axes[0, 0].figure.supylabel("distance from the optimum", fontsize=8)
         axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
         drawn = [row for row in rows if len(cells[row["dataset"], row["method"]]) == most]
-        save_small(axes[0, 0], path, table=table(drawn))
+        save_small(axes[0, 0], path, table(drawn))
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ def picture(found: list[Served], path: Path) -> None:
             ax.set(ylim=(len(names) - 0.1, -0.5))
             ax.set_yticks(range(len(names)), labels=names if ax is axes[0, 0] else [""] * len(names))
         axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-        save_small(axes[0, 0], path, 48, table(found))
+        save_small(axes[0, 0], path, table(found))
 
 
 def main() -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pyro.distributions as dist
 import torch
 from matplotlib.axes import Axes
 from PIL import Image
 from pyro.infer import TraceMeanField_ELBO
+from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
 import pyro_bnn as pb
@@ -92,11 +94,18 @@ def one_legend(axes: np.ndarray) -> None:
     axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
 
 
+def legend_above(ax: Axes) -> None:
+    """The legend above the axes in one row, where it hides neither data nor grid."""
+    if ax.get_legend():
+        ax.get_legend().remove()
+    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=5)
+
+
 def write(ax: Axes, path: Path) -> None:
-    """Write a picture in 48 colours, a third of the size."""
+    """Write a picture in 32 colours, a third of the size."""
     plotting.save(ax, path)
     with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(48, dither=Image.Dither.NONE)
+        small = picture.convert("RGB").quantize(32, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
 
 
@@ -125,8 +134,8 @@ def priors(out: Path, quick: bool) -> None:
         ax.plot(x, functions[:5].T, color=BLUE, linestyle="-", linewidth=0.9)
         band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor="0.85", linewidth=0, zorder=0)
         ax.set(title=name, xlabel="x", xlim=(-3, 3), xticks=(-3, 0, 3))
-    end = max(abs(limit) for ax in axes.flat for limit in ax.get_ylim())
-    for ax in axes.flat:  # one scale for all, so that the priors can be compared
+    for ax in axes.flat:  # a scale of its own, since the standard deviations differ by a factor of ten
+        end = max(abs(limit) for limit in ax.get_ylim())
         ax.set(ylim=(-end, end), ylabel="f(x)" if ax in axes[:, 0] else "")
     handles = [axes[0, 0].lines[0], band]
     labels = ["five drawn functions", f"± 2 sd of {num_draws} drawn functions"]
@@ -161,7 +170,7 @@ def width(out: Path, quick: bool) -> None:
         ax.set(xlabel="hidden units in each of two layers", ylabel=label)
     axes[0, 0].set_yscale("log")
     axes[0, 1].set_ylim(0, 1.04)
-    axes[0, 0].legend()
+    legend_above(axes[0, 0])
     write(axes[0, 0], out / "width.png")
 
 
@@ -235,7 +244,8 @@ def estimators(out: Path, quick: bool) -> None:
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
         ax.minorticks_off()
     axes[0, 0].set_ylabel("variance of the gradient of the loss\nper row, all parameters (± s.e.)")
-    axes[0, 0].legend(loc="lower left", handlelength=4)  # long enough for a dash and a dot
+    with matplotlib.rc_context({"legend.handlelength": 4}):  # long enough for a dash and a dot
+        legend_above(axes[0, 0])
     write(axes[0, 0], out / "estimators.png")
 
 
@@ -271,18 +281,21 @@ def trust(out: Path, quick: bool) -> None:
 
 def regression(out: Path, quick: bool) -> None:
     """The picture of the quickstart on regression, by the same code."""
-    x, y = pb.data.regression_problem(200, noise=1.0, gap=0.5)
-    y = y / 10
+    table, target = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    x = torch.tensor(table[["bmi"]].to_numpy(), dtype=torch.float32)
+    y = torch.tensor(target.to_numpy(), dtype=torch.float32)[:, None] / 100
     torch.manual_seed(0)
-    net = nets.mlp([1, 50, 1], activation=nn.ReLU, first=[nets.Standardize.of(x)])
-    likelihood = pb.GaussianLikelihood(0.1)
+    net = nn.Sequential(nets.Standardize.of(x), nn.Linear(1, 50), nn.ReLU(), nn.Linear(50, 1))
+    likelihood = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))
     model = pb.BayesianModel(net, prior=pb.FanInNormalPrior(2**0.5), likelihood=likelihood, num_data=len(x))
     posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)
     print(posterior.status)
     ax = plotting.new_axes(1, 1, size=("page", 3.2))[0, 0]
-    grid = torch.linspace(-0.6, 0.6, 201)[:, None]
+    grid = torch.linspace(15, 50, 141)[:, None]
     prediction = pb.predict(model, posterior, grid, seed=0)
-    plotting.regression_bands(grid, prediction, data=(x, y), truth=truth(grid) / 10, ax=ax)
+    plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
+    ax.set(xlabel="body mass index", ylabel="progression / 100")
+    legend_above(ax)
     write(ax, out / "regression.png")
 
 
