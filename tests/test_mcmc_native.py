@@ -358,7 +358,7 @@ def test_what_is_not_drawn_in_c_is_refused_or_drawn_in_torch_and_says_why(name, 
 def test_chains_in_c_say_so_at_the_prompt_and_in_their_file(tmp_path):
     problem, found = Problem(), fitted(compile="auto")
     assert found.path == "C"
-    assert "draws: C" in repr(found)
+    assert "draws computed: in C" in repr(found)
     pb.save_posterior(found, tmp_path / "chains", problem.model)
     assert pb.load_posterior(tmp_path / "chains", problem.model).path == "C"
     assert equal(found, fitted())

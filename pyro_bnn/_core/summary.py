@@ -8,7 +8,7 @@ from textwrap import wrap
 import torch
 from torch import Tensor
 
-MOST_LINES, WIDTH = 10, 100  # lines of a `repr` with short notes, characters in a line
+MOST_LINES, WIDTH, TABLE_WIDTH = 10, 80, 100  # lines of a `repr` with short notes, characters in a line
 NAME_WIDTH = 44  # characters in a cell
 MOST_HTML_ROWS = 40  # rows of a table in a notebook
 
@@ -31,8 +31,11 @@ class Summary:
     header: Sequence[str] = ()
 
     def text(self) -> str:
-        """Return the summary in lines of at most 100 characters. The table has what the notes leave of ten lines."""
-        lines = [_clipped(self.title, WIDTH)]
+        """Return the summary in lines of at most 80 characters. The table has what the notes leave of ten lines.
+
+        A table may have 100 characters.
+        """
+        lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
             lines += [f"  {line}" for line in wrap(_on_one_line(note), WIDTH - 2)]
         rows = self._table(MOST_LINES - len(lines))
@@ -42,7 +45,7 @@ class Summary:
         for row in rows:
             cells = zip(row, widths, are_right, strict=False)
             aligned = (cell.rjust(width) if is_right else cell.ljust(width) for cell, width, is_right in cells)
-            lines.append(f"  {'  '.join(aligned if len(row) > 1 else row)}"[:WIDTH].rstrip())
+            lines.append(f"  {'  '.join(aligned if len(row) > 1 else row)}"[:TABLE_WIDTH].rstrip())
         return "\n".join(lines)
 
     def html(self) -> str:
@@ -110,14 +113,10 @@ def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
         return form(Summary(f"{type(shown).__name__} (without details: {type(error).__name__})"))
 
 
-TEXT_WIDTH = 80
-"""Largest number of characters in a line of :func:`in_lines`."""
-
-
 def in_lines(text: str) -> str:
     """Begin a new line at each sentence of a text, and divide long lines between words."""
     sentences = text.replace(". ", ".\n").splitlines()
-    lines = (wrap(sentence, TEXT_WIDTH, break_long_words=False, break_on_hyphens=False) for sentence in sentences)
+    lines = (wrap(sentence, WIDTH, break_long_words=False, break_on_hyphens=False) for sentence in sentences)
     return "\n".join("\n".join(line) for line in lines)
 
 
@@ -133,6 +132,11 @@ def in_time(seconds: float) -> str:
         return f"{seconds:.3g} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def share(part: float, whole: float) -> str:
+    """Return a part of a sum with three digits, and 0 for what is only a rounding error of the sum."""
+    return "0" if abs(part) < 1e-6 * abs(whole) else f"{part:.3g}"
 
 
 def kind_of(tensor: Tensor) -> str:

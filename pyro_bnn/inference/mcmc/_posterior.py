@@ -128,7 +128,8 @@ class MCMCPosterior(Posterior):
 
     def _summary(self) -> Summary:
         summary = super()._summary()
-        return replace(summary, notes=[*summary.notes, f"draws: {self.path}"] if self.path else summary.notes)
+        how = f"draws computed: {'in C' if self.path == 'C' else self.path}"
+        return replace(summary, notes=[*summary.notes, how]) if self.path else summary
 
     @property
     def method(self) -> str:

@@ -67,7 +67,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
     def _summary(self) -> Summary:
         scores = counted(len(self._own.scores), "score")
-        return Summary(f"AdaptiveIntervals: level {self._own.level:g}, now {self.level_now:.3g}; {scores}")
+        return Summary(f"AdaptiveIntervals: level {self._own.level:g}, adapted to {self.level_now:.3g}; {scores}")
 
     @property
     def level_now(self) -> float:

@@ -67,11 +67,13 @@ class PruningReport(Shown):
     num_samples: int
 
     def _summary(self) -> Summary:
-        score = "rmse" if self.rows[0].accuracy is None else "accuracy"
-        names = ("fraction", "num_weights", f"mean_{score}", "mean_nll", score, "nll")
+        name = "rmse" if self.rows[0].accuracy is None else "accuracy"
+        names = ("fraction", "num_weights", f"mean_{name}", "mean_nll", name, "nll")
         rows = [[getattr(row, name) for name in names] for row in self.rows]
         title = f"PruningReport: {counted(self.num_weights, 'weight')}, {counted(self.num_data, 'data point')}"
-        return Summary(title, rows=rows, header=names)
+        score = "RMSE" if self.rows[0].accuracy is None else "accuracy"
+        header = ("removed", "weights left", f"{score}, mean weights", "NLL", f"{score}, draws", "NLL")
+        return Summary(title, rows=rows, header=header)
 
     def __str__(self) -> str:
         is_classes = self.rows[0].accuracy is not None

@@ -1,5 +1,6 @@
 """Scores of class probabilities."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -85,7 +86,10 @@ class CalibrationBins(Shown):
 
     def _summary(self) -> Summary:
         columns = (self.edges[:-1], self.edges[1:], self.counts.int(), self.confidence, self.accuracy)
-        rows = [*zip(*(column.tolist() for column in columns), strict=True)]
+        rows = [
+            [None if math.isnan(cell) else cell for cell in row]  # an empty bin has no means
+            for row in zip(*(column.tolist() for column in columns), strict=True)
+        ]
         title = f"CalibrationBins: {counted(len(rows), 'bin')} of {counted(int(self.counts.sum()), 'input')}"
         return Summary(title, rows=rows, header=("above", "to", "inputs", "confidence", "accuracy"))
 

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.summary import counted
+from ..._core.summary import counted, share
 from .. import metrics
 from ._prediction import Prediction, array, by_output, frame, named, require_variance
 
@@ -66,9 +66,9 @@ class ClassificationPrediction(Prediction):
     def uncertainty_in_words(self) -> str:
         entropy = f"mean entropy {float(self.total.mean()):.3g} nats"
         if self.mutual_information is not None:
-            parts = (float(part.mean()) for part in (self.aleatoric, self.mutual_information))
-            entropy += " = aleatoric {:.3g} + epistemic {:.3g}".format(*parts)
-        return f"{entropy}; mean max_probability {float(self.max_probability.mean()):.3g}"
+            parts = [float(part.mean()) for part in (self.aleatoric, self.mutual_information)]
+            entropy += " = aleatoric {} + epistemic {}".format(*(share(part, sum(parts)) for part in parts))
+        return f"{entropy}; the most probable class has probability {float(self.max_probability.mean()):.3g} (mean)"
 
     @property
     def labels(self) -> Tensor:

@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 
 from ..._core import checks as _checks
 from ..._core.reflection import move_distribution
-from ..._core.summary import Shown, Summary, counted, kind_of
+from ..._core.summary import Shown, Summary, counted
 from ._entropy import require_two
 
 if TYPE_CHECKING:
@@ -82,8 +82,10 @@ class Prediction(Shown, ABC):
         size = f"{counted(len(self), 'input')}, {self.axes_in_words()}, {counted(self.num_samples, self.draws_are)}"
         notes = [self.uncertainty_in_words()] if len(self) else []
         if self.log_density is not None and len(self):
-            notes.append(f"targets: negative log-density {self.nll:.4g} nats in the mean")
-        return Summary(f"{type(self).__name__}: {size}, {kind_of(self.expectation)}", notes)
+            notes.append(f"mean negative log-density of the targets: {self.nll:.3g} nats")
+        device = self.expectation.device
+        place = "" if device.type == "cpu" else f", on {device}"
+        return Summary(f"{type(self).__name__}: {size}{place}", notes)
 
     def axes_in_words(self) -> str:
         """Describe one row of the prediction, as in "10 classes"."""

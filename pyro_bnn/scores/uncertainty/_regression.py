@@ -12,7 +12,7 @@ from torch.distributions import Distribution, Normal
 from ..._core import checks as _checks
 from ..._core.gaussian_mixture import mixture_cdf, mixture_icdf
 from ..._core.scope import seeded
-from ..._core.summary import counted
+from ..._core.summary import counted, share
 from .. import metrics
 from ._prediction import Prediction, array, by_output, frame, in_double, require_variance, take
 from ._quantiles import NUM_DRAWS, has_cdf, levels_of, mean_cdf, mixture_quantile, quantile_of_draws
@@ -70,8 +70,9 @@ class RegressionPrediction(Prediction):
     def uncertainty_in_words(self) -> str:
         if self.variance_of_means is None:
             return f"standard deviation (root mean square) {float(self.aleatoric.mean()) ** 0.5:.3g}, aleatoric only"
-        parts = (float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means))
-        return "standard deviation (root mean square) {:.3g}; aleatoric {:.3g}, epistemic {:.3g}".format(*parts)
+        sds = [float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means)]
+        parts = (share(sd, sds[0]) for sd in sds)
+        return "standard deviation (root mean square) {}; aleatoric {}, epistemic {}".format(*parts)
 
     @property
     def epistemic(self) -> Tensor:
