@@ -106,6 +106,12 @@ class Images(Shown):
         x_test: Test images, shape (M, H, W), or (M, 3, H, W).
         y_test: Test labels, shape (M,).
         classes: Names of the classes.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> pb.data.load_images("digits")
+        Images: 1,347 to train, 450 to test, 8 x 8, float32 on cpu
+          10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
     """
 
     x_train: Tensor

@@ -55,6 +55,20 @@ class UniformInit(Init):
     Args:
         loc: Range of the location.
         rho: Range of rho; (-5, -4) gives scales from 0.0067 to 0.018.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> from pyro_bnn.inference.guides import UniformInit
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> init = UniformInit(rho=(-3.0, -2.0))
+        >>> guide = pb.MeanFieldGuide(model, init=init)
+        >>> scales = pb.GuidePosterior(guide).moments().scale["net.weight"]
+        >>> 0.04 < float(scales) < 0.13
+        True
     """
 
     loc: tuple[float, float] = (-0.2, 0.2)

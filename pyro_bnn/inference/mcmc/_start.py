@@ -48,6 +48,27 @@ class Descent:
 
     References:
         Sommer et al. (2025), https://arxiv.org/abs/2502.06335, for chains that start at the members of an ensemble.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> from pyro_bnn.inference.mcmc import Descent
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_mcmc(
+        ...     model,
+        ...     (x, 2 * x),
+        ...     sampler=pb.MCLMC(),
+        ...     init=Descent(num_steps=200),
+        ...     num_samples=200,
+        ...     num_warmup=200,
+        ...     seed=0,
+        ... )
+        >>> posterior.num_chains
+        4
     """
 
     num_steps: int = 2000

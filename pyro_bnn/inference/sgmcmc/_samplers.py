@@ -50,6 +50,12 @@ class ConstantSteps(StepSizes):
 
     Args:
         warmup: Fraction of the steps that belong to the warm-up, at least 0 and below 1.
+
+    Example:
+        >>> from pyro_bnn.inference.sgmcmc import ConstantSteps
+        >>> steps = ConstantSteps(warmup=0.2)  # the argument `steps` of fit_sgmcmc
+        >>> [steps.stage(step, 100).is_sampling for step in (19, 20)]
+        [False, True]
     """
 
     warmup: float = 0.5

@@ -132,6 +132,12 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
         columns: Number of columns.
         size: Width and height of the whole figure, in inches. The width may also be a name: ``"column"`` is the width
             of one column of a paper (3.4 inches), and ``"page"`` is the width of a page without margins (7 inches).
+
+    Example:
+        >>> from pyro_bnn import plotting
+        >>> axes = plotting.new_axes(1, 2, size=("page", 2.5))
+        >>> axes.shape, axes[0, 0].figure.get_size_inches().tolist()
+        ((1, 2), [7.0, 2.5])
     """
     rows = _checks.at_least("rows", rows, 1)
     columns = _checks.at_least("columns", columns, 1)
@@ -174,6 +180,14 @@ def save(ax: Axes, path: str | Path) -> None:
     Args:
         ax: Any axes of the figure.
         path: The file. The ending of its name determines the format.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from pyro_bnn import plotting
+        >>> ax = plotting.new_axes(1, 1, size=("column", 2.0))[0, 0]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plotting.save(ax, Path(folder) / "empty.png")
     """
     _checks.kind("ax", ax, Axes, "axes, such as those that a function of this module returns")
     path = _checks.path("path", path)

@@ -77,6 +77,16 @@ class CalibrationBins(Shown):
         counts: Number of inputs in each bin, shape (B,).
         confidence: Mean confidence in each bin, NaN in empty bins, shape (B,).
         accuracy: Accuracy in each bin, NaN in empty bins, shape (B,).
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+        >>> pb.metrics.calibration_bins(probs, torch.tensor([0, 1, 1]), num_bins=2)
+        CalibrationBins: 2 bins of 3 inputs
+          above   to  inputs  confidence  accuracy
+              0  0.5       0
+            0.5    1       3         0.8    0.6667
     """
 
     edges: Tensor

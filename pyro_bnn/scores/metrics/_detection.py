@@ -19,6 +19,14 @@ class OODScores:
         fpr95: Fraction of known inputs above the threshold that finds 95 % of the unknown inputs.
         auroc_standard_error: Standard error of the AUROC over known and unknown inputs (DeLong et al., 1988); NaN if
             there is only one known or only one unknown input.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> known, unknown = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.25, 0.9])
+        >>> scores = pb.metrics.ood_scores(known, unknown)
+        >>> round(scores.auroc, 3)
+        0.833
     """
 
     auroc: float

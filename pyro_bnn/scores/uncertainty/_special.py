@@ -35,6 +35,20 @@ class MixtureDensityPrediction(RegressionPrediction):
     References:
         Choi et al. (2018), Uncertainty-Aware Learning from Demonstration using Mixture Density Networks with
         Sampling-Free Variance Modeling, https://arxiv.org/abs/1709.02249, for the split of one network's variance.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> model = pb.BayesianModel(
+        ...     torch.nn.Linear(1, 6),
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=pb.MixtureDensityLikelihood(2),
+        ...     num_data=20,
+        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> prediction = pb.predict(model, guide, torch.zeros(3, 1), seed=0)
+        >>> list(prediction.variances())
+        ['total', 'aleatoric', 'epistemic', 'within_components', 'between_components']
     """
 
     within_components: Tensor
