@@ -178,7 +178,7 @@ def _run(
 
 
 def _affordable(chains: TimedChains, num_models: int, num_folds: int, deadline: Deadline) -> tuple[int, int]:
-    """Return the numbers of models and of folds that can be compared; (0, 0) if there is no time to compare."""
+    """Return how many models can be compared in the time, and on how many folds; (0, 0) if none can be compared."""
     trial = _trial_seconds(chains)
     for models in range(num_models, 1, -1):
         for folds in sorted({num_folds, 1} - {0}, reverse=True) if num_folds else []:

@@ -22,7 +22,7 @@ MISSING = object()
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
 """The ELBOs that work with an estimator.
 
-RenyiELBO does not work, since it gives weights to whole draws. TraceGraph_ELBO, which here has the value of Trace_ELBO,
+RenyiELBO does not work, since it weighs each draw as a whole. TraceGraph_ELBO, which here has the value of Trace_ELBO,
 does not work either: it copies the draws, and an estimator cannot recognise the copies.
 """
 

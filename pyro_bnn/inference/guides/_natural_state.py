@@ -262,7 +262,7 @@ class NaturalState(FlatState):
         precision.mul_(factor)
 
     def _multiply(self, part: slice, out: Tensor) -> None:
-        """Write an estimate of the Hessian, divided by the precision S, to `out` for each element."""
+        """For each element, estimate the Hessian, divide it by the precision S, and write the result to `out`."""
         self._estimate(part, out)
         for hessian in self._hessians:
             hessian.add_to(out, part)

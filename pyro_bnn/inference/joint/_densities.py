@@ -198,7 +198,7 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior. Its gradients come from autograd.
 
-    The density of a constrained variable is that of its unconstrained value. If `jacobian` is false, the Jacobian
+    For a constrained variable, this is the density of the unconstrained value. If `jacobian` is false, the Jacobian
     determinant of the transform is omitted. Set `jacobian` to false for a point estimate that is the mode in
     constrained space.
     """

@@ -81,11 +81,11 @@ def fit_mcmc(
         dtype: Dtype of the computation; None uses that of the model. The draws are returned in the model's dtype. In C,
             float32 takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is possible for a small network on a CPU; HMC computes only its gradients
-            in C. If C is impossible, True raises an error with the reason, and ``"auto"`` draws in torch. A process
-            compiles each network, with its kind of prior and likelihood, once. This takes about a second. The number
-            of chains that run at a time is torch's number of threads (`torch.set_num_threads`); the draws do not depend
-            on this number. NUTS and MCLMC use different random numbers in C and in torch, so with ``"auto"`` the draws
-            depend on the machine.
+            in C. If C is impossible, True raises an error with the reason, and ``"auto"`` draws in torch. Each
+            process compiles once for each combination of network, kind of prior and kind of likelihood, which takes
+            about a second. The number of chains that run at a time is torch's number of threads
+            (`torch.set_num_threads`); the draws do not depend on this number. NUTS and MCLMC use different random
+            numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File for the state of the run, which is written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the

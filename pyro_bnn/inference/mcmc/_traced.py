@@ -36,7 +36,7 @@ operation."""
 
 
 class UnsupportedError(Exception):
-    """Error if a faster way to compute is not possible. The message is the reason, as a clause without a full stop."""
+    """Raised if a faster computation is not possible. The message is the reason, as a clause without a full stop."""
 
 
 @contextmanager

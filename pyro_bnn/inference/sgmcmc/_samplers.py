@@ -247,7 +247,8 @@ class SGHMC(StochasticGradientSampler):
 def _check_settings(sampler: SGLD | SGHMC) -> None:
     if not LEAST < _checks.positive("lr", sampler.lr) < MOST:
         raise ValueError(
-            f"`lr` must lie between {LEAST:g} and {MOST:g}, got {sampler.lr:g}; begin with 0.1 over the number of rows."
+            f"`lr` must lie between {LEAST:g} and {MOST:g}, got {sampler.lr:g}; begin with 0.1 divided by the "
+            "number of rows."
         )
     if _checks.not_negative("temperature", sampler.temperature) > MOST:
         raise ValueError(f"`temperature` must be at most {MOST:g}, got {sampler.temperature:g}; 1 is the posterior.")

@@ -20,7 +20,7 @@ class Execution:
             other with the same weights, and the gradients are added up. Batch normalisation uses the statistics of
             single parts.
         autocast: ``torch.bfloat16`` lets the network compute in this type where torch considers it safe. Likelihood,
-            guide and prior keep the model's type. None computes everything in the model's type.
+            guide and prior keep the model's dtype. None computes everything in the model's dtype.
         distributed: Whether the processes of a `torch.distributed` process group, if there is one, fit together. Each
             process takes its share of the rows and draws its own noise. Gradients are averaged over the processes.
 

@@ -136,8 +136,8 @@ class DistributionLikelihood(MadeLikelihood):
             A fit may give any real value to a learned number.
 
     Raises:
-        ValueError: If `make` is no function, a name is not allowed, or a prior is not a continuous distribution without
-            batch shape.
+        ValueError: If `make` is not a function, if a name is not allowed, or if a prior is not a distribution, is
+            discrete, or has a batch shape.
 
     Example:
         >>> import pyro.distributions as dist

@@ -18,7 +18,7 @@ from ._base import Likelihood, MovedPrior
 
 
 class NumbersLikelihood(Likelihood[P_co]):
-    """A likelihood with numbers that the network does not output, such as a noise scale.
+    """A likelihood with parameters of its own, such as a noise scale, that the network does not output.
 
     Each number has a name, and is fixed, learned or latent. A subclass registers its numbers in `__init__`, and reads
     their values by :meth:`number`.

@@ -124,7 +124,7 @@ class NetworkPriors:
             )
 
     def given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site, given the values of its parents and learnable numbers."""
+        """Return the prior of a site, given the values of its parents and of its learnable numbers."""
         prior = self.declared.get(name, self._prior)
         if not self.is_fixed(name):
             return prior.given(values, *self._arguments(name))

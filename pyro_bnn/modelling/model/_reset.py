@@ -10,7 +10,7 @@ from ._model import BayesianModel, random_paths
 from ._selection import SITE_PREFIX, few
 
 METHODS = ("reset_parameters", "_reset_parameters")
-"""Names of the method by which torch's layers draw their initial weights; `nn.MultiheadAttention` has the second."""
+"""Names of the method that draws initial weights: most layers have the first, `nn.MultiheadAttention` the second."""
 
 
 def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | None = None) -> None:
