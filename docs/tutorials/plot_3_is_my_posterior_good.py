@@ -9,7 +9,7 @@ expensive:
 3. Draw from the exact posterior with NUTS, on this or a smaller problem, and ``compare`` predictions. This takes a
    minute.
 
-The problem is a noisy sine without data in the middle. A good posterior is uncertain in that gap.
+The data are those of the first tutorial, but none are in the middle. A good posterior is uncertain in that gap.
 """
 
 # %%
