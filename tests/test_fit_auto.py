@@ -2,6 +2,7 @@
 
 import functools
 import random
+import time
 
 import numpy as np
 import pyro
@@ -218,8 +219,14 @@ def test_an_argument_of_a_variational_fit_asks_for_one(option, monkeypatch):
     assert [call[name] is value or call[name] == value for call in calls] == [True, True]
     with pytest.raises(ValueError, match=rf'^`{name}` needs variational inference, got method="mclmc"; leave it out'):
         pb.fit(model, data, method="mclmc", **{name: value})
-    with pytest.raises(ValueError, match=rf"^`time_limit` needs chains, got `{name}`, which makes"):
-        pb.fit(model, data, time_limit=3, **{name: value})
+
+
+@pytest.mark.parametrize("options", [{"method": "svi"}, {"max_epochs": 100_000}])
+def test_a_time_limit_ends_a_variational_fit(options):
+    begin = time.perf_counter()
+    posterior = pb.fit(curve(), wave(), time_limit=0.5, **options, seed=0)
+    assert time.perf_counter() - begin < 20  # the fit alone would take minutes; a busy machine is slow
+    assert "cut short by the time limit, after " in str(posterior.status)
 
 
 def test_arguments_that_say_nothing_do_not(quick):
@@ -233,7 +240,6 @@ def test_arguments_that_say_nothing_do_not(quick):
         ({"method": "best"}, r"`method` must be one of 'auto', 'svi', 'mclmc', 'ensemble', got 'best'\."),
         ({"method": "nuts"}, r"got 'nuts'; call `fit_nuts\(model, data\)`\."),
         ({"method": None}, "`method` must be one of 'auto', 'svi', 'mclmc', 'ensemble', got None"),
-        ({"method": "svi", "time_limit": 3}, '`time_limit` needs chains, got method="svi"; leave it out'),
         ({"time_limit": 0}, "`time_limit` must be a finite number above 0"),
         ({"time_limit": "long"}, "`time_limit` must be a finite number above 0"),
         ({"seed": -1}, "`seed` must be a whole number"),

@@ -132,7 +132,7 @@ SVI = [
         {"of classes": [pb.interop.TensorBoard]},
         "got the class TensorBoard; pass TensorBoard",
     ),
-    *bad("fit_svi", fit, "progress", NOT_A_FLAG, "`progress` must be True or False"),
+    *bad("fit_svi", fit, "progress", without(NOT_A_FLAG, "None"), "`progress` must be True or False"),
     *bad("fit_svi", fit, "execution", {"text": "fast", "True": True, "class": pb.Execution}, "must be an Execution"),
     *bad("fit_svi", fit, "seed", NOT_A_SEED, SEED),
 ]
@@ -227,7 +227,7 @@ SAMPLERS = [
     ),
     *bad("fit_nuts", nuts, "dtype", DTYPES, "`dtype` must be torch.float64, torch.float32 or None"),
     *bad("fit_nuts", nuts, "compile", NOT_A_FLAG, '`compile` must be True, False or "auto"'),
-    *bad("fit_nuts", nuts, "progress", NOT_A_FLAG, "`progress` must be True or False"),
+    *bad("fit_nuts", nuts, "progress", without(NOT_A_FLAG, "None"), "`progress` must be True or False"),
     *bad("fit_nuts", nuts, "seed", NOT_A_SEED, SEED),
     *bad("HMC", plain(pb.HMC), "max_steps", NOT_A_COUNT, "`max_steps` must be a whole number"),
     *bad("fit_laplace", laplace, "model", NOT_AN_OBJECT, "`model` must be a BayesianModel"),

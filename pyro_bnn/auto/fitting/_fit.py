@@ -46,6 +46,7 @@ def fit(
     data: Data,
     *,
     method: Literal["svi"],
+    time_limit: float | None = None,
     guide: nn.Module | None = None,
     optimizer: OptimizerMaker | ScheduledMaker | None = None,
     max_epochs: int | None = None,
@@ -182,12 +183,12 @@ def fit(
             variational fit, in detail.
         method: ``"auto"`` chooses as described above. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or
             raises an error if chains are impossible. ``"ensemble"`` fits an ensemble.
-        time_limit: Seconds that the call may take, compilation included. If the time is short, there are fewer and
-            shorter chains, and the status says what was cut short. If it is too short for chains, the variational fit
-            takes the time that is left. With a limit, the result depends on the machine. With None, the length of
-            chains depends only on the numbers of rows and weights. On two cores, chains then take about half a minute
-            for a thousand rows, ten seconds for few rows, and two and a half minutes for many rows. Wide networks take
-            twice as long.
+        time_limit: Seconds that the call may take, compilation included; not for an ensemble. If the time is short,
+            there are fewer and shorter chains, or a variational fit ends before its plateau. The status says what was
+            cut short. If the time is too short for chains, the variational fit takes the time that is left. With a
+            limit, the result depends on the machine. With None, the length of chains depends only on the numbers of
+            rows and weights. On two cores, chains then take about half a minute for a thousand rows, ten seconds for
+            few rows, and two and a half minutes for many rows. Wide networks take twice as long.
         num_members: Number of members of an ensemble; None is 5. A prediction draws each member once by default.
         num_workers: Number of processes that fit members of an ensemble, this one included. None takes as many as torch
             has threads in this process, and at most `num_members`; but one for a model on a GPU, or data in a loader,
@@ -280,7 +281,11 @@ def fit(
     if method == "ensemble":
         return fit_ensemble(model, data, **given, **of_ensembles, progress=progress, seed=seed)
     deadline = Deadline.after(time_limit)
-    variational = functools.partial(fit_variational, model, data, **given, progress=progress, seed=seed)
+    if deadline is not None:
+        callbacks = [*callbacks, TimeLimit(deadline.at(1.0))]
+    variational = functools.partial(
+        fit_variational, model, data, **{**given, "callbacks": callbacks}, progress=progress, seed=seed
+    )
     if method == "svi" or given:
         return variational()
     try:
@@ -289,7 +294,7 @@ def fit(
         if method == "mclmc":
             raise UnsuitableError(f'method="mclmc" cannot fit this model, since {error}; use method="svi".') from error
         reason = error
-    fitted = variational() if deadline is None else variational(callbacks=[TimeLimit(deadline.at(1.0))])
+    fitted = variational()
     fitted.status = reason.instead(fitted.status)
     return fitted
 
@@ -310,9 +315,10 @@ def _check_method(method: str, time_limit: float | None, given: Sequence[str], o
     if time_limit is None:
         return
     _checks.positive("time_limit", time_limit)
-    if method in ("svi", "ensemble") or given:
-        got = f"`{given[0]}`, which makes the fit variational" if given else f'method="{method}"'
-        raise ValueError(f"`time_limit` needs chains, got {got}; leave it out, and limit `max_epochs` instead.")
+    if method == "ensemble":
+        raise ValueError(
+            '`time_limit` does not apply to method="ensemble"; leave it out, and limit `max_epochs` instead.'
+        )
 
 
 def _chains(
