@@ -84,7 +84,7 @@ NUM_COLORS = 128
 """Colours of a picture: those of sixteen methods, and the greys of the letters."""
 
 
-def save_small(ax: Axes, path: Path, table: Iterable[str] = ()) -> None:
+def save_small(ax: Axes, path: Path, table: Iterable[str] = (), *, num_colors: int = NUM_COLORS) -> None:
     """Write a picture in its most frequent colours, which makes the file a third of the size.
 
     The file also holds the lines of the table that is beside the picture; a test compares them with the page.
@@ -95,7 +95,7 @@ def save_small(ax: Axes, path: Path, table: Iterable[str] = ()) -> None:
     packed = np.asarray(whole, dtype=np.int64) @ (65536, 256, 1)
     values, places, counts = np.unique(packed, return_inverse=True, return_counts=True)
     colors = values[:, None] // (65536, 256, 1) % 256
-    kept = colors[np.argsort(-counts)[:NUM_COLORS]]
+    kept = colors[np.argsort(-counts)[:num_colors]]
     nearest = ((colors[:, None] - kept) ** 2).sum(-1).argmin(-1)
     small = Image.fromarray(nearest[places].reshape(packed.shape).astype(np.uint8), "P")
     small.putpalette(kept.flatten().tolist())

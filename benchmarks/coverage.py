@@ -115,7 +115,7 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
     """
     cells, names = by_cell(rows, "intervals"), [*expected]
     with page_style():
-        axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 6.6))[:, 0]
+        axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 5.0))[:, 0]
         _panel(
             axes[0], {kind: (kind, lambda row: row["coverage"]) for kind in KINDS}, cells, expected, plotting.PALETTE
         )
@@ -130,7 +130,7 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
             ax.set_ylabel("coverage, %")
             ax.legend(loc="lower center", ncols=6, columnspacing=1.2)
         axes[0].set_ylim(87, 95)
-        save_small(axes[0], path, table(rows))
+        save_small(axes[0], path, table(rows), num_colors=32)
 
 
 def _panel(
