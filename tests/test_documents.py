@@ -152,7 +152,9 @@ def snippets(document):
 
 
 @pytest.mark.parametrize("index", range(len(snippets("README.md"))))
-@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains, whose status is printed
+@pytest.mark.filterwarnings(  # short chains, whose status is printed
+    "ignore::pyro_bnn.ConvergenceWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
+)
 def test_readme_snippets_run(index, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.set_default_dtype(torch.float32)
