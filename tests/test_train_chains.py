@@ -289,24 +289,35 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.5)
     assert code == 0
     assert "of the 0.5 s of the time limit are left" in out
-    assert (found := re.search(r"cut short by the time limit, after (\d+) of 3000 epochs", out))
-    assert "Pass a larger --time-limit." in out
+    assert "\nThe fit is variational, since " in out
+    pattern = r" (The time limit ended the training after (\d+) of 3,000 epochs\. Train longer, .* (\d+): .*) The fit"
+    assert (found := re.search(pattern, out))
+    assert int(found[3]) > 0.5
     config = RunConfig.from_json((tmp_path / "run" / "config.json").read_text())
     assert (config.method, config.time_limit) == ("svi", 0.5)
     code, out, _ = pyro_bnn("report", tmp_path / "run")
-    assert f"The time limit ended the training after {found[1]} of 3000 epochs. Pass a larger --time-limit.\n" in out
+    said, first, *_ = out.splitlines()
+    assert f"the time limit ended the training after {found[2]} of 3,000 epochs" in said
+    assert first == f"note:     {found[1]}"  # before the faults that it may have caused
+    assert "Most weights learned" not in out
     page = (tmp_path / "run" / "report.html").read_text()
     command = html.unescape(re.search(r"<pre>(.*)$", page, re.MULTILINE)[1])
     assert "--time-limit 0.5 " in command
-    assert f"The time limit ended the fit after {found[1]} of 3000 epochs." in page
+    assert f"The time limit ended the fit after {found[2]} of 3000 epochs." in page
     code, out, _ = pyro_bnn(*shlex.split(command)[1:])
     assert code == 0
-    assert re.search(r"cut short by the time limit, after \d+ of 3000 epochs", out)
+    assert re.search(r"The time limit ended the training after \d+ of 3,000 epochs", out)
+    assert pyro_bnn("predict", tmp_path / "run", tmp_path / "houses.csv")[2].startswith(
+        f"Warning: the time limit ended the training after {found[2]} of 3,000 epochs. To see whether its predictions "
+        f"are usable: pyro-bnn report {tmp_path / 'run'}\n"
+    )
+    headline = pyro_bnn("evaluate", tmp_path / "run")[1].splitlines()[-1]
+    assert headline == f"{said} More: pyro-bnn report {tmp_path / 'run'}"
 
 
 def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_path):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--time-limit", 300)
-    assert (code, "cut short" in out) == (0, False)
+    assert (code, "The time limit" in out) == (0, False)
     assert config_of(tmp_path / "run")["time_limit"] == 300
     assert pyro_bnn("report", tmp_path / "run")[0] == 0
     assert "--time-limit" not in (tmp_path / "run" / "report.html").read_text()

@@ -35,7 +35,7 @@ from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .recipes import CHOSEN
-from .remedies import MORE_EPOCHS, MORE_TIME
+from .remedies import MORE_EPOCHS, more_time
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker
 from .validation import parsed
@@ -83,7 +83,9 @@ def fit(
             raise ValueError(f"{error}; choose --method svi.") from error
         variational = replace(config, method="svi")
         model, posterior = _fit_svi(variational, data, folder, deadline=deadline, device=device)
-        posterior.status = error.instead(posterior.status)
+        message = posterior.status.message
+        said = f"The fit is variational, since {error}. {message[:1].upper()}{message[1:]}"
+        posterior.status = replace(posterior.status, message=said)
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
@@ -158,8 +160,8 @@ def _fit_svi(
             seed=config.seed,
         )
     if is_cut_short(config, posterior.history):
-        done = f"cut short by the time limit, after {len(posterior.history.epochs)} of {config.epochs} epochs."
-        posterior.status = Status(False, done, remedy=MORE_TIME)
+        remedy = more_time(posterior.history, config.time_limit, config.epochs)
+        posterior.status = Status(False, f"{cut_short(config, posterior.history)}.", remedy=remedy)
     elif posterior.status:
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
         posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target
@@ -304,6 +306,21 @@ def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
 def is_cut_short(config: RunConfig, history: History) -> bool:
     """Return whether the time limit of a variational run ended the fit before its last epoch."""
     return config.time_limit > 0 and len(history.epochs) < config.epochs
+
+
+def cut_short(config: RunConfig, history: History) -> str:
+    """Return the words which say that the time limit ended a variational fit."""
+    return f"the time limit ended the training after {len(history.epochs):,} of {config.epochs:,} epochs"
+
+
+def doubt_of(config: RunConfig, posterior: RunPosterior) -> str:
+    """Return what speaks against the predictions of a loaded run, in words; empty if nothing does.
+
+    The history of a variational run says whether its training was cut short. Chains keep their status in their file.
+    """
+    if is_chains(posterior):
+        return "" if posterior.status else posterior.status.message.rstrip(".")
+    return cut_short(config, posterior.history) if is_cut_short(config, posterior.history) else ""
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
