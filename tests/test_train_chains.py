@@ -5,21 +5,25 @@ import json
 import re
 import shlex
 import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from pyro_bnn._core import progress
 from pyro_bnn.app import runs, sources, starting
 from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.folders import creating
+from pyro_bnn.app.limited import LimitedProgress
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing
-from pyro_bnn.auto.choosing import Chosen
+from pyro_bnn.auto.choosing import Chosen, Deadline
+from pyro_bnn.inference.history import History
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -311,8 +315,9 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
         f"Warning: the time limit ended the training after {found[2]} of 3,000 epochs. To see whether its predictions "
         f"are usable: pyro-bnn report {tmp_path / 'run'}\n"
     )
-    headline = pyro_bnn("evaluate", tmp_path / "run")[1].splitlines()[-1]
-    assert headline == f"{said} More: pyro-bnn report {tmp_path / 'run'}"
+    *_, more, headline = pyro_bnn("evaluate", tmp_path / "run")[1].splitlines()
+    assert headline == said
+    assert more.endswith(f"whether the run is usable, and why: pyro-bnn report {tmp_path / 'run'}")
 
 
 def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_path):  # noqa: F811
@@ -321,3 +326,17 @@ def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_pa
     assert config_of(tmp_path / "run")["time_limit"] == 300
     assert pyro_bnn("report", tmp_path / "run")[0] == 0
     assert "--time-limit" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_progress_of_a_limited_fit_does_not_promise_more_than_the_limit(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    history, deadline = History(num_data=10), Deadline.after(2.0)
+    with LimitedProgress(10**6, deadline, shown=True) as shown:
+        for _ in range(3):
+            time.sleep(0.01)
+            history.add_step(-1.0, 0.0, 1.0)
+            history.end_epoch([10], 0.1, 1.0)
+            assert not shown(history)
+    lines = re.findall(r"epoch (\d)/1000000 ELBO .* 00:00, (.*) left", capsys.readouterr().err)
+    assert lines[-1][0] == "3"
+    assert {left for _, left in lines} <= {"00:00", "00:01", "00:02"}  # without the limit, it is hours

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler,
 from typing_extensions import TypeIs
 
 from .._core.files import DamagedFileError
+from .._core.processes import Processes
 from .._core.records import plain, record
 from ..auto.choosing import Deadline, UnsuitableError
 from ..auto.fitting import TimeLimit
@@ -32,6 +33,7 @@ from .chains import Choice, fit_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .folders import Folder, find_run
+from .limited import LimitedProgress
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .recipes import CHOSEN
@@ -137,7 +139,10 @@ def _fit_svi(
     schedule = _schedule(config)
     optimizer = make_optimizer(config.optimizer, config.lr, math.ceil(len(data.x_train) / config.batch_size))
     tracker = AccuracyTracker(model, guide, data) if config.accuracy else None
-    limit = None if deadline is None else TimeLimit(deadline.at(1.0))
+    limits: list[Callable[[History], bool | None]] = []
+    if deadline is not None:
+        shown = Processes.present().is_first
+        limits = [LimitedProgress(config.epochs, deadline, shown=shown), TimeLimit(deadline.at(1.0))]
 
     def note(history: History) -> None:
         folder.note(f"{len(history.epochs)} of {config.epochs} epochs")
@@ -153,8 +158,8 @@ def _fit_svi(
             elbo=Trace_ELBO(num_particles=config.num_particles),
             estimator=make_estimator(config.estimator),
             kl_weight=make_kl_weight(config.kl_weight, num_weights),
-            callbacks=[note, *(callback for callback in (tracker, limit) if callback is not None)],
-            progress=True,
+            callbacks=[note, *([] if tracker is None else [tracker]), *limits],
+            progress=deadline is None,
             checkpoint=checkpoint,
             resume=checkpoint if is_resumed else None,
             seed=config.seed,

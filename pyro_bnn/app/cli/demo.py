@@ -50,10 +50,11 @@ def demo(
         regression = regression_demo(folder, seed=seed)
     seconds = time.perf_counter() - start
     pictures = sorted(path.name for path in out.glob(f"*.{picture_format}"))
+    inside, at_end, share = (regression[name] for name in ("band_inside", "band_at_end", "truth_in_band"))
     output.say(
-        f"The curve is uncertain where nothing was measured. Its band of ± 2 sd is {regression['band_inside']:.0f} wide "
-        f"on average where the points are, and {regression['band_at_end']:.0f} wide at x = -1. "
-        f"{100 * regression['truth_in_band']:.0f} % of the true curve lies in it; open regression.{picture_format}.\n"
+        f"The curve is uncertain where nothing was measured. Its band of ± 2 sd is {inside:.0f} wide on average where "
+        f"the points are, and {at_end:.0f} wide at x = -1. {100 * share:.0f} % of the true curve lies in it; open "
+        f"regression.{picture_format}.\n"
     )
     output.say("All scores of the digits:\n")
     output.table(f"{digits}\n")

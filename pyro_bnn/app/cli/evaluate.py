@@ -65,9 +65,8 @@ def evaluate(
         pictures = pictures_of(folder, files)
         headline = None if is_image else report_on(subject_of(run, config, trained, has_drivers=False))[0]
     output.table(f"{report}")
-    output.say(f"\nMetrics and pictures in {run}.")
-    if headline is None:
-        output.say(f"To see whether the run is usable: pyro-bnn report {run}")
-    else:
-        output.say(f"{headline} More: pyro-bnn report {run}", style="bold")
+    more = f"whether the run is usable{'' if headline is None else ', and why'}: pyro-bnn report {run}"
+    output.say(f"\nMetrics and pictures in {run}; {more}")
+    if headline is not None:
+        output.say(headline, style="bold")
     output.document(folder=run, pictures=pictures, headline=headline, **vars(report))
