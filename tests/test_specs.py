@@ -16,8 +16,8 @@ def test_every_prior_takes_its_numbers_in_order(name):
     numbers = [0.5 + 0.1 * index for index in range(len(names.split(",")))]
     assert specs.make_prior(f"{name}:{','.join(map(str, numbers))}") == kind(*numbers)
     own = specs.prior_spec(kind())
-    assert specs.make_prior(own) == kind()
-    assert specs.make_prior(f"**.bias={own}") == pb.PriorByName({"**.bias": kind()})
+    assert specs.prior_spec(specs.make_prior(own)) == own
+    assert specs.make_prior(f"**.bias={own}") == pb.PriorByName({"**.bias": specs.make_prior(own)})
     for spec in (name, f"{name}:", f"**.bias={name}"):  # a scale is not guessed
         with pytest.raises(ValueError, match=f"must be {name}:{names}, such as {own}"):
             specs.make_prior(spec)

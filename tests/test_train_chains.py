@@ -312,7 +312,7 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     assert code == 0
     assert re.search(r"The time limit ended the training after \d+ of 3,000 epochs", out)
     assert pyro_bnn("predict", tmp_path / "run", tmp_path / "houses.csv")[2].startswith(
-        f"Warning: the time limit ended the training after {found[2]} of 3,000 epochs. To see whether its predictions "
+        f"Warning: the time limit ended the training after {found[2]} of 3,000 epochs. To see whether the predictions "
         f"are usable: pyro-bnn report {tmp_path / 'run'}\n"
     )
     *_, more, headline = pyro_bnn("evaluate", tmp_path / "run")[1].splitlines()

@@ -287,7 +287,7 @@ def load_run(
         return model, loaded
     assert guide is not None
     history = _read(Path(run), HISTORY, lambda text: History.from_dict(parsed(text)))
-    return model, GuidePosterior(guide, Status(True, f"loaded from {run}."), history)
+    return model, GuidePosterior(guide, loaded.status, history)
 
 
 def calibration_of(run: str | Path, config: RunConfig) -> RunCalibration | None:
@@ -316,16 +316,6 @@ def is_cut_short(config: RunConfig, history: History) -> bool:
 def cut_short(config: RunConfig, history: History) -> str:
     """Return the words which say that the time limit ended a variational fit."""
     return f"the time limit ended the training after {len(history.epochs):,} of {config.epochs:,} epochs"
-
-
-def doubt_of(config: RunConfig, posterior: RunPosterior) -> str:
-    """Return what speaks against the predictions of a loaded run, in words; empty if nothing does.
-
-    The history of a variational run says whether its training was cut short. Chains keep their status in their file.
-    """
-    if is_chains(posterior):
-        return "" if posterior.status else posterior.status.message.rstrip(".")
-    return cut_short(config, posterior.history) if is_cut_short(config, posterior.history) else ""
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:

@@ -117,9 +117,8 @@ def predict(
         typer.echo(for_terminal(text.getvalue()) if sys.stdout.isatty() else text.getvalue(), nl=False)
     else:
         write_atomically(out, lambda file: file.write(text.getvalue().encode()))
-    doubt = runs.doubt_of(config, posterior)
-    if doubt:
-        said = f"Warning: {doubt}. To see whether its predictions are usable: pyro-bnn report {run}"
+    if not posterior.status:
+        said = f"Warning: {posterior.status.message} To see whether the predictions are usable: pyro-bnn report {run}"
         typer.echo(said, err=True)
     for note in sample.notes:
         typer.echo(note, err=True)
