@@ -287,7 +287,7 @@ def test_a_training_that_was_cut_short_is_named_before_other_faults():
     start = "Usable for its predictions, not for its uncertainty"
     assert first_line([narrow, cause], "99 %") == f"{start}: the loss was still falling; {NARROW}. 99 %."
     assert first_line([beaten, cause], "") == "Not usable as it is: the loss was still falling; beaten by a line."
-    assert first_line([cause], "99 %") == "Usable: 99 %; 1 note below."
+    assert first_line([cause], "99 %") == "Usable: 99 %; 1 note in the report."
 
 
 def test_a_cold_posterior_is_said_to_be_one():
@@ -296,7 +296,7 @@ def test_a_cold_posterior_is_said_to_be_one():
     history.end_epoch([10], 0.1, 1.0)
     [verdict] = of_temperature(history)
     assert verdict.short == "a cold posterior (KL weight 0.1)"
-    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 note below."
+    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 note in the report."
     history.add_step(-1.0, 0.0, 1.0)
     history.end_epoch([10], 0.1, 1.0)
     assert of_temperature(history) == ()

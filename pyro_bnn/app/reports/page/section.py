@@ -71,7 +71,7 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     limits = [verdict.short for verdict in problems if verdict.about == "baseline"]
     limits += [note.short for note in limiting]
     others = len(notes) - len(named_causes) - len(limiting) - len(unclear)
-    below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} below" if others else ""
+    below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} in the report" if others else ""
     if unsure:
         unsure = [*(note.short for note in named_causes), *unsure]
     else:
