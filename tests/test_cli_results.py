@@ -41,7 +41,7 @@ KEYS = {
         "seconds",
         "status",
     },
-    "evaluate": {"folder", "num_test", "num_unknown", "ood", "pictures", "rows"},
+    "evaluate": {"folder", "headline", "num_test", "num_unknown", "ood", "pictures", "rows"},
     "prune": {"folder", "gains", "pictures", "pruned", "report"},
     "weights": {"folder", "pictures", "sites"},
     "compare": {"folder", "pictures", "rows", "statuses"},

@@ -285,5 +285,5 @@ def test_rows_that_lack_values_are_left_out_if_wanted(pyro_bnn, tmp_path):  # no
     options = ("--target", "price", "--drop-missing", "--out", tmp_path / "run", *QUICK)
     code, out, err = pyro_bnn("train", path, *options)
     assert (code, err) == (0, "")
-    assert "Rows left out because they lack a value: 1." in out
+    assert "Rows left out because they lack a value: 1 (row 4)." in out
     assert "Trained on 15 rows" in out

@@ -79,7 +79,7 @@ def test_rows_without_the_target_are_left_out_and_said(tmp_path):
     frame.to_csv(path, index=False)
     data = loaded(path)
     assert len(data.x_train) + len(data.x_test) == 38
-    assert "Rows left out because they lack the target: 2." in data.notes
+    assert "Rows left out because they lack the target: 2 (rows 4, 9)." in data.notes
 
 
 def test_new_rows_may_lack_what_rows_of_training_lacked(pyro_bnn, tmp_path):  # noqa: F811

@@ -13,7 +13,7 @@ from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, ranking_of
 from pyro_bnn.app.reports.page.reliability import calibration_section
-from pyro_bnn.app.reports.page.section import first_line
+from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.app.reports.page.subject import Regressed
 from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.inference.guides import Diagnosis, SiteDiagnosis
@@ -164,7 +164,8 @@ def test_equal_predicted_sds_rank_nothing_and_could_not():
             is_count=False,
         )
     )
-    check(subject, "Usable: RMSE ", {"predicted sd does not rank the errors": "note"})
+    unclear = "too few rows, or too equal sds, to tell whether the predicted sd ranks the errors"
+    check(subject, "Usable: RMSE ", {unclear: "note"})
 
 
 def test_the_numbers_of_a_regression_are_those_of_its_rows():
@@ -181,9 +182,11 @@ def test_the_numbers_of_a_regression_are_those_of_its_rows():
     assert f"rank correlation {correlation:+.2f}" in intervals.verdicts[1].text
     order = sd[:, 0].argsort()
     ends = [np.sqrt(np.square(y - mean)[rows].mean()) for rows in (order[:150], order[-150:])]
-    assert f"RMSE {ends[0]:.4g} in the surest quarter of the rows and {ends[1]:.4g} in the least sure" in (
+    assert f"RMSE is {ends[0]:.4g} in the surest quarter of the rows and {ends[1]:.4g} in the least sure" in (
         intervals.verdicts[1].text
     )
+    few = "depends on a few large errors, but the rank correlation counts every row alike"
+    assert (few in intervals.verdicts[1].text) == (ends[1] > ends[0])
     groups, ranking = ranking_of(found, seed=0)
     assert [group["rows"] for group in groups] == [150] * 4
     assert groups[0]["predicted"] < groups[-1]["predicted"]
@@ -243,7 +246,7 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
     [
         (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434 nats"),
         (-5.455, 0.03, "note", "not clearly better than those of a line (NLL 5.455 against 5.434"),
-        (-5.455, 0.005, "problem", "The probabilities of a line are better (NLL 5.455 against 5.434 nats per row"),
+        (-5.455, 0.005, "problem", "A line predicts better: NLL 5.434, this run 5.455 (nats per row, gain"),
         (-5.430, 0.001, "note", "gain +0.0040 ± 0.0010; RMSE 2 against 1"),
     ],
 )
@@ -268,13 +271,32 @@ def test_a_network_that_a_baseline_beats_by_little_is_usable():
     assert first_line([level], "99 % right") == "Usable, but beaten by a line in NLL, not in accuracy: 99 % right."
 
 
+def test_a_guess_that_also_beats_the_network_is_named():
+    guess = "the mean of the targets"
+    verdict = of_baseline("a line", -6.0, -5.4, 0.01, points="", is_nearer=False, guess=(guess, -5.7))
+    assert verdict.short == f"beaten by a line and {guess}"
+    assert verdict.text.endswith(f" So does {guess}, which ignores all inputs: NLL 5.700.")
+    verdict = of_baseline("a line", -6.0, -5.4, 0.01, points="", is_nearer=False, guess=(guess, -6.1))
+    assert guess not in verdict.short + verdict.text
+
+
+def test_a_training_that_was_cut_short_is_named_before_other_faults():
+    cause = Verdict("note", "fit", "the loss was still falling", "", "", is_cause=True)
+    narrow = Verdict("problem", "uncertainty", NARROW, "", "")
+    beaten = Verdict("problem", "predictions", "beaten by a line", "", "")
+    start = "Usable for its predictions, not for its uncertainty"
+    assert first_line([narrow, cause], "99 %") == f"{start}: the loss was still falling; {NARROW}. 99 %."
+    assert first_line([beaten, cause], "") == "Not usable as it is: the loss was still falling; beaten by a line."
+    assert first_line([cause], "99 %") == "Usable: 99 %; 1 note in the report."
+
+
 def test_a_cold_posterior_is_said_to_be_one():
     history = History(num_data=10)
     history.add_step(-1.0, 0.0, 0.1)
     history.end_epoch([10], 0.1, 1.0)
     [verdict] = of_temperature(history)
     assert verdict.short == "a cold posterior (KL weight 0.1)"
-    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 note below."
+    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 note in the report."
     history.add_step(-1.0, 0.0, 1.0)
     history.end_epoch([10], 0.1, 1.0)
     assert of_temperature(history) == ()
@@ -289,6 +311,7 @@ def test_weights_that_are_at_the_prior_are_not_said_to_have_left_it(share, level
     assert verdict.level == level
     assert verdict.text.startswith(words)
     assert f"{share:.1%}".replace("%", " %") in verdict.text
+    assert not any(verdict.level == "good" for verdict in of_weights(Diagnosis((site,), {}, ()), is_trained=False))
 
 
 # --- rows that are too few --------------------------------------------------------------------------------------------

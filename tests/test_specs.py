@@ -1,4 +1,4 @@
-"""Specifications of priors: each by its name, with and without numbers, and in every list of priors."""
+"""Specifications of priors: each by its name and numbers, and in every list of priors."""
 
 import pytest
 
@@ -15,15 +15,19 @@ def test_every_prior_takes_its_numbers_in_order(name):
     kind, names = specs.PRIORS[name]
     numbers = [0.5 + 0.1 * index for index in range(len(names.split(",")))]
     assert specs.make_prior(f"{name}:{','.join(map(str, numbers))}") == kind(*numbers)
-    assert specs.make_prior(name) == kind()
-    assert specs.make_prior(f"**.bias={name}") == pb.PriorByName({"**.bias": kind()})
+    own = specs.prior_spec(kind())
+    assert specs.prior_spec(specs.make_prior(own)) == own
+    assert specs.make_prior(f"**.bias={own}") == pb.PriorByName({"**.bias": specs.make_prior(own)})
+    for spec in (name, f"{name}:", f"**.bias={name}"):  # a scale is not guessed
+        with pytest.raises(ValueError, match=f"must be {name}:{names}, such as {own}"):
+            specs.make_prior(spec)
     with pytest.raises(ValueError, match=rf"needs {len(numbers)} number\(s\)"):
         specs.make_prior(f"{name}:{','.join(map(str, [*numbers, 1]))}")
 
 
 @pytest.mark.parametrize("name", specs.PRIORS)
 def test_every_prior_that_can_be_typed_can_be_fitted(name):
-    model, x, y = small_model(prior=specs.make_prior(name), num_data=6)
+    model, x, y = small_model(prior=specs.PRIORS[name][0](), num_data=6)
     assert fit(model, pb.MeanFieldGuide(model), x, y).history.path == "direct"
 
 

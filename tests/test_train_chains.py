@@ -5,21 +5,25 @@ import json
 import re
 import shlex
 import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from pyro_bnn._core import progress
 from pyro_bnn.app import runs, sources, starting
 from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.folders import creating
+from pyro_bnn.app.limited import LimitedProgress
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing
-from pyro_bnn.auto.choosing import Chosen
+from pyro_bnn.auto.choosing import Chosen, Deadline
+from pyro_bnn.inference.history import History
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -289,24 +293,50 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.5)
     assert code == 0
     assert "of the 0.5 s of the time limit are left" in out
-    assert (found := re.search(r"cut short by the time limit, after (\d+) of 3000 epochs", out))
-    assert "Pass a larger --time-limit." in out
+    assert "\nThe fit is variational, since " in out
+    pattern = r" (The time limit ended the training after (\d+) of 3,000 epochs\. Train longer, .* (\d+): .*) The fit"
+    assert (found := re.search(pattern, out))
+    assert int(found[3]) > 0.5
     config = RunConfig.from_json((tmp_path / "run" / "config.json").read_text())
     assert (config.method, config.time_limit) == ("svi", 0.5)
     code, out, _ = pyro_bnn("report", tmp_path / "run")
-    assert f"The time limit ended the training after {found[1]} of 3000 epochs. Pass a larger --time-limit.\n" in out
+    said, first, *_ = out.splitlines()
+    assert f"the time limit ended the training after {found[2]} of 3,000 epochs" in said
+    assert first == f"note:     {found[1]}"  # before the faults that it may have caused
+    assert "Most weights learned" not in out
     page = (tmp_path / "run" / "report.html").read_text()
     command = html.unescape(re.search(r"<pre>(.*)$", page, re.MULTILINE)[1])
     assert "--time-limit 0.5 " in command
-    assert f"The time limit ended the fit after {found[1]} of 3000 epochs." in page
+    assert f"The time limit ended the fit after {found[2]} of 3000 epochs." in page
     code, out, _ = pyro_bnn(*shlex.split(command)[1:])
     assert code == 0
-    assert re.search(r"cut short by the time limit, after \d+ of 3000 epochs", out)
+    assert re.search(r"The time limit ended the training after \d+ of 3,000 epochs", out)
+    assert pyro_bnn("predict", tmp_path / "run", tmp_path / "houses.csv")[2].startswith(
+        f"Warning: the time limit ended the training after {found[2]} of 3,000 epochs. To see whether the predictions "
+        f"are usable: pyro-bnn report {tmp_path / 'run'}\n"
+    )
+    *_, more, headline = pyro_bnn("evaluate", tmp_path / "run")[1].splitlines()
+    assert headline == said
+    assert more.endswith(f"whether the run is usable, and why: pyro-bnn report {tmp_path / 'run'}")
 
 
 def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_path):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--time-limit", 300)
-    assert (code, "cut short" in out) == (0, False)
+    assert (code, "The time limit" in out) == (0, False)
     assert config_of(tmp_path / "run")["time_limit"] == 300
     assert pyro_bnn("report", tmp_path / "run")[0] == 0
     assert "--time-limit" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_progress_of_a_limited_fit_does_not_promise_more_than_the_limit(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    history, deadline = History(num_data=10), Deadline.after(2.0)
+    with LimitedProgress(10**6, deadline, shown=True) as shown:
+        for _ in range(3):
+            time.sleep(0.01)
+            history.add_step(-1.0, 0.0, 1.0)
+            history.end_epoch([10], 0.1, 1.0)
+            assert not shown(history)
+    lines = re.findall(r"epoch (\d)/1000000 ELBO .* 00:00, (.*) left", capsys.readouterr().err)
+    assert lines[-1][0] == "3"
+    assert {left for _, left in lines} <= {"00:00", "00:01", "00:02"}  # without the limit, it is hours

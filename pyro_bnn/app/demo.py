@@ -24,6 +24,9 @@ from .reports.pictures import save_picture
 from .reports.trained import Trained
 from .runs import fit
 
+NUM_SCALES = 2.0
+"""Half the width of the bands in the picture, in standard deviations."""
+
 
 def digits_demo(folder: Folder, *, seed: int = 0) -> ClassifierScores:
     """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown."""
@@ -38,9 +41,10 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
 
     Returns:
         A dictionary of numbers. `epistemic_scale_inside` and `epistemic_scale_outside` are the mean epistemic standard
-        deviations inside and outside the range of the points, `aleatoric_scale_inside` is the mean aleatoric standard
-        deviation inside, and `noise_scale_true` is the standard deviation of the true noise. `truth_in_band` is the
-        fraction of the true curve that lies in the 95 % bands of the mean.
+        deviations inside and outside the range of the points. `aleatoric_scale_inside` is the mean aleatoric standard
+        deviation inside, and `noise_scale_true` is the standard deviation of the true noise. The inner band of the
+        picture is the mean ± 2 epistemic standard deviations: `band_inside` is its mean width inside, `band_at_end` is
+        its width at x = -1, and `truth_in_band` is the fraction of the true curve that lies in it.
     """
     x, y = regression_problem(seed=seed)
     with seeded(seed):
@@ -55,15 +59,18 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     prediction = predict(model, posterior, grid, seed=seed).as_kind(RegressionPrediction)
 
     truth = 10 * torch.sin(2 * torch.pi * grid)
-    ax = plotting.regression_bands(grid, prediction, data=(x, y), truth=truth)
+    ax = plotting.regression_bands(grid, prediction, data=(x, y), truth=truth, num_scales=NUM_SCALES)
     save_picture(folder, "regression.png", ax)
 
     inside = grid.flatten().abs() <= 0.5
-    within = (prediction.mean - truth).abs() <= 1.96 * prediction.epistemic.sqrt()
+    within = (prediction.mean - truth).abs() <= NUM_SCALES * prediction.epistemic.sqrt()
+    band = 2 * NUM_SCALES * prediction.epistemic.sqrt().flatten()
     epistemic, aleatoric = prediction.epistemic.sqrt().flatten(), prediction.aleatoric.sqrt().flatten()
     result = {
         "epistemic_scale_inside": float(epistemic[inside].mean()),
         "epistemic_scale_outside": float(epistemic[~inside].mean()),
+        "band_inside": float(band[inside].mean()),
+        "band_at_end": float(band[0]),
         "aleatoric_scale_inside": float(aleatoric[inside].mean()),
         "noise_scale_true": 2.0,
         "truth_in_band": float(within.double().mean()),

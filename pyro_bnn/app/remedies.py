@@ -2,14 +2,24 @@
 
 import math
 
+from ..inference.history import History
+
 MORE = 4
 """Heuristic: chains that are too short should get this multiple of their time, or of their draws."""
 
 MORE_EPOCHS = "Raise --epochs, or --lr."
 """Remedy for a variational fit whose objective still improved."""
 
-MORE_TIME = "Pass a larger --time-limit."
-"""Remedy for a variational fit that the time limit ended."""
+
+def more_time(history: History, limit: float, epochs: int) -> str:
+    """Return the remedy for a variational fit that the time limit ended before the last of its `epochs`.
+
+    The named limit is `limit`, in seconds, plus the time that the remaining epochs would take at the speed of this fit.
+    """
+    num_done = len(history.epochs)
+    seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (epochs - num_done)
+    enough = 10 * math.ceil((limit + seconds) / 10)
+    return f"Train longer, such as with --time-limit {enough}: all {epochs:,} epochs take about that at this speed."
 
 
 def longer_chains(seconds: float | None) -> str:

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler,
 from typing_extensions import TypeIs
 
 from .._core.files import DamagedFileError
+from .._core.processes import Processes
 from .._core.records import plain, record
 from ..auto.choosing import Deadline, UnsuitableError
 from ..auto.fitting import TimeLimit
@@ -32,10 +33,11 @@ from .chains import Choice, fit_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .folders import Folder, find_run
+from .limited import LimitedProgress
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .recipes import CHOSEN
-from .remedies import MORE_EPOCHS, MORE_TIME
+from .remedies import MORE_EPOCHS, more_time
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker
 from .validation import parsed
@@ -83,7 +85,9 @@ def fit(
             raise ValueError(f"{error}; choose --method svi.") from error
         variational = replace(config, method="svi")
         model, posterior = _fit_svi(variational, data, folder, deadline=deadline, device=device)
-        posterior.status = error.instead(posterior.status)
+        message = posterior.status.message
+        said = f"The fit is variational, since {error}. {message[:1].upper()}{message[1:]}"
+        posterior.status = replace(posterior.status, message=said)
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
@@ -135,7 +139,10 @@ def _fit_svi(
     schedule = _schedule(config)
     optimizer = make_optimizer(config.optimizer, config.lr, math.ceil(len(data.x_train) / config.batch_size))
     tracker = AccuracyTracker(model, guide, data) if config.accuracy else None
-    limit = None if deadline is None else TimeLimit(deadline.at(1.0))
+    limits: list[Callable[[History], bool | None]] = []
+    if deadline is not None:
+        shown = Processes.present().is_first
+        limits = [LimitedProgress(config.epochs, deadline, shown=shown), TimeLimit(deadline.at(1.0))]
 
     def note(history: History) -> None:
         folder.note(f"{len(history.epochs)} of {config.epochs} epochs")
@@ -151,15 +158,15 @@ def _fit_svi(
             elbo=Trace_ELBO(num_particles=config.num_particles),
             estimator=make_estimator(config.estimator),
             kl_weight=make_kl_weight(config.kl_weight, num_weights),
-            callbacks=[note, *(callback for callback in (tracker, limit) if callback is not None)],
-            progress=True,
+            callbacks=[note, *([] if tracker is None else [tracker]), *limits],
+            progress=deadline is None,
             checkpoint=checkpoint,
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
         )
     if is_cut_short(config, posterior.history):
-        done = f"cut short by the time limit, after {len(posterior.history.epochs)} of {config.epochs} epochs."
-        posterior.status = Status(False, done, remedy=MORE_TIME)
+        remedy = more_time(posterior.history, config.time_limit, config.epochs)
+        posterior.status = Status(False, f"{cut_short(config, posterior.history)}.", remedy=remedy)
     elif posterior.status:
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
         posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target
@@ -280,7 +287,7 @@ def load_run(
         return model, loaded
     assert guide is not None
     history = _read(Path(run), HISTORY, lambda text: History.from_dict(parsed(text)))
-    return model, GuidePosterior(guide, Status(True, f"loaded from {run}."), history)
+    return model, GuidePosterior(guide, loaded.status, history)
 
 
 def calibration_of(run: str | Path, config: RunConfig) -> RunCalibration | None:
@@ -304,6 +311,11 @@ def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
 def is_cut_short(config: RunConfig, history: History) -> bool:
     """Return whether the time limit of a variational run ended the fit before its last epoch."""
     return config.time_limit > 0 and len(history.epochs) < config.epochs
+
+
+def cut_short(config: RunConfig, history: History) -> str:
+    """Return the words which say that the time limit ended a variational fit."""
+    return f"the time limit ended the training after {len(history.epochs):,} of {config.epochs:,} epochs"
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:

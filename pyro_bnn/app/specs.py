@@ -82,7 +82,9 @@ def make_prior(spec: str) -> pb.Prior:
             "GLOB=PRIOR;GLOB=PRIOR."
         )
     prior, names = PRIORS[name]
-    return prior(*numbers_in(spec, numbers, len(names.split(",")))) if numbers else prior()
+    if not numbers:
+        raise ValueError(f"prior {spec!r} must be {name}:{names}, such as {prior_spec(prior())}.")
+    return prior(*numbers_in(spec, numbers, len(names.split(","))))
 
 
 def prior_spec(prior: pb.Prior) -> str:

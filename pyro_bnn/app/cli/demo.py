@@ -3,7 +3,8 @@
 The JSON of `demo` has `folder`, `pictures` (file names), `seconds`, `digits` and `regression`. `digits` has the items
 `rows`, `ood`, `num_test` and `num_unknown` of the JSON of `evaluate`. `regression` has the standard deviations
 `epistemic_scale_inside`, `epistemic_scale_outside`, `aleatoric_scale_inside` and `noise_scale_true`, and
-`truth_in_band`, which is the fraction of the true curve in the 95 % bands.
+`truth_in_band`, which is the fraction of the true curve in the band of ± 2 epistemic standard deviations. The widths
+`band_inside` and `band_at_end` are those of this band, on average over the points' range and at x = -1.
 """
 
 import time
@@ -49,13 +50,13 @@ def demo(
         regression = regression_demo(folder, seed=seed)
     seconds = time.perf_counter() - start
     pictures = sorted(path.name for path in out.glob(f"*.{picture_format}"))
-    inside, outside = (regression[f"epistemic_scale_{where}"] for where in ("inside", "outside"))
+    inside, at_end, share = (regression[name] for name in ("band_inside", "band_at_end", "truth_in_band"))
     output.say(
-        f"The curve is uncertain where nothing was measured: the standard deviation grows from {inside:.1f} to "
-        f"{outside:.1f}, and {100 * regression['truth_in_band']:.0f} % of the true curve lies in the 95 % band; open "
+        f"The curve is uncertain where nothing was measured. Its band of ± 2 sd is {inside:.0f} wide on average where "
+        f"the points are, and {at_end:.0f} wide at x = -1. {100 * share:.0f} % of the true curve lies in it; open "
         f"regression.{picture_format}.\n"
     )
     output.say("All scores of the digits:\n")
     output.table(f"{digits}\n")
-    output.say(f"Done in {seconds:.0f} s. Pictures in {out}: {', '.join(pictures)}")
+    output.say(f"Done in {seconds:.0f} s, imports not counted. Pictures in {out}: {', '.join(pictures)}")
     output.document(folder=out, pictures=pictures, seconds=seconds, digits=digits, regression=regression)

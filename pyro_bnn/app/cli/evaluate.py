@@ -1,6 +1,7 @@
 """`pyro-bnn evaluate`.
 
-The JSON of `evaluate` has `folder`, `pictures` (file names), and the items of metrics.json.
+The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`, null for
+image sets), and the items of metrics.json.
 
 For image sets, these items are `rows`, `ood`, `num_test` and `num_unknown`. Each row has the `name` of a prediction and
 its `accuracy`, `nll` (nats), `ece` and `brier`. `ood` has `auroc`, `aupr` and `fpr95` for each score of unknown images,
@@ -35,13 +36,16 @@ def evaluate(
 ) -> None:
     """Measure accuracy and calibration, and whether unknown images are detected.
 
-    The command prints the results, and writes metrics and pictures into the run's folder.
+    The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
+    last line says whether the run is usable; for images, `pyro-bnn report` says so.
     """
     with loading():
         from .. import runs
         from ..folders import updating
         from ..own.network import own_code
         from ..reports import evaluation, scores
+        from ..reports.page import report_on
+        from ..reports.page.subject import subject_of
         from ..reports.pictures import pictures_of
         from ..reports.trained import load_trained
 
@@ -59,6 +63,10 @@ def evaluate(
             output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
+        headline = None if is_image else report_on(subject_of(run, config, trained, has_drivers=False))[0]
     output.table(f"{report}")
-    output.say(f"\nMetrics and pictures in {run}.")
-    output.document(folder=run, pictures=pictures, **vars(report))
+    more = f"whether the run is usable{'' if headline is None else ', and why'}: pyro-bnn report {run}"
+    output.say(f"\nMetrics and pictures in {run}; {more}")
+    if headline is not None:
+        output.say(headline, style="bold")
+    output.document(folder=run, pictures=pictures, headline=headline, **vars(report))

@@ -83,7 +83,7 @@ def predict(
         from .. import runs, sources
         from ..own.network import own_code
         from ..reports.predictions import write_predictions
-        from ..reports.scores import COLUMNS, shown_score
+        from ..reports.scores import shown_name, shown_score
 
     output = Output("predict", as_json=as_json)
     device = options.check_device(device)
@@ -117,11 +117,14 @@ def predict(
         typer.echo(for_terminal(text.getvalue()) if sys.stdout.isatty() else text.getvalue(), nl=False)
     else:
         write_atomically(out, lambda file: file.write(text.getvalue().encode()))
+    if not posterior.status:
+        said = f"Warning: {posterior.status.message} To see whether the predictions are usable: pyro-bnn report {run}"
+        typer.echo(said, err=True)
     for note in sample.notes:
         typer.echo(note, err=True)
     if scores:
         said = ", ".join(
-            f"{COLUMNS[name]}{':' if name.startswith('coverage') else ''} {shown_score(name, value)}"
+            f"{shown_name(name)}{':' if name.startswith('coverage') else ''} {shown_score(name, value)}"
             for name, value in scores.items()
         )
         typer.echo(f"Scores of {sample.has_target.sum()} rows: {said}.", err=True)

@@ -148,14 +148,15 @@ def train(
     last = known.facts.in_units(posterior.history).epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
     said = str(posterior.status)
-    said = said.replace(". ", ".\n") if last is None else f"{said} {seconds:.0f} s."  # a line for each fact on chains
+    lines = said.replace(". ", ".\n")  # one for each fact on chains
+    said = lines if last is None else f"{said[0].upper()}{said[1:]} The fit took {seconds:.0f} s."
     is_good = bool(posterior.status) and not (last is None and posterior.status.remedy)
     output.say(said, style="green" if is_good else "yellow")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))
         output.say(
-            f"Last epoch, in nats per {'image' if config.kind == 'images' else 'row'}: NLL {nll:.4f} + KL {kl:.4f} = "
-            f"negative ELBO {cost:.4f}{'' if known.classes else ', in the units of the target'}."
+            f"Last epoch: NLL {nll:.4f} + KL {kl:.4f} = negative ELBO {cost:.4f} nats per "
+            f"{'image' if config.kind == 'images' else 'row'}."
         )
     output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
     curve, pictures = runs.load_accuracy(place), []

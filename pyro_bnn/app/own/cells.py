@@ -163,8 +163,8 @@ class Cells:
         return days, written
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
-    """Return names in quotes for a message: at most `most` names, and the number of the remaining ones."""
+def listed(names: Sequence[object], most: int = 8) -> str:
+    """Return names in quotes, or numbers, for a message: at most `most`, and the number of the remaining ones."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 

@@ -14,6 +14,9 @@ import pandas as pd
 
 from .cells import Cells, listed, training_without
 
+MOST_NAMED = 5
+"""Largest number of rows that a note names."""
+
 SEPARATORS = ",;\t|"
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
 """The texts that mark missing cells, in lower case."""
@@ -190,7 +193,11 @@ def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str
         )
     if lacking.all():
         raise ValueError(f"every row of {table.shown} lacks a value; fill some in, or {training_without(where)}.")
-    notes = [f"Rows left out because they lack {what}: {lacking.sum()}."] if lacking.any() else []
+    notes = []
+    if lacking.any():
+        rows = listed(table.frame.index[lacking].tolist(), MOST_NAMED)
+        noun = "row" if lacking.sum() == 1 else "rows"
+        notes = [f"Rows left out because they lack {what}: {lacking.sum()} ({noun} {rows})."]
     return replace(table.rows(~lacking), notes=(*table.notes, *notes))
 
 

@@ -70,7 +70,7 @@ def write_predictions(
         )
         scored = prediction[sample.has_target[part]]
         if len(scored):
-            scores.append((len(scored), scores_of(scored, target, calibration)))
+            scores.append((len(scored), scores_of(scored, target, calibration, levels=levels)))
     return _averaged(scores)
 
 

@@ -49,7 +49,7 @@ COLUMNS = {
     "crps": "CRPS",
     **{f"coverage_{100 * level:.0f}": f"in {percent(level, 0)}" for level in LEVELS},
 }
-"""Heading of the column of each score."""
+"""Heading of the column of each score. The levels are those of `pyro-bnn evaluate`."""
 
 LEGENDS = {
     False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90 %: share of targets in "
@@ -80,6 +80,17 @@ class OwnDataScores:
         single = self.rows[0]["name"]
         legend = f"{single}: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
         return "\n".join([*lines, "", legend, LEGENDS[self.is_class], *compared])
+
+
+def shown_name(name: str) -> str:
+    """Return the words for the name of a score.
+
+    Example:
+        >>> from pyro_bnn.app.reports.scores import shown_name
+        >>> shown_name("rmse"), shown_name("coverage_68.3")
+        ('RMSE', 'in 68.3 %')
+    """
+    return COLUMNS.get(name) or f"in {name.removeprefix('coverage_')} %"
 
 
 def shown_score(name: str, value: float | None) -> str:
@@ -136,10 +147,17 @@ def ways_to_predict(run: Trained) -> dict[str, Prediction]:
     return {**dict([run.single()]), f"ensemble of {run.num_samples}": ensemble, **named}
 
 
-def scores_of(prediction: Prediction, target: Target, calibration: RunCalibration | None = None) -> dict[str, float]:
+def scores_of(
+    prediction: Prediction,
+    target: Target,
+    calibration: RunCalibration | None = None,
+    *,
+    levels: Sequence[float] = LEVELS,
+) -> dict[str, float]:
     """Score a prediction that has targets, in units of the target. If there is a calibration, coverage uses it.
 
-    The CRPS and the coverage are missing unless the prediction has the components of its mixture.
+    The coverage is measured at `levels`. The CRPS and the coverage are missing unless the prediction has the components
+    of its mixture.
     """
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
@@ -147,9 +165,9 @@ def scores_of(prediction: Prediction, target: Target, calibration: RunCalibratio
     assert own.targets is not None
     scores = own.score()
     if own.components is not None:
-        for level in LEVELS:
+        for level in levels:
             low, high = interval_of(own, level, calibration)
-            scores[f"coverage_{100 * level:.0f}"] = metrics.interval_coverage(low, high, own.targets.to(low))
+            scores[f"coverage_{100 * level:g}"] = metrics.interval_coverage(low, high, own.targets.to(low))
     return scores
 
 

@@ -42,16 +42,21 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
     """Judge a run, and write the page about it.
 
     Returns:
-        A line that says whether the run is usable, the verdicts (the worst first), and the page as HTML that needs no
-        other files.
+        A line that says whether the run is usable, the verdicts, and the page as HTML that needs no other files. A
+        training that was too short comes first, as it can have caused the other faults. The worst verdicts follow.
     """
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
-    judged = sorted((v for section in sections for v in section.verdicts), key=lambda v: ORDER.index(v.level))
+    judged = sorted((v for section in sections for v in section.verdicts), key=_rank)
     posterior = subject.posterior
     verdicts = judged if is_chains(posterior) else [*of_temperature(posterior.history), *judged]
     headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
     subtitle = f"Report on {subject.run}, with {subject.num_samples} weight draws."
     return headline, verdicts, page_of(subject.title, subtitle, headline, verdicts, sections)
+
+
+def _rank(verdict: Verdict) -> tuple[bool, int]:
+    """Return what verdicts are sorted by."""
+    return not verdict.is_cause or verdict.level == "good", ORDER.index(verdict.level)
 
 
 def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:

@@ -21,8 +21,8 @@ from ....results import plotting, pruning
 from ... import recipes
 from ...chains import OF_NET
 from ...config import RunConfig, settings
-from ...remedies import MORE_EPOCHS, MORE_TIME
-from ...runs import is_chains, is_cut_short
+from ...remedies import MORE_EPOCHS, more_time
+from ...runs import cut_short, is_chains, is_cut_short
 from ...starting import VARIATIONAL
 from ..numbers import percent
 from ..pictures import drawn, panel
@@ -75,7 +75,7 @@ def training_section(subject: Subject) -> Section | None:
             "kl_weight": last.kl_weight,
             "pictures": [drawn(ax) for ax in axes],
         },
-        (has_settled(history, subject.config.epochs if is_cut_short(subject.config, history) else None),),
+        (was_cut_short(subject.config, history) if is_cut_short(subject.config, history) else has_settled(history),),
     )
 
 
@@ -93,27 +93,30 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
     return (Verdict("note", "fit", f"a {kind} posterior (KL weight {kl_weight:.3g})", text, rule),)
 
 
-def has_settled(history: History, planned: int | None = None) -> Verdict:
+def was_cut_short(config: RunConfig, history: History) -> Verdict:
+    """Say that the time limit ended the training, and how long it would have taken."""
+    done = cut_short(config, history)
+    text = f"{sentence(done)}. {more_time(history, config.time_limit, config.epochs)}"
+    return Verdict("note", "limit", done, text, "Reported if the time limit ended the training.", is_cause=True)
+
+
+def has_settled(history: History) -> Verdict:
     """Judge whether the loss still fell in the last quarter of training.
 
-    The loss of every epoch is computed with the last KL weight. If a time limit ended the training, `planned` is the
-    number of epochs that it should have had.
+    The loss of every epoch is computed with the last KL weight.
     """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     rule = (
-        f"Note: the time limit ended the training, there were fewer than {FEWEST_EPOCHS} epochs, or a straight line "
-        f"through the loss in the last quarter of the epochs falls by more than {percent(STILL_FALLING, 0)} of the "
-        f"whole fall and {NUM_ERRORS:g} standard errors."
+        f"Note: there were fewer than {FEWEST_EPOCHS} epochs, or a straight line through the loss in the last quarter "
+        f"of the epochs falls by more than {percent(STILL_FALLING, 0)} of the whole fall and {NUM_ERRORS:g} standard "
+        "errors."
     )
-    if planned is not None:
-        done = f"the time limit ended the training after {num_epochs} of {planned} epochs"
-        return Verdict("note", "fit", done, f"{sentence(done)}. {MORE_TIME}", rule)
     if num_epochs < FEWEST_EPOCHS:
         text = (
             f"The training had {plural(num_epochs, 'epoch')} ({plural(len(history.elbo), 'step')}): too few to tell "
             f"whether the loss had settled. {MORE_EPOCHS}"
         )
-        return Verdict("note", "fit", "too few epochs to tell whether training had settled", text, rule)
+        return Verdict("note", "fit", "too few epochs to tell whether training had settled", text, rule, is_cause=True)
     losses = [weight * record.kl - record.expected_log_likelihood for record in history.epochs]
     end = losses[-max(FEWEST_LAST, round(LAST * num_epochs)) :]
     line, steps = linregress(range(len(end)), end), len(end) - 1
@@ -123,7 +126,7 @@ def has_settled(history: History, planned: int | None = None) -> Verdict:
     if fall > NUM_ERRORS * error and share > STILL_FALLING:
         by = f" by {percent(share)} of the whole fall" if whole > 0 else ""
         text = f"The loss was still falling when the training ended: over the last {len(end)} epochs{by}. {MORE_EPOCHS}"
-        return Verdict("note", "fit", "the loss was still falling", text, rule)
+        return Verdict("note", "fit", "the loss was still falling", text, rule, is_cause=True)
     rates = [record.learning_rate for record in history.epochs]
     is_lowered = rates[-1] < LOWERED * max(rates)
     why = "; but the learning rate was lowered, which makes any loss settle" if is_lowered else ""
@@ -140,12 +143,18 @@ def weights_section(subject: Subject) -> Section | None:
     except ValueError as error:  # the guide has no Gaussian marginals, or there are no weights
         return Section("Weights", "weights.html", {"found": None, "why": str(error)})
     return Section(
-        "Weights", "weights.html", {"found": found, **_signal_to_noise(subject.posterior.guide)}, of_weights(found)
+        "Weights",
+        "weights.html",
+        {"found": found, **_signal_to_noise(subject.posterior.guide)},
+        of_weights(found, is_trained=not is_cut_short(subject.config, subject.posterior.history)),
     )
 
 
-def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
-    """Judge whether the posterior of the weights collapsed to a point, or stayed at the prior."""
+def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, ...]:
+    """Judge whether the posterior of the weights collapsed to a point, or stayed at the prior.
+
+    After a training that was cut short, nothing is said to be good: weights also leave the prior on the way.
+    """
     rule = (
         "Problem: the diagnosis of the posterior has a warning (most weights collapsed, or a layer is at the prior). "
         f"Note: {percent(FEW_AT_PRIOR, 0)} of the weights or more are still at the prior. Such a weight learned less "
@@ -161,7 +170,8 @@ def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
         "collapsed to a point"
     )
     if found.share_at_prior < FEW_AT_PRIOR:
-        return (Verdict("good", "fit", "", f"Most weights learned from the data: {shares}.", rule),)
+        good = Verdict("good", "fit", "", f"Most weights learned from the data: {shares}.", rule)
+        return (good,) if is_trained else ()
     text = f"Few weights learned from the data: {shares}. A smaller network or a narrower prior may predict as well."
     return (Verdict("note", "fit", f"{percent(found.share_at_prior, 0)} of the weights learned nothing", text, rule),)
 

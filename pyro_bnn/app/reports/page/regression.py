@@ -14,7 +14,7 @@ from ....scores import metrics
 from ..numbers import number, percent, with_error
 from ..pictures import drawn, observed_against_predicted, panel
 from .calibrated import CHANCE, limits_by_chance
-from .section import Level, Section, Tile, Verdict, in_series, judged
+from .section import Section, Tile, Verdict, in_series, judged
 from .subject import Regressed, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
@@ -249,18 +249,25 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
 def _of_ranking(found: Mapping[str, float]) -> Verdict:
     """Judge whether the rows with the largest predicted standard deviations have the largest errors."""
     correlation, expected, error = found["correlation"], found["expected"], found["by_chance"]
-    numbers = (
-        f"rank correlation {correlation:+.2f}, by chance up to ± {error:.2f}, and {expected:+.2f} if the predicted sd "
-        f"were right; RMSE {number(found['surest'])} in the surest quarter of the rows and "
-        f"{number(found['least_sure'])} in the least sure"
+    ranks = f"rank correlation {correlation:+.2f}, chance up to ± {error:.2f}"
+    groups = (
+        f"RMSE is {number(found['surest'])} in the surest quarter of the rows and {number(found['least_sure'])} in the "
+        "least sure"
     )
-    is_able = expected > 2 * error
-    hardly = "" if is_able else "; on these rows even correct sds would hardly rank them"
-    level: Level = "problem" if is_able else "note"
-    not_ranked = f"The predicted sd does not rank the errors{hardly} ({numbers})."
-    mostly = f"The predicted sd ranks most errors, but not the largest ({numbers})."
-    reversed_ = f"Errors are smaller where the predicted sd is larger ({numbers})."
-    good = f"Errors are larger where the predicted sd is larger ({numbers})."
+    by_few = ""
+    if found["least_sure"] > found["surest"] and correlation <= error:
+        by_few = ": it depends on a few large errors, but the rank correlation counts every row alike"
+    not_ranked = (
+        f"The predicted sd does not rank the errors ({ranks}). If it were right, the rank correlation would be about "
+        f"{expected:+.2f}. {groups}{by_few}."
+    )
+    unclear = (
+        f"These rows cannot show whether the predicted sd ranks the errors ({ranks}): if it were right, the rank "
+        f"correlation would only be about {expected:+.2f}. {groups}{by_few}."
+    )
+    mostly = f"The predicted sd ranks most errors, but not the largest ({ranks}). {groups}."
+    reversed_ = f"Errors are smaller where the predicted sd is larger ({ranks}). {groups}{by_few}."
+    good = f"Errors are larger where the predicted sd is larger ({ranks}). {groups}."
     return judged(
         "uncertainty",
         f"The limit of chance is {NUM_ERRORS:g} standard errors. Good: the rank correlation of predicted sd and error "
@@ -270,7 +277,8 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
-        (True, level, "predicted sd does not rank the errors", not_ranked),
+        (expected > 2 * error, "problem", "predicted sd does not rank the errors", not_ranked),
+        (True, "note", "too few rows, or too equal sds, to tell whether the predicted sd ranks the errors", unclear),
     )
 
 

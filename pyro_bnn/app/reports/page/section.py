@@ -24,6 +24,7 @@ class Verdict:
     short: str
     text: str
     rule: str  # the thresholds
+    is_cause: bool = False  # whether a training that is too short can have caused the other faults
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,22 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     """Return the decision that follows from all verdicts. `usable` is a text with the scores of the run."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
-    faults = [verdict.short for verdict in problems]
+    causes = [note for note in notes if note.is_cause]
+    faults = [verdict.short for verdict in [*causes, *problems]]
     if any(verdict.about in ("predictions", "fit") for verdict in problems):
         return f"Not usable as it is: {'; '.join(faults)}."
-    limits = [verdict.short for verdict in problems if verdict.about == "baseline"]
-    limits += [note.short for note in notes if note.about in ("predictions", "limit")]
-    unclear = [note.short for note in notes if note.about == "unclear"]
-    others = sum(note.about not in ("predictions", "limit", "unclear") for note in notes)
-    below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} below" if others else ""
     unsure = [verdict.short for verdict in problems if verdict.about == "uncertainty"]
+    named_causes = [note for note in causes if unsure or note.about == "limit"]
+    limiting = [note for note in notes if note.about in ("predictions", "limit") and not note.is_cause]
+    unclear = [note.short for note in notes if note.about == "unclear"]
+    limits = [verdict.short for verdict in problems if verdict.about == "baseline"]
+    limits += [note.short for note in limiting]
+    others = len(notes) - len(named_causes) - len(limiting) - len(unclear)
+    below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} in the report" if others else ""
+    if unsure:
+        unsure = [*(note.short for note in named_causes), *unsure]
+    else:
+        limits = [*(note.short for note in named_causes), *limits]
     if unclear:
         named = "; ".join([*unclear, *unsure, *limits])
         return f"Too few rows to tell whether it is usable: {named}. {sentence(usable)}{below}."

@@ -92,8 +92,8 @@ class Subject:
     modes: Modes | None = None  # agreement of the predictions of the test rows, within and between chains
 
 
-def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
-    """Measure a run and its predictions of the test rows."""
+def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: bool = True) -> Subject:
+    """Measure a run and its predictions of the test rows. The effects of the columns are left out if not wanted."""
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None
@@ -139,7 +139,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained) -> Subject:
         found.posterior,
         classified,
         regressed,
-        drivers_of(found),
+        drivers_of(found) if has_drivers else (),
         None if runs.is_chains(found.posterior) else rows.facts.in_units(found.posterior.history),
         runs.load_choice(run) if runs.is_chains(found.posterior) else None,
         _modes_of(found),

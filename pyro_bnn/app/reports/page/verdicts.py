@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....scores.uncertainty import Prediction
 from ..numbers import number, with_error
-from .section import About, Level, Tile, Verdict, judged
+from .section import About, Level, Tile, Verdict, judged, sentence
 from .subject import Classified, Regressed
 
 P = TypeVar("P", bound=Prediction)
@@ -59,23 +59,37 @@ def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
 
 
 def of_baseline(
-    name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool, unbeaten: str = ""
+    name: str,
+    own: float,
+    theirs: float,
+    error: float,
+    *,
+    points: str,
+    is_nearer: bool,
+    unbeaten: str = "",
+    guess: tuple[str, float] | None = None,
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
     `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` is a
     text that compares the errors of the network with the errors of the baseline. `is_nearer` says whether the network
     has clearly smaller errors than the baseline. `unbeaten` names a score in which the baseline is not clearly better.
+    `guess` has the name and the mean log-density of a prediction that ignores the inputs, if it is not the baseline.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
-    numbers = (
-        f"NLL {number(-own)} against {number(-theirs)} nats per row, gain {with_error(gain, error, '+')}; {points}"
-    )
+    difference = f"nats per row, gain {with_error(gain, error, '+')}"
+    numbers = f"NLL {number(-own)} against {number(-theirs)} {difference}; {points}"
     tied = f"The network's probabilities are not clearly better than those of {name} ({numbers})."
     worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
     is_beaten = gain < 0 and not is_tied
     where = f" in NLL, not in {unbeaten}" if unbeaten else ""
+    lead = f"{sentence(name)} {'has the lower NLL' if unbeaten else 'predicts better'}"
+    beats = f"{lead}: NLL {number(-theirs)}, this run {number(-own)} ({difference}; {points})."
+    also = ""
+    if guess is not None and guess[1] > own:
+        also = f" and {guess[0]}"
+        beats = f"{beats} So does {guess[0]}, which ignores all inputs: NLL {number(-guess[1])}."
     about: About = "baseline" if is_beaten and gain > -LARGE_LOSS else "predictions"
     return judged(
         "uncertainty" if is_beaten and is_nearer else about,
@@ -86,7 +100,7 @@ def of_baseline(
         (is_tied, "note", f"not clearly better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
-        (True, "problem", f"beaten by {name}{where}", f"The probabilities of {name} are better ({numbers})."),
+        (True, "problem", f"beaten by {name}{also}{where}", beats),
     )
 
 
@@ -108,6 +122,7 @@ def of_ways(
     one, single = found.single
     own, theirs, alone = (log_density(way) for way in (found.prediction, baseline, single))
     error = mean_and_error(own - theirs)[1]
+    guesses = {guess: way for guess, way in found.baselines.items() if IN_A_SENTENCE.get(guess, name) != name}
     beaten = of_baseline(
         name,
         float(own.mean()),
@@ -116,6 +131,7 @@ def of_ways(
         points=points,
         is_nearer=ahead > noise,
         unbeaten="" if ahead < -noise else score,
+        guess=next(((IN_A_SENTENCE[guess], _mean_density(way)) for guess, way in guesses.items()), None),
     )
     gain, error = mean_and_error(own - alone)
     if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
