@@ -72,6 +72,8 @@ class MeanFieldLocal(MeanField):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_mirrored:
+            return [cls(0.1, 1e-2), cls(0.03, 3e-3)]
         if network.is_lenet:
             return [cls(0.1, 3e-3)]
         return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.01, 1e-3), cls(0.1, 3e-3)]
@@ -91,6 +93,8 @@ class Natural(Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_mirrored:
+            return [cls(0.1, 0.05), cls(0.03, 0.02)]
         if network.is_lenet:
             return [cls(0.1, 0.02), cls(0.3, 0.02)]
         return [cls(0.3, 0.007), cls(0.1, 0.007), cls(0.03, 0.007), cls(0.1, 0.014)]
