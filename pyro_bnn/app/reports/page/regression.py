@@ -256,7 +256,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
     )
     by_few = ""
     if found["least_sure"] > found["surest"] and correlation <= error:
-        by_few = ": it depends on a few large errors, but the rank correlation counts every row alike"
+        by_few = ": a few large errors can raise RMSE, but the rank correlation counts every row alike"
     not_ranked = (
         f"The predicted sd does not rank the errors ({ranks}). If it were right, the rank correlation would be about "
         f"{expected:+.2f}. {groups}{by_few}."
