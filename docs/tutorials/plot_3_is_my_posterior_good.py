@@ -9,7 +9,8 @@ expensive:
 3. Draw from the exact posterior with NUTS, on this or a smaller problem, and ``compare`` predictions. This takes a
    minute.
 
-The data are those of the first tutorial, but none are in the middle. A good posterior is uncertain in that gap.
+The curve is that of the first tutorial, with fewer and noisier points, and none in the middle. A good posterior is
+uncertain in that gap.
 """
 
 # %%
