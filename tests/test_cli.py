@@ -226,8 +226,9 @@ def test_the_demo_shows_what_it_promises(pyro_bnn, tmp_path):
     regression = json.loads((out / "regression.json").read_text())
     assert regression["epistemic_scale_outside"] > 3 * regression["epistemic_scale_inside"]
     assert abs(regression["aleatoric_scale_inside"] - 2.0) < 0.7
-    assert f"band is {regression['band_inside']:.0f} wide" in text
-    assert f"and {regression['band_at_end']:.0f} wide at x = -1" in text
+    said = " ".join(text.split())
+    assert f"± 2 sd is {regression['band_inside']:.0f} wide" in said
+    assert f"and {regression['band_at_end']:.0f} wide at x = -1" in said
     assert regression["band_at_end"] > 5 * regression["band_inside"]
     assert regression["truth_in_band"] > 0.9
     assert "7, 8 and 9 were never shown" in text

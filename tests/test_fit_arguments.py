@@ -28,7 +28,7 @@ WRONG = {
     "checkpoint": [3, "", True, b"file", ["file"]],
     "resume": [3, "", True, b"file", ["file"]],
     "seed": [-1, "a", 0.5, 2**64, True, torch.nan],
-    "progress": [3, "yes", None],
+    "progress": [3, "yes"],
     "callbacks": [3, None, print, [3], "callback", {"a": print}],
     "execution": [3, "cpu", pb.Execution],
     "num_epochs": [0, -1, 1.5, "x", None, torch.inf],

@@ -41,7 +41,7 @@ def made(name):
 
 def table():
     """The answers in the table of the page, ``{name: {question: answer}}``."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    lines = PAGE.read_text().partition("\n|")[2].partition("\n\n")[0].splitlines()  # the first table
     head, _, *rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines)
     return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
 
