@@ -63,9 +63,9 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     save_picture(folder, "regression.png", ax)
 
     inside = grid.flatten().abs() <= 0.5
-    within = (prediction.mean - truth).abs() <= NUM_SCALES * prediction.epistemic.sqrt()
-    band = 2 * NUM_SCALES * prediction.epistemic.sqrt().flatten()
     epistemic, aleatoric = prediction.epistemic.sqrt().flatten(), prediction.aleatoric.sqrt().flatten()
+    within = (prediction.mean - truth).flatten().abs() <= NUM_SCALES * epistemic
+    band = 2 * NUM_SCALES * epistemic
     result = {
         "epistemic_scale_inside": float(epistemic[inside].mean()),
         "epistemic_scale_outside": float(epistemic[~inside].mean()),

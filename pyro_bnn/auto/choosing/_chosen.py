@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._core.summary import counted
-from ...inference.mcmc import MOST_DIVERGING, MCMCPosterior, in_short
+from ...inference.mcmc import MCMCPosterior, in_short
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
@@ -118,9 +118,8 @@ def chosen_from(
         chains=f"{in_short(posterior.chains, posterior.statistics, posterior.sampler)}.",
         steps=f"{num_steps} steps of each chain in C, {seconds:.0f} s in all.",
     )
-    diverging, ok = posterior.statistics.diverging, posterior.status.ok
-    is_diverging = diverging is not None and float(diverging.double().mean()) > MOST_DIVERGING
-    remedy = "" if ok else SMOOTHER if is_diverging else MORE_TIME
+    ok = posterior.status.ok
+    remedy = "" if ok else SMOOTHER if posterior.statistics.has_many_diverging else MORE_TIME
     agreement = UNKNOWN if posterior.modes is None else f"{posterior.modes}."
     posterior.status = Status(ok, result.in_words(agreement), remedy=remedy)
     posterior.statistics = replace(posterior.statistics, seconds=seconds)

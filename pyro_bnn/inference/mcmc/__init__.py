@@ -2,7 +2,6 @@
 
 from ._diagnostics import LARGEST_R_HAT as LARGEST_R_HAT
 from ._diagnostics import LARGEST_WITHIN as LARGEST_WITHIN
-from ._diagnostics import MOST_DIVERGING as MOST_DIVERGING
 from ._diagnostics import Convergence as Convergence
 from ._diagnostics import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import Diagnostics as Diagnostics
@@ -16,6 +15,7 @@ from ._fit import fit_nuts as fit_nuts
 from ._hmc import HMC as HMC
 from ._in_time import ChainLengths as ChainLengths
 from ._in_time import TimedChains as TimedChains
+from ._kernel import MOST_DIVERGING as MOST_DIVERGING
 from ._kernel import ChainStatistics as ChainStatistics
 from ._kernel import Draws as Draws
 from ._kernel import Kernel as Kernel

@@ -17,7 +17,7 @@ from ..._core.summary import Shown
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status
-from ._kernel import ChainStatistics, in_short
+from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
@@ -42,10 +42,6 @@ LARGEST_WITHIN = 1.1
 
 MAX_QUANTITIES_OF_MODES = 50
 """Heuristic: largest number of predicted quantities to judge if each chain is judged by itself."""
-
-
-MOST_DIVERGING = 0.01
-"""Heuristic: chains around modes are in trouble if a larger share of their draws than this has a divergent step."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -328,7 +324,7 @@ def diagnose(
             bfmi = torch.as_tensor(arviz.bfmi(energy.double().cpu().numpy()))
     return Diagnostics(
         num_chains=lead[0],
-        num_divergences=_count(statistics.diverging),
+        num_divergences=statistics.num_diverging,
         bfmi=bfmi,
         latents=convergence(_spaced(torch.cat([v.reshape(*lead, -1) for v in samples.values()], 2), max_quantities)),
         predictions=predictions,
@@ -339,11 +335,6 @@ def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, a
     """Return the predictive moments at each draw, shape (K, S, M): all, or `at_most` evenly spaced ones."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
-
-
-def _count(marks: Tensor | None) -> int | None:
-    """Return the number of True values; None if no values are reported."""
-    return None if marks is None else int(marks.sum())
 
 
 def _spaced(values: Tensor, at_most: int | None) -> Tensor:
@@ -375,7 +366,7 @@ def judge(
     50 of the inputs. Otherwise, it judges the latent variables. If `at_modes` is true, each chain began at its own
     mode. Such chains need not agree, so each chain is judged by itself, and a few divergent steps are tolerated.
     """
-    num_divergences, done = _count(statistics.diverging), in_short(samples, statistics, sampler)
+    num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:
         if at_modes and model is not None and x is not None and (found := modes_of_predictions(model, samples, x)):
             num_chains, num_draws = next(iter(samples.values())).shape[:2]

@@ -54,6 +54,10 @@ class Draws:
         return None if errors is None else errors.square().nanmean(-1).nan_to_num(0.0) / self.z.shape[1]
 
 
+MOST_DIVERGING = 0.01
+"""Heuristic: chains around modes are in trouble if a larger share of their draws than this has a divergent step."""
+
+
 @dataclass(frozen=True, repr=False)
 class ChainStatistics(Shown):
     """What the sampler reported for each draw. Shapes are (K, S) unless stated otherwise; unreported fields are None.
@@ -81,6 +85,21 @@ class ChainStatistics(Shown):
     seconds: float | None = None
     energy_error: Tensor | None = None
 
+    @property
+    def num_diverging(self) -> int | None:
+        """Number of divergent draws of all chains; None if they are not reported."""
+        return None if self.diverging is None else int(self.diverging.sum())
+
+    @property
+    def share_diverging(self) -> float | None:
+        """Share of divergent draws of all chains; None if they are not reported."""
+        return None if self.diverging is None else float(self.diverging.double().mean())
+
+    @property
+    def has_many_diverging(self) -> bool:
+        """Whether more draws are divergent than chains around modes may have (1 %)."""
+        return (self.share_diverging or 0.0) > MOST_DIVERGING
+
     def _summary(self) -> Summary:
         known = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         rows = [(name, str(tuple(value.shape)), float(value.double().mean())) for name, value in known.items()]
@@ -90,7 +109,7 @@ class ChainStatistics(Shown):
 def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
     """Describe chains in a clause with their number, their length, their time and the number of divergences."""
     num_chains, num_draws = next(iter(samples.values())).shape[:2]
-    count = None if statistics.diverging is None else int(statistics.diverging.sum())
+    count = statistics.num_diverging
     seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
     divergences = "divergences not reported" if count is None else f"{count} divergences"
     return f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"

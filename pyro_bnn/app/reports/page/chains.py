@@ -37,12 +37,12 @@ def chains_section(subject: Subject) -> Section | None:
 
 def diagnostics_of(posterior: MCMCPosterior, modes: Modes | None) -> Sequence[tuple[str, str, str, str]]:
     """Return for each diagnostic its name, its value, its threshold, and a verdict in words."""
-    diverging, limit = posterior.statistics.diverging, f"at most {LARGEST_WITHIN:g}"
+    statistics, limit = posterior.statistics, f"at most {LARGEST_WITHIN:g}"
     divergences = "not reported", "unknown"
-    if diverging is not None:
-        share = float(diverging.double().mean())
-        few = "too many: the steps were too long" if share > MOST_DIVERGING else "few enough"
-        divergences = f"{int(diverging.sum())} of {diverging.numel():,} ({percent(share)})", few
+    if statistics.share_diverging is not None:
+        few = "too many: the steps were too long" if statistics.has_many_diverging else "few enough"
+        of_all = f"{statistics.num_diverging} of {posterior.num_stored:,} ({percent(statistics.share_diverging)})"
+        divergences = of_all, few
     rows = [("draws with a divergent step", divergences[0], f"at most {percent(MOST_DIVERGING, 0)}", divergences[1])]
     if modes is None:
         return [*rows, ("largest R-hat of a chain's halves", "unknown", limit, "too few draws to tell")]
@@ -71,13 +71,9 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
         f"a chain is above {LARGEST_WITHIN} for the prediction of some test row, by however much: how well such chains "
         "predict is seen from the scores on the test rows."
     )
-    count, diverging = plural(posterior.num_chains, "chain"), posterior.statistics.diverging
-    diverged = (
-        "the sampler does not report divergences"
-        if diverging is None
-        else f"{percent(float(diverging.double().mean()))} of the draws diverged"
-    )
-    is_diverging = diverging is not None and float(diverging.double().mean()) > MOST_DIVERGING
+    count, share = plural(posterior.num_chains, "chain"), posterior.statistics.share_diverging
+    diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
+    is_diverging = posterior.statistics.has_many_diverging
     unexplored = 0 if modes is None else modes.num_unexplored
     least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at test rows"
     verb = "is too short to explore its mode" if unexplored == 1 else "are too short to explore their modes"
