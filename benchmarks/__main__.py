@@ -15,6 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="run for about a minute; the figures are rough")
     parser.add_argument("--full", action="store_true", help="measure the memory of prediction with 1000 draws")
+    parser.add_argument("--rounds", type=int, default=15, help="number of rounds of each row; default 15")
     parser.add_argument("--threads", type=int, default=2, help="number of threads of torch")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="measure on this device only; default all that exist")
     parser.add_argument(
@@ -22,7 +23,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
     arguments = parser.parse_args()
-    options = Options(arguments.threads, arguments.quick, arguments.full)
+    options = Options(arguments.threads, arguments.quick, arguments.full, arguments.rounds)
     rows = [r for r in all_rows(options) if any(text in r.name for text in arguments.only or [""])]
     if not rows:
         names = "\n".join(row.name for row in all_rows(options))

@@ -39,10 +39,6 @@ SWAG_START, SWAG_RATE, SWAG_RANK = 0.75, 0.2, 10
 """SWAG records points in the last quarter of the training, as in its article; the learning rate there is this fraction
 of `lr`. Rate and rank are heuristic."""
 
-PARTS = 8
-"""Number of parts of a pass over the images. Within a part the learning rate is constant. An epoch of `fit_svi` is one
-part."""
-
 PADDING = 4
 """Width of the frame of black pixels from which crops are taken, as in He et al. (2016)."""
 
@@ -71,6 +67,8 @@ class Setting:
     batch_size: int = 64  # images per step
     epochs: int = 6  # passes over the training set
     warm_up: float = 0.5  # length of the rise of the learning rate, in passes
+    # parts of a pass. Within a part the learning rate is constant. An epoch of `fit_svi` is one part
+    parts: int = 8
 
     @property
     def is_point(self) -> bool:
@@ -132,12 +130,13 @@ def crops(x: Tensor) -> Tensor:
     """Images, each flipped or not, and shifted by up to four pixels in each direction; new pixels are black."""
     count, _, height, width = x.shape
     padded = F.pad(x, (PADDING,) * 4)
-    top, left = torch.randint(2 * PADDING + 1, (2, count, 1))
-    is_flipped = torch.randint(2, (count, 1)).bool()
-    rows = top + torch.arange(height)
-    columns = left + torch.where(is_flipped, torch.arange(width - 1, -1, -1), torch.arange(width))
-    channels = torch.arange(x.shape[1])[:, None, None]
-    return padded[torch.arange(count)[:, None, None, None], channels, rows[:, None, :, None], columns[:, None, None, :]]
+    there = functools.partial(torch.arange, device=x.device)
+    top, left = torch.randint(2 * PADDING + 1, (2, count, 1), device=x.device)
+    is_flipped = torch.randint(2, (count, 1), device=x.device).bool()
+    rows = top + there(height)
+    columns = left + torch.where(is_flipped, there(width - 1, -1, -1), there(width))
+    channels = there(x.shape[1])[:, None, None]
+    return padded[there(count)[:, None, None, None], channels, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def pixels(x: Tensor) -> Tensor:
@@ -145,10 +144,10 @@ def pixels(x: Tensor) -> Tensor:
     return x.float().div_(255).contiguous(memory_format=torch.channels_last)
 
 
-def augmented(images: Pictures, batch_size: int, seed: int) -> DataLoader:
-    """A loader of augmented batches. Each pass over it uses other images, one of `PARTS` parts of all images."""
-    data = Augmented(images.x_train, images.y_train, lambda x: pixels(crops(x)))
-    return data.batches(batch_size, seed, max(len(data) // PARTS, 1))
+def augmented(images: Pictures, setting: Setting, seed: int, device: torch.device) -> DataLoader:
+    """A loader of augmented batches on a device. Each pass over it has one of the parts of the images."""
+    data = Augmented(images.x_train.to(device), images.y_train.to(device), lambda x: pixels(crops(x)))
+    return data.batches(setting.batch_size, seed, max(len(data) // setting.parts, 1))
 
 
 def network(images: Pictures, width: int, seed: int) -> nn.Sequential:
@@ -253,7 +252,7 @@ def train(
             others=others,
         )
 
-    parts = 1 if setting.starts_from_point else PARTS
+    parts = 1 if setting.starts_from_point else setting.parts
 
     def rate(part: int) -> float:
         """The learning rate in the middle of a part, as a fraction of `lr`."""
@@ -274,7 +273,7 @@ def train(
         estimator = pb.LocalReparameterization()
         options = {"batch_size": setting.batch_size, "elbo": TraceMeanField_ELBO(), "estimator": estimator}
     else:
-        data = augmented(images, setting.batch_size, seed)
+        data = augmented(images, setting, seed, problem.model.device)
     with warnings.catch_warnings():  # the loader gives only a part of the data set
         warnings.filterwarnings("ignore", message="`num_data` is .* but an epoch has")
         posterior = pb.fit_svi(
@@ -287,6 +286,7 @@ def train(
             callbacks=callbacks,
             checkpoint=pb.Checkpoint(checkpoint, minutes=3),
             resume=checkpoint if checkpoint.exists() else None,
+            execution=pb.Execution(cuda_graph=device == "cuda"),
             seed=seed,
             **options,
         )

@@ -94,7 +94,7 @@ def _seen(setting: Setting, images: Pictures, seed: int) -> Tensor:
     found, count = [], 0
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for x, _ in augmented(images, setting.batch_size, seed):
+        for x, _ in augmented(images, setting, seed, images.x_train.device):
             found.append(x)
             count += len(x)
             if count >= NUM_REFRESHING:

@@ -39,6 +39,7 @@ class Options:
     threads: int = 2  # number of threads of torch, for all rows except that of NUTS
     quick: bool = False  # whether to run for only about a minute, with rough figures
     full: bool = False  # whether to measure the memory of predictions with 1000 draws
+    most_rounds: int = 15  # rounds of a row, if it is not quick
 
     @property
     def mlp(self) -> Setting:
@@ -56,7 +57,7 @@ class Options:
 
     @property
     def rounds(self) -> int:
-        return 2 if self.quick else 15
+        return 2 if self.quick else self.most_rounds
 
 
 def all_rows(options: Options) -> list[Row]:

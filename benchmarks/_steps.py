@@ -221,6 +221,7 @@ class CapturedDeterministic(Loop):
         torch.cuda.current_stream().wait_stream(stream)
         optimizer.zero_grad(set_to_none=True)
         self._graph = torch.cuda.CUDAGraph()
+        self._used = net, optimizer  # a graph does not keep the tensors that it reads
         with torch.cuda.graph(self._graph):
             self._loss = step()
 

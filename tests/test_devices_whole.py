@@ -209,6 +209,16 @@ def test_laplace():
     assert not counts.transfers
 
 
+@pytest.mark.parametrize("per", ["layer", "parameter", "network"])
+@pytest.mark.parametrize("structure", ["diagonal", "kronecker", "full"])
+def test_gauss_newton_with_the_prior_of_most_evidence(structure, per):
+    def compute(model, guide, x, y):
+        posterior = pb.fit_gauss_newton(model, (x, y), structure=structure, prior_precision="evidence", per=per)
+        return posterior.log_evidence, posterior.sample(3, seed=0)
+
+    both(compute, make_guide=lambda model: None, net=nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)))
+
+
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 

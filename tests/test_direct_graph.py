@@ -6,31 +6,21 @@ import warnings
 
 import pytest
 import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.inference.svi import NonFiniteError, _graph
-from pyro_bnn.inference.svi._step import GradientStep
+from pyro_bnn.inference.svi import NonFiniteError
 
-from .cases import small_model
+from .cases import GUIDES, small_model
 from .fits import FUSED, PLAIN_OR_ESTIMATOR, linear, problem, six_rows
+from .recorder import record_steps, without_waiting
 
 DECAYING = pb.optim.scheduled(FUSED, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=4, gamma=0.1))
 
 
 # --- steps that are not waited for ------------------------------------------------------------------------------------
-
-
-def without_waiting(monkeypatch):
-    """Make fits behave as on a GPU with a fused optimizer."""
-    init = GradientStep.__init__
-
-    def patched(self, *args):
-        init(self, *args)
-        self.waits = False
-
-    monkeypatch.setattr(GradientStep, "__init__", patched)
 
 
 def test_steps_that_are_not_waited_for_give_the_same_fit(monkeypatch):
@@ -79,27 +69,98 @@ def test_after_a_step_that_is_not_finite_none_has_an_effect(monkeypatch, path):
 # --- steps that are recorded ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weight", [1.0, lambda epoch, batch, num: 1.0 + batch / num], ids=["constant", "by-batch"])
-@pytest.mark.parametrize("optimizer", [FUSED, DECAYING], ids=["", "decay"])
-def test_steps_that_are_replayed_give_the_same_fit(monkeypatch, weight, optimizer):
-    """Calls of a function stand in for its recording and replay on a GPU."""
-    found, num_recorded = [], []
-    for recorded in (False, True):
+BY_BATCH = lambda epoch, batch, num: 1.0 + batch / num  # noqa: E731
+CHANGING = pb.optim.scheduled(FUSED, functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9))
+
+
+@pytest.mark.parametrize(
+    ("weight", "optimizer", "num_recorded"),
+    [
+        (1.0, FUSED, 2),  # one for each batch size
+        (1.0, DECAYING, 6),  # and for each of three rates
+        (BY_BATCH, FUSED, 2),
+        (BY_BATCH, DECAYING, 6),
+        (1.0, CHANGING, 0),  # no batch size occurs twice at the same rate
+    ],
+)
+def test_steps_that_are_replayed_give_the_same_fit(monkeypatch, weight, optimizer, num_recorded):
+    found = []
+    for is_recorded in (False, True):
         torch.manual_seed(0)
         model, guide, data = problem()()
         with monkeypatch.context() as patch:
-            if recorded:
-                without_waiting(patch)
-                patch.setattr(_graph, "on_own_stream", lambda function: function())
-                patch.setattr(_graph, "record", lambda function: (num_recorded.append(1), function)[1])
+            recorded = record_steps(patch) if is_recorded else []
             options = {"num_epochs": 12, "batch_size": 4, "kl_weight": weight, "seed": 1}
             found.append(
                 pb.fit_svi(
-                    model, guide, data, optimizer=optimizer, execution=pb.Execution(cuda_graph=recorded), **options
+                    model, guide, data, optimizer=optimizer, execution=pb.Execution(cuda_graph=is_recorded), **options
                 ).history
             )
     assert found[0].loss == found[1].loss
-    assert len(num_recorded) == (2 if optimizer is FUSED else 6)  # each batch size, or batch, at each rate
+    assert len(recorded) == num_recorded
+
+
+def replayed_fits(monkeypatch, make, **options):
+    """The losses and final parameters of a fit with ordinary steps and of one with replayed steps."""
+    found = []
+    for is_recorded in (False, True):
+        torch.manual_seed(0)
+        model, guide, data = make()
+        with monkeypatch.context() as patch:
+            recorded = record_steps(patch) if is_recorded else []
+            execution = pb.Execution(cuda_graph=is_recorded)
+            history = pb.fit_svi(model, guide, data, execution=execution, seed=1, **options).history
+        found.append((history.loss, [value.detach().clone() for value in guide.state_dict().values()]))
+    assert recorded
+    return found
+
+
+@pytest.mark.parametrize("guide", [name for name in GUIDES if not name.startswith("auto-")])
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+def test_replays_of_any_guide_give_the_same_fit(monkeypatch, guide, elbo):
+    def make():
+        model, x, y = small_model(num_data=6)
+        return model, GUIDES[guide](model), (x, y)
+
+    options = {"optimizer": FUSED, "num_epochs": 8, "batch_size": 3, "elbo": elbo()}
+    (losses, parameters), (again, same) = replayed_fits(monkeypatch, make, **options)
+    assert losses == again
+    torch.testing.assert_close(parameters, same, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("estimator", [pb.LocalReparameterization, pb.Flipout])
+def test_replays_of_an_estimator_give_the_same_fit(monkeypatch, estimator):
+    options = {"optimizer": FUSED, "num_epochs": 8, "batch_size": 3, "estimator": estimator()}
+    (losses, parameters), (again, same) = replayed_fits(monkeypatch, problem(), **options)
+    assert losses == again
+    torch.testing.assert_close(parameters, same, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"gauss_newton_every": 3}, {"num_warmup": 7}, {"clip": 0.01}], ids=str)
+@pytest.mark.parametrize("weight", [1.0, BY_BATCH], ids=["constant", "by-batch"])
+def test_replays_of_natural_gradients_give_the_same_fit(monkeypatch, options, weight):
+    """A part of the weights is random; another optimizer updates the others. The rate falls during the fit."""
+
+    def make():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+        model = pb.BayesianModel(
+            net,
+            prior=pb.NormalPrior(),
+            likelihood=pb.GaussianLikelihood(),
+            num_data=6,
+            where="net.2.*",
+        )
+        return model, pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision()), six_rows()
+
+    natural = pb.optim.natural_gradient(
+        0.05, momentum=0.3, initial_hessian=0.5, others=functools.partial(FUSED, lr=0.01), **options
+    )
+    optimizer = pb.optim.scheduled(natural, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=20, gamma=0.1))
+    fits = replayed_fits(monkeypatch, make, optimizer=optimizer, num_epochs=50, batch_size=3, kl_weight=weight)
+    (losses, parameters), (again, same) = fits
+    assert losses == again
+    torch.testing.assert_close(parameters, same, rtol=0, atol=0)
 
 
 def test_recording_is_refused_where_it_is_impossible():
@@ -114,6 +175,16 @@ def test_recording_is_refused_where_it_is_impossible():
             optimizer=FUSED,
             num_epochs=1,
             execution=pb.Execution(cuda_graph=True),
+        )
+
+
+def test_steps_of_a_sampler_are_not_recorded(monkeypatch):
+    """A replay would not store draws."""
+    model, _, data = problem()()
+    record_steps(monkeypatch)
+    with pytest.raises(ValueError, match="stochastic-gradient sampler cannot be recorded"):
+        pb.fit_sgmcmc(
+            model, data, sampler=pb.SGLD(1e-4), num_epochs=4, num_samples=2, execution=pb.Execution(cuda_graph=True)
         )
 
 
@@ -135,6 +206,26 @@ def test_on_a_gpu_the_losses_are_those_of_the_cpu(estimator, cuda_graph):
         history = pb.fit_svi(model, guide, (x, y), optimizer=FUSED, num_epochs=9, **options).history
         found.append(torch.tensor(history.expected_log_likelihood))
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
+NATURAL = pb.optim.natural_gradient(
+    0.05, momentum=0.3, initial_hessian=0.5, gauss_newton_every=3, others=functools.partial(FUSED, lr=0.01)
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", [FUSED, DECAYING, NATURAL], ids=["adam", "decay", "natural"])
+def test_on_a_gpu_replays_give_the_same_fit(optimizer):
+    found = []
+    for cuda_graph in (False, True):
+        torch.manual_seed(0)
+        model, x, y = small_model(num_data=6)
+        scale_map = pb.scale_maps.Precision() if optimizer is NATURAL else pb.scale_maps.Softplus()
+        guide = pb.MeanFieldGuide(model.cuda(), scale_map=scale_map)
+        options = {"optimizer": optimizer, "num_epochs": 40, "batch_size": 3, "seed": 1}
+        execution = pb.Execution(cuda_graph=cuda_graph)
+        found.append(pb.fit_svi(model, guide, (x.cuda(), y.cuda()), execution=execution, **options).history.loss)
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
 @pytest.mark.gpu

@@ -93,7 +93,8 @@ def fit_variational(
     if max_epochs is None:
         max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
     _checks.at_least("max_epochs", max_epochs, 1)
-    maker = functools.partial(torch.optim.Adam, lr=LEARNING_RATE) if optimizer is None else optimizer
+    is_fused = model.device.type == "cuda"  # so that no step waits for the GPU
+    maker = functools.partial(torch.optim.Adam, lr=LEARNING_RATE, fused=is_fused) if optimizer is None else optimizer
     require_maker(maker)
     plateau = Plateau()
     limit = next((callback for callback in callbacks if isinstance(callback, TimeLimit)), None)

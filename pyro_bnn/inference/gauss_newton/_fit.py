@@ -173,7 +173,7 @@ def fit_gauss_newton(
         if isinstance(prior_precision, (int, float)):
             precisions = torch.full_like(precisions, float(prior_precision))
         groups = {site: _group(site, per) for site in sites}
-        numbers = _numbers(layout, groups) if prior_precision == EVIDENCE else None
+        numbers = _numbers(layout, groups).to(center.device) if prior_precision == EVIDENCE else None
         precisions, log_scales = evidence.best(precisions, numbers, noise)
         penalty = float(evidence.penalty((-2 * log_scales).exp(), precisions))
         covariance = curvature.covariance((-2 * log_scales).exp(), precisions)

@@ -1,11 +1,14 @@
 """Record steps on a GPU as CUDA graphs and replay them. A replay launches all kernels of a step at once."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._core.inputs import Batch, leaves, map_inputs, named_leaves
+from ._optimizers import kind_of_step, prepare_recording, recorded_numbers, was_replayed
 from ._step import GradientStep, StepTerms
 
 NUM_WARMUP = 3
@@ -13,49 +16,76 @@ NUM_WARMUP = 3
 state."""
 
 MOST_GRAPHS = 4
-"""Heuristic: at most this many kinds of steps are recorded, since each recording has its own memory."""
+"""Heuristic: at most this many kinds of steps are recorded, since each recording takes a step to make."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded step, and the tensors from which it reads its batch and to which it writes its result."""
+
+    inputs: Batch
+    result: Tensor
+    graph: Any
 
 
 class GraphStep:
     """Records one step of each kind as a CUDA graph and replays it. The step must not wait for the GPU.
 
-    Steps of one kind have the same batch shape, KL weight and learning rate. Each batch is copied into the tensors that
-    the recording reads. The network's Python code does not run in a replay.
+    Steps of one kind have the same batch shape and KL weight. Recordings also contain numbers of the optimizer, such as
+    its learning rate, so they are made again once these numbers change. A kind is recorded when it occurs for the
+    second time with the same numbers, so steps whose numbers always change are not recorded. Each batch is copied into
+    the tensors that the recording reads. The network's Python code does not run in a replay.
     """
 
     def __init__(self, step: GradientStep) -> None:
         self._step, self.optimizer = step, step.optimizer
-        self._rates: list[float] = []
-        self._counts: dict[object, int] = {}
-        self._recordings: dict[object, tuple[Batch, Tensor, Callable[[], None]]] = {}
-        for group in self.optimizer.param_groups:
-            if "capturable" in group:
-                group["capturable"] = True
+        self._numbers: object = None
+        self._num_warm: dict[object, int] = {}
+        self._seen: set[object] = set()
+        self._recordings: dict[object, Recording] = {}
+        self._outdated: list[Recording] = []  # kept until the next recording, which reuses their memory
+        prepare_recording(self.optimizer)
 
     def close(self) -> None:
         self._step.close()
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        if rates != self._rates:  # a recording contains the learning rates
-            self._recordings.clear()
-        self._rates = rates
-        kind = (kl_weight, *((name, leaf.shape, leaf.dtype) for name, leaf in named_leaves("batch", batch)))
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        if kind not in self._recordings:
-            if self._counts[kind] <= NUM_WARMUP or len(self._recordings) >= MOST_GRAPHS:
-                return StepTerms(on_own_stream(lambda: self._step(batch, kl_weight).values))
-            self._recordings[kind] = self._record(batch, kl_weight)
-        inputs, result, replay = self._recordings[kind]
-        for static, leaf in zip(leaves(inputs), leaves(batch), strict=True):
+        numbers = recorded_numbers(self.optimizer)
+        if numbers != self._numbers:
+            self._outdated += self._recordings.values()
+            self._recordings, self._seen, self._numbers = {}, set(), numbers
+        shapes = tuple((name, leaf.shape, leaf.dtype) for name, leaf in named_leaves("batch", batch))
+        kind = kl_weight, kind_of_step(self.optimizer), shapes
+        if kind in self._recordings:
+            recording = self._recordings[kind]
+            was_replayed(self.optimizer, kl_weight)
+        elif numbers is None or not self._is_ready(kind):
+            return StepTerms(on_own_stream(lambda: self._step(batch, kl_weight).values))
+        else:  # recording runs the Python code of the step, so the optimizer has counted it
+            recording = self._recordings[kind] = self._record(batch, kl_weight)
+        for static, leaf in zip(leaves(recording.inputs), leaves(batch), strict=True):
             static.copy_(leaf)
-        replay()
-        return StepTerms(result.clone())
+        recording.graph.replay()
+        return StepTerms(recording.result.clone())
 
-    def _record(self, batch: Batch, kl_weight: float) -> tuple[Batch, Tensor, Callable[[], None]]:
+    def _is_ready(self, kind: object) -> bool:
+        """Count an ordinary step of a kind, and return false; or return true if the kind shall be recorded now."""
+        is_warm = self._num_warm.get(kind, 0) >= NUM_WARMUP
+        if is_warm and kind in self._seen and len(self._recordings) < MOST_GRAPHS:
+            return True
+        self._num_warm[kind] = self._num_warm.get(kind, 0) + 1
+        self._seen.add(kind)
+        return False
+
+    def _record(self, batch: Batch, kl_weight: float) -> Recording:
         inputs = tuple(map_inputs(torch.clone, part) for part in batch)
         result = torch.empty(4, dtype=torch.float64, device=leaves(inputs)[0].device)
-        return inputs, result, record(lambda: result.copy_(self._step(inputs, kl_weight).values))
+        others = [*self._recordings.values(), *self._outdated]
+        graph = record(
+            lambda: result.copy_(self._step(inputs, kl_weight).values), beside=others[0].graph if others else None
+        )
+        self._outdated.clear()
+        return Recording(inputs, result, graph)
 
 
 def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
@@ -68,9 +98,19 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
     return result
 
 
-def record(function: Callable[[], object]) -> Callable[[], None]:
-    """Record the kernels that a function launches, without running them. Return a function that runs the recording."""
+def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
+    """Record the kernels that a function launches, without running them.
+
+    The recording uses the memory of the graph `beside`, so the two must not run at the same time, and neither may read
+    what the other leaves there.
+    """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function()
-    return graph.replay
+    try:
+        with torch.cuda.graph(graph, pool=None if beside is None else beside.pool()):
+            function()
+    except RuntimeError as error:
+        raise ValueError(
+            f"the step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}), probably because the "
+            "network waits for the GPU, as `item()` and conditions on tensors do; leave `cuda_graph` out."
+        ) from error
+    return graph

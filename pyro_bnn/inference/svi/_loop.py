@@ -104,7 +104,7 @@ class Loop:
                 self._seconds = time.perf_counter() - begin
                 if self.num_steps < self.batches.num_batches:
                     after_step()
-            after_epoch(self._end_epoch(time.perf_counter() - begin))
+            after_epoch(self._end_epoch(begin))
 
     def _started(self) -> Iterator[Batch]:
         """Return the remaining batches of the epoch in progress."""
@@ -157,10 +157,11 @@ class Loop:
             return model.interception.checking(model.likelihood.check_output)
         return nullcontext()
 
-    def _end_epoch(self, seconds: float) -> EpochRecord:
+    def _end_epoch(self, begin: float) -> EpochRecord:
         """Add the epoch to the history. Here the program waits for a GPU, once in each epoch and not in each step."""
-        sizes = []
-        for index, (row, weight) in enumerate(zip(torch.stack(self._values).tolist(), self._weights, strict=True)):
+        rows = torch.stack(self._values).tolist()
+        seconds, sizes = time.perf_counter() - begin, []
+        for index, (row, weight) in enumerate(zip(rows, self._weights, strict=True)):
             expected_log_likelihood, kl, is_finite, num_rows = row
             if not is_finite:
                 raise NonFiniteError(

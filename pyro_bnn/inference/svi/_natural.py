@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ..._core import checks as _checks
 from ..guides import MeanFieldGuide, NaturalState
 from ..joint import Joint
-from ._optimizers import EXAMPLE, OptimizerMaker, SkippingOptimizer, skipping, skips_on_flag
+from ._optimizers import EXAMPLE, OptimizerMaker, SkippingOptimizer, prepare_recording, skipping, skips_on_flag
 
 
 def natural_gradient(
@@ -185,6 +185,33 @@ class NaturalGradient(SkippingOptimizer):
     @property
     def can_skip(self) -> bool:
         return self._others is None or skips_on_flag(self._others)
+
+    can_be_recorded = True
+
+    def prepare_recording(self) -> None:
+        """Prepare the second optimizer."""
+        if self._others is not None:
+            prepare_recording(self._others)
+
+    def recorded_numbers(self) -> object:
+        """Return the numbers that a recording of the next step contains; None as long as they change in each step."""
+        group, state = self._group, self._state
+        assert state is not None
+        num_updates = state.num_updates + 1
+        if num_updates <= group["num_warmup"] or 1 - group["momentum"] ** num_updates < 1:
+            return None  # the learning rate still rises, or the average of the gradients is still corrected
+        return group["lr"], group["hessian_decay"], group["momentum"], group["clip"]
+
+    def kind_of_step(self) -> object:
+        """Return the KL weight of the last step, and whether the next step estimates the Gauss-Newton matrix."""
+        assert self._state is not None
+        return self._state.weight, self._state.simulates
+
+    def was_replayed(self, kl_weight: float) -> None:
+        """Count the step, as `step` does."""
+        assert self._state is not None
+        self._state.num_updates, self._state.weight = self._state.num_updates + 1, kl_weight
+        self._group["num_updates"], self._group["kl_weight"] = self._state.num_updates, kl_weight
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

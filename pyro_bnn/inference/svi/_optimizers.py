@@ -103,6 +103,55 @@ class SkippingOptimizer(Optimizer, ABC):
     def can_skip(self) -> bool:
         """Whether :attr:`found_inf` can skip a step."""
 
+    can_be_recorded = False
+    """Whether steps can be recorded as CUDA graphs."""
+
+    def prepare_recording(self) -> None:
+        """Prepare steps that can be recorded."""
+
+    def recorded_numbers(self) -> object:
+        """Return the numbers that a recording of the next step contains; None if the step must not be recorded."""
+
+    def kind_of_step(self) -> object:
+        """Return what else distinguishes recordings of the next step, and alternates between a few values."""
+
+    def was_replayed(self, kl_weight: float) -> None:
+        """Count a step that was replayed, so that `step` was not called."""
+
+
+def prepare_recording(optimizer: Optimizer) -> None:
+    """Let an optimizer make steps that can be recorded as CUDA graphs."""
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+    if isinstance(optimizer, SkippingOptimizer):
+        optimizer.prepare_recording()
+
+
+def recorded_numbers(optimizer: Optimizer) -> object:
+    """Return the numbers, such as the learning rate, that a recording of the next step of an optimizer contains.
+
+    Once these numbers change, old recordings are of no use. The result is None if the step must not be recorded. If a
+    number is a tensor, a recording reads its current value.
+    """
+    if isinstance(optimizer, SkippingOptimizer):
+        return optimizer.recorded_numbers()
+    kinds = int, float, tuple
+    return [
+        {name: value for name, value in group.items() if isinstance(value, kinds)} for group in optimizer.param_groups
+    ]
+
+
+def kind_of_step(optimizer: Optimizer) -> object:
+    """Return what else distinguishes recordings of an optimizer's next step, and alternates between a few values."""
+    return optimizer.kind_of_step() if isinstance(optimizer, SkippingOptimizer) else None
+
+
+def was_replayed(optimizer: Optimizer, kl_weight: float) -> None:
+    """Tell an optimizer that a recording of its step was replayed."""
+    if isinstance(optimizer, SkippingOptimizer):
+        optimizer.was_replayed(kl_weight)
+
 
 def skips_on_flag(optimizer: Optimizer) -> bool:
     """Return whether a flag on the device can make an optimizer skip a step, as torch's `GradScaler` requires."""

@@ -21,7 +21,7 @@ from ._direct import DirectStep, direct_joint
 from ._execution import Execution
 from ._graph import GraphStep
 from ._natural import NaturalGradient, mean_field
-from ._optimizers import OptimizerMaker, made_by, require_maker, require_usable
+from ._optimizers import OptimizerMaker, SkippingOptimizer, made_by, require_maker, require_usable
 from ._pyro_step import PyroStep
 from ._requirements import PyroFunction, as_module, check_model, learned_parameters, traced_guide
 from ._step import GradientStep, StepTerms
@@ -175,8 +175,8 @@ class SVIStep:
                     "`natural_gradient` needs drawn weights, but an estimator does not draw them; leave `estimator` "
                     "out."
                 )
-            if execution.cuda_graph:
-                raise ValueError("steps of `natural_gradient` cannot be recorded; leave `cuda_graph` out.")
+        if execution.cuda_graph and isinstance(optimizer, SkippingOptimizer) and not optimizer.can_be_recorded:
+            raise ValueError("steps of a stochastic-gradient sampler cannot be recorded; leave `cuda_graph` out.")
         if not obstacle:
             return
         if option := execution.needs_direct_path:
