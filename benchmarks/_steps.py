@@ -310,7 +310,6 @@ def natural(setting: Setting) -> FitSVI:
         setting,
         make_guide=guide,
         optimizer=pb.optim.natural_gradient(1e-3, others=setting.optimizer),
-        execution=pb.Execution(),
     )
 
 

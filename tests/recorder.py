@@ -6,7 +6,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pyro_bnn.inference.svi import _graph
+from pyro_bnn.inference.svi import _graph, _svi_step
+from pyro_bnn.inference.svi._optimizers import skips_on_flag
 from pyro_bnn.inference.svi._step import GradientStep
 
 
@@ -50,9 +51,9 @@ def without_waiting(monkeypatch):
     """Make fits behave as on a GPU with a fused optimizer."""
     init = GradientStep.__init__
 
-    def patched(self, *args):
-        init(self, *args)
-        self.waits = False
+    def patched(self, model, guide, parameters, optimizer, processes):
+        init(self, model, guide, parameters, optimizer, processes)
+        self.waits = not skips_on_flag(optimizer)
 
     monkeypatch.setattr(GradientStep, "__init__", patched)
 
@@ -61,6 +62,7 @@ def record_steps(monkeypatch):
     """Let fits record steps on a CPU. Returns a list that gets an element for each recording."""
     recorded = []
     without_waiting(monkeypatch)
+    monkeypatch.setattr(_svi_step, "has_graphs", lambda device: True)
     monkeypatch.setattr(_graph, "on_own_stream", lambda function: function())
     monkeypatch.setattr(_graph, "record", lambda function, beside: (recorded.append(beside), record(function))[1])
     return recorded

@@ -11,7 +11,8 @@ from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.inference.svi import NonFiniteError
+from pyro_bnn.inference.svi import NonFiniteError, _graph
+from pyro_bnn.inference.svi._graph import RecordingError
 
 from .cases import GUIDES, small_model
 from .fits import FUSED, PLAIN_OR_ESTIMATOR, linear, problem, six_rows
@@ -153,9 +154,7 @@ def test_replays_of_natural_gradients_give_the_same_fit(monkeypatch, options, we
         )
         return model, pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision()), six_rows()
 
-    natural = pb.optim.natural_gradient(
-        0.05, momentum=0.3, initial_hessian=0.5, others=functools.partial(FUSED, lr=0.01), **options
-    )
+    natural = pb.optim.natural_gradient(0.05, initial_hessian=0.5, others=functools.partial(FUSED, lr=0.01), **options)
     optimizer = pb.optim.scheduled(natural, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=20, gamma=0.1))
     fits = replayed_fits(monkeypatch, make, optimizer=optimizer, num_epochs=50, batch_size=3, kl_weight=weight)
     (losses, parameters), (again, same) = fits
@@ -188,6 +187,69 @@ def test_steps_of_a_sampler_are_not_recorded(monkeypatch):
         )
 
 
+class Own(nn.Linear):
+    """A module whose Python code a replay would leave out."""
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "is_recorded"),
+    [
+        (nn.Linear, {}, True),
+        (Own, {}, False),
+        (nn.Linear, {"callbacks": [lambda history: None]}, False),
+        (nn.Linear, {"execution": pb.Execution()}, False),
+        (nn.Linear, {"optimizer": functools.partial(torch.optim.Adam, lr=0.05)}, False),
+        (nn.Linear, {"time_limit": 1000}, True),
+    ],
+)
+def test_fit_records_steps_if_no_code_of_the_user_is_left_out(monkeypatch, layer, options, is_recorded):
+    torch.manual_seed(0)
+    x, y = six_rows()
+    model = pb.BayesianModel(layer(4, 2), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
+    recorded = record_steps(monkeypatch)
+    pb.fit(model, (x, y), **{"method": "svi", "optimizer": FUSED, "max_epochs": 9, "seed": 0, **options})
+    assert bool(recorded) == is_recorded
+
+
+def test_without_a_recording_fit_makes_ordinary_steps(monkeypatch):
+    def record(function, beside):
+        raise RecordingError("no")
+
+    found = []
+    for fails in (False, True):
+        torch.manual_seed(0)
+        x, y = six_rows()
+        model = pb.BayesianModel(
+            nn.Linear(4, 2), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6
+        )
+        fit = functools.partial(pb.fit, model, (x, y), method="svi", optimizer=FUSED, max_epochs=9, seed=0)
+        with monkeypatch.context() as patch:
+            if fails:
+                record_steps(patch)
+                patch.setattr(_graph, "record", record)
+                with pytest.warns(UserWarning, match="All steps are ordinary ones"):
+                    found.append(fit().history.loss)
+            else:
+                found.append(fit().history.loss)
+    assert found[0] == found[1]
+
+
+@pytest.mark.gpu
+def test_after_a_recording_that_fails_the_gpu_works():
+    class Waiting(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (1.0 if x.sum().item() > 0 else 2.0)
+
+    x, y = (part.cuda() for part in six_rows())
+    model = pb.BayesianModel(Waiting(4, 2), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
+    fit = functools.partial(pb.fit, model.cuda(), (x, y), method="svi", max_epochs=9, seed=0)
+    with pytest.raises(RecordingError, match="the network waits for the GPU"):
+        fit(execution=pb.Execution(cuda_graph=True))
+    with pytest.warns(UserWarning, match="All steps are ordinary ones"):
+        fit(execution=pb.Execution(cuda_graph=None))
+    assert torch.randn(3, device="cuda").isfinite().all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("cuda_graph", [False, True])
 @pytest.mark.parametrize("estimator", PLAIN_OR_ESTIMATOR)
@@ -209,7 +271,7 @@ def test_on_a_gpu_the_losses_are_those_of_the_cpu(estimator, cuda_graph):
 
 
 NATURAL = pb.optim.natural_gradient(
-    0.05, momentum=0.3, initial_hessian=0.5, gauss_newton_every=3, others=functools.partial(FUSED, lr=0.01)
+    0.05, initial_hessian=0.5, gauss_newton_every=3, others=functools.partial(FUSED, lr=0.01)
 )
 
 
@@ -229,6 +291,7 @@ def test_on_a_gpu_replays_give_the_same_fit(optimizer):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_a_gpu_is_not_waited_for_in_a_step(cuda_graph):
     """From the second step of an epoch to the last but one, since the fit waits after the last step."""

@@ -217,7 +217,8 @@ def fit(
         callbacks: Functions that are called with the history; none for an ensemble.
         progress: Whether to show a progress bar, for an ensemble one that counts members. By default (None) there is a
             bar on a terminal and in a notebook, after two seconds, and nothing elsewhere.
-        execution: How the steps are computed.
+        execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network
+            consists of modules of torch and of this package, and there are no `callbacks`.
         checkpoint: File to which checkpoints are written. The files of members have endings like ``.0-of-5``.
         resume: Checkpoint from which the fit continues.
         seed: Seed of the fit.

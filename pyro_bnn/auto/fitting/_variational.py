@@ -93,6 +93,8 @@ def fit_variational(
     if max_epochs is None:
         max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
     _checks.at_least("max_epochs", max_epochs, 1)
+    if execution is None and all(isinstance(callback, TimeLimit) for callback in callbacks):
+        execution = Execution(cuda_graph=None)  # a replay would not see what other callbacks change
     is_fused = model.device.type == "cuda"  # so that no step waits for the GPU
     maker = functools.partial(torch.optim.Adam, lr=LEARNING_RATE, fused=is_fused) if optimizer is None else optimizer
     require_maker(maker)

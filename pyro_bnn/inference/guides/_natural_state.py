@@ -85,12 +85,25 @@ class NaturalState(FlatState):
         self._leaves: Mapping[str, Tensor] = {}
         self.momentum = torch.zeros_like(self._loc)
         """Moving average M of the gradients, shape (P,)."""
-        self.num_updates = 0
-        """Number of updates so far, t."""
+        self._num_updates, self._count = 0, torch.zeros((), dtype=torch.float64, device=self._loc.device)
         self.weight: float | None = None
         """Weight of the divergence in the last step; None before the first step."""
         if self._product is not None:  # stored as a gradient, so that processes average it
             precision.set_gradient(self._product)
+
+    @property
+    def num_updates(self) -> int:
+        """Number of updates so far, t. The device has this number too, so that recorded steps can count on."""
+        return self._num_updates
+
+    @num_updates.setter
+    def num_updates(self, value: int) -> None:
+        self._num_updates = value
+        self._count.fill_(value)
+
+    def was_replayed(self) -> None:
+        """Count an update that was replayed; the recording has raised the number on the device."""
+        self._num_updates += 1
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -237,11 +250,15 @@ class NaturalState(FlatState):
     ) -> None:
         """Update means and precisions as in :func:`natural_gradient`, unless the flag `is_bad` is true."""
         is_estimated = self._every is None or self.simulates
-        self.num_updates += 1
+        assert self.weight is not None
+        self._num_updates += 1
+        self._count.add_(1)
+        bias = 1 - momentum**self._count
+        factor = 1 / (self.weight * bias)  # corrects the momentum for its start at 0
         for piece in self._pieces:
             if is_estimated:
                 self._update_precision(piece, 1 - hessian_decay, is_bad)
-            self._update_loc(piece, lr, momentum, clip, is_bad)
+            self._update_loc(piece, lr, momentum, factor, clip, is_bad)
 
     def _update_precision(self, piece: Piece, rate: float, is_bad: Tensor | None) -> None:
         part = piece.part
@@ -272,17 +289,17 @@ class NaturalState(FlatState):
             return torch.div(self._curvature[part], self._precision[part], out=out)
         return torch.sub(self.value[part], self._loc[part], out=out).mul_(self._gradients.of(part))
 
-    def _update_loc(self, piece: Piece, lr: float, decay: float, clip: float | None, is_bad: Tensor | None) -> None:
+    def _update_loc(
+        self, piece: Piece, lr: float, decay: float, factor: Tensor, clip: float | None, is_bad: Tensor | None
+    ) -> None:
         part, density = piece.part, piece.density
-        assert self.weight is not None
         loc, momentum = self._loc[part], self.momentum[part]
         step, deviation, *_ = self._scratch[:, : part.stop - part.start]
         torch.sub(self._gradients.of(part), momentum, out=step)
         if is_bad is not None:
             step.masked_fill_(is_bad, 0)
         momentum.add_(step, alpha=1 - decay)
-        bias = 1 - decay**self.num_updates
-        torch.mul(momentum, 1 / (self.weight * bias), out=step)
+        torch.mul(momentum, factor, out=step)
         if isinstance(density, NormalDensity):
             _add_scaled(step, density.precision, density.centred(loc, deviation))
         step.div_(self._precision[part])

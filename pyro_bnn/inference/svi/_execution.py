@@ -15,7 +15,8 @@ class Execution:
     Args:
         cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of the time of a
             small network. With recording, the Python code of the network runs only in the first four steps for each
-            batch shape. The optimizer must have ``fused=True``.
+            batch shape. The optimizer must have ``fused=True``. None records steps where this is possible, if all
+            modules of the network are torch's or this package's. Then no Python code of yours is left out.
         num_parts: Number of parts into which each batch is cut, to save memory. The network runs on one part after the
             other with the same weights, and the gradients are added up. Batch normalisation uses the statistics of
             single parts.
@@ -33,15 +34,16 @@ class Execution:
         Execution(cuda_graph=False, num_parts=4, autocast=None, distributed=True)
     """
 
-    cuda_graph: bool = False
+    cuda_graph: bool | None = False
     num_parts: int = 1
     autocast: torch.dtype | None = None
     distributed: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_parts", _checks.at_least("num_parts", self.num_parts, 1))
-        for name in ("cuda_graph", "distributed"):
-            _checks.flag(name, getattr(self, name))
+        _checks.flag("distributed", self.distributed)
+        if self.cuda_graph is not None:
+            _checks.flag("cuda_graph", self.cuda_graph)
         if self.autocast is torch.float16:
             raise ValueError(
                 "`autocast` must be torch.bfloat16 or None, got torch.float16: its range ends at 65504, too small for "

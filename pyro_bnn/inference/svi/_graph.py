@@ -1,5 +1,6 @@
 """Record steps on a GPU as CUDA graphs and replay them. A replay launches all kernels of a step at once."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,10 @@ MOST_GRAPHS = 4
 """Heuristic: at most this many kinds of steps are recorded, since each recording takes a step to make."""
 
 
+class RecordingError(ValueError):
+    """A step cannot be recorded."""
+
+
 @dataclass(frozen=True)
 class Recording:
     """A recorded step, and the tensors from which it reads its batch and to which it writes its result."""
@@ -35,15 +40,19 @@ class GraphStep:
     its learning rate, so they are made again once these numbers change. A kind is recorded when it occurs for the
     second time with the same numbers, so steps whose numbers always change are not recorded. Each batch is copied into
     the tensors that the recording reads. The network's Python code does not run in a replay.
+
+    If a step cannot be recorded, an error says so. Unless recording `is_required`, a warning says so, and all steps are
+    ordinary ones.
     """
 
-    def __init__(self, step: GradientStep) -> None:
-        self._step, self.optimizer = step, step.optimizer
+    def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:
+        self._step, self.optimizer, self._is_required = step, step.optimizer, is_required
         self._numbers: object = None
         self._num_warm: dict[object, int] = {}
         self._seen: set[object] = set()
         self._recordings: dict[object, Recording] = {}
         self._outdated: list[Recording] = []  # kept until the next recording, which reuses their memory
+        self._has_failed = False
         prepare_recording(self.optimizer)
 
     def close(self) -> None:
@@ -59,33 +68,45 @@ class GraphStep:
         if kind in self._recordings:
             recording = self._recordings[kind]
             was_replayed(self.optimizer, kl_weight)
-        elif numbers is None or not self._is_ready(kind):
-            return StepTerms(on_own_stream(lambda: self._step(batch, kl_weight).values))
-        else:  # recording runs the Python code of the step, so the optimizer has counted it
-            recording = self._recordings[kind] = self._record(batch, kl_weight)
+        else:
+            made = self._record(batch, kl_weight) if numbers is not None and self._is_ready(kind) else None
+            if made is None:
+                return StepTerms(on_own_stream(lambda: self._step(batch, kl_weight).values))
+            recording = self._recordings[kind] = made
         for static, leaf in zip(leaves(recording.inputs), leaves(batch), strict=True):
             static.copy_(leaf)
         recording.graph.replay()
         return StepTerms(recording.result.clone())
 
     def _is_ready(self, kind: object) -> bool:
-        """Count an ordinary step of a kind, and return false; or return true if the kind shall be recorded now."""
+        """Count a step of a kind. Return whether the kind shall be recorded now."""
         is_warm = self._num_warm.get(kind, 0) >= NUM_WARMUP
-        if is_warm and kind in self._seen and len(self._recordings) < MOST_GRAPHS:
-            return True
+        is_ready = is_warm and kind in self._seen and len(self._recordings) < MOST_GRAPHS and not self._has_failed
         self._num_warm[kind] = self._num_warm.get(kind, 0) + 1
         self._seen.add(kind)
-        return False
+        return is_ready
 
-    def _record(self, batch: Batch, kl_weight: float) -> Recording:
+    def _record(self, batch: Batch, kl_weight: float) -> Recording | None:
+        """Record a step. This runs the Python code of the step, so the optimizer counts the step."""
         inputs = tuple(map_inputs(torch.clone, part) for part in batch)
         result = torch.empty(4, dtype=torch.float64, device=leaves(inputs)[0].device)
         others = [*self._recordings.values(), *self._outdated]
-        graph = record(
-            lambda: result.copy_(self._step(inputs, kl_weight).values), beside=others[0].graph if others else None
-        )
+        beside = others[0].graph if others else None
+        try:
+            graph = record(lambda: result.copy_(self._step(inputs, kl_weight).values), beside)
+        except RecordingError as error:
+            if self._is_required:
+                raise
+            self._has_failed = True
+            warnings.warn(f"{error} All steps are ordinary ones, which takes longer.", stacklevel=2)
+            return None
         self._outdated.clear()
         return Recording(inputs, result, graph)
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Return whether a device can record graphs."""
+    return device.type == "cuda"
 
 
 def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
@@ -105,12 +126,15 @@ def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) 
     what the other leaves there.
     """
     graph = torch.cuda.CUDAGraph()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    state = generator.clone_state()
     try:
         with torch.cuda.graph(graph, pool=None if beside is None else beside.pool()):
             function()
     except RuntimeError as error:
-        raise ValueError(
+        generator.graphsafe_set_state(state)  # torch leaves it in a state in which no random numbers can be drawn
+        raise RecordingError(
             f"the step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}), probably because the "
-            "network waits for the GPU, as `item()` and conditions on tensors do; leave `cuda_graph` out."
+            "network waits for the GPU, as `item()` and conditions on tensors do; pass `Execution(cuda_graph=False)`."
         ) from error
     return graph

@@ -194,12 +194,10 @@ class NaturalGradient(SkippingOptimizer):
             prepare_recording(self._others)
 
     def recorded_numbers(self) -> object:
-        """Return the numbers that a recording of the next step contains; None as long as they change in each step."""
-        group, state = self._group, self._state
-        assert state is not None
-        num_updates = state.num_updates + 1
-        if num_updates <= group["num_warmup"] or 1 - group["momentum"] ** num_updates < 1:
-            return None  # the learning rate still rises, or the average of the gradients is still corrected
+        """Return the numbers that a recording of the next step contains; None as long as the learning rate rises."""
+        group = self._group
+        if group["num_updates"] + 1 < group["num_warmup"]:
+            return None
         return group["lr"], group["hessian_decay"], group["momentum"], group["clip"]
 
     def kind_of_step(self) -> object:
@@ -210,7 +208,8 @@ class NaturalGradient(SkippingOptimizer):
     def was_replayed(self, kl_weight: float) -> None:
         """Count the step, as `step` does."""
         assert self._state is not None
-        self._state.num_updates, self._state.weight = self._state.num_updates + 1, kl_weight
+        self._state.was_replayed()
+        self._state.weight = kl_weight
         self._group["num_updates"], self._group["kl_weight"] = self._state.num_updates, kl_weight
 
     @torch.no_grad()

@@ -19,12 +19,15 @@ from ..joint import Joint, check_gradients
 from ..kl import check_weight
 from ._direct import DirectStep, direct_joint
 from ._execution import Execution
-from ._graph import GraphStep
+from ._graph import GraphStep, has_graphs
 from ._natural import NaturalGradient, mean_field
 from ._optimizers import OptimizerMaker, SkippingOptimizer, made_by, require_maker, require_usable
 from ._pyro_step import PyroStep
 from ._requirements import PyroFunction, as_module, check_model, learned_parameters, traced_guide
 from ._step import GradientStep, StepTerms
+
+KNOWN = {"torch", __name__.partition(".")[0]}
+"""Packages whose modules do nothing in Python that a replay of a step would leave out."""
 
 
 class SVIStep:
@@ -151,6 +154,8 @@ class SVIStep:
         self.path = "direct"
         assert isinstance(guide, FlatGuide)
         step = DirectStep(joint, guide, parameters, optimizer, **options)
+        if execution.cuda_graph is None:
+            return GraphStep(step, is_required=False) if self._can_record(step) else step
         if not execution.cuda_graph:
             return step
         if step.waits:
@@ -160,6 +165,16 @@ class SVIStep:
                 "`cuda_graph` out."
             )
         return GraphStep(step)
+
+    def _can_record(self, step: GradientStep) -> bool:
+        """Return whether steps can be recorded without leaving out Python code of the user."""
+        model, optimizer = self.model, step.optimizer
+        if step.waits or self.execution.processes.are_many or isinstance(optimizer, SkippingOptimizer):
+            return False
+        assert isinstance(model, BayesianModel)
+        modules = [*model.network.modules(), *model.likelihood.modules()]
+        is_known = all(type(module).__module__.partition(".")[0] in KNOWN for module in modules)
+        return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
         """Raise if an option does not fit `natural_gradient`, or needs the direct path although `obstacle` is set."""
