@@ -1,6 +1,7 @@
 """What the benchmarks on images share: corruptions, scores, and a schedule of the learning rate."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -34,6 +35,34 @@ class Augmented(Dataset):
         """A loader of batches in random order. With `num_images`, each pass has only so many of the images."""
         order = RandomSampler(self, num_samples=num_images, generator=torch.Generator().manual_seed(seed))
         return DataLoader(self, sampler=BatchSampler(order, batch_size, drop_last=False), batch_size=None)
+
+
+class OnDevice:
+    """Batches in random order of images that are all on a GPU. Each pass has new random augmentations.
+
+    A pass has `num_images` of the images, and is augmented at once, so that no step waits for the GPU.
+    """
+
+    def __init__(
+        self, x: Tensor, y: Tensor, augment: Callable[[Tensor], Tensor], convert: Callable[[Tensor], Tensor]
+    ) -> None:
+        self._x, self._y, self._augment, self._convert = x, y, augment, convert
+        self._generator, self._batch_size, self._num_images = torch.Generator(), 1, len(x)
+
+    def batches(self, batch_size: int, seed: int, num_images: int) -> "OnDevice":
+        """The same images in batches."""
+        self._generator.manual_seed(seed)
+        self._batch_size, self._num_images = batch_size, num_images
+        return self
+
+    def __len__(self) -> int:
+        return math.ceil(self._num_images / self._batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(self._x), generator=self._generator)[: self._num_images].to(self._x.device)
+        x, y = self._augment(self._x[order]), self._y[order]
+        for rows, labels in zip(x.split(self._batch_size), y.split(self._batch_size), strict=True):
+            yield self._convert(rows), labels
 
 
 def quality(probs: Tensor, y: Tensor) -> dict[str, float]:

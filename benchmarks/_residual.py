@@ -4,7 +4,7 @@ import functools
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
 
 import pyro_bnn as pb
 from pyro_bnn import metrics
@@ -22,7 +21,7 @@ from pyro_bnn.data import load_images, read_packed_images
 from pyro_bnn.inference.history import History
 
 from . import _memory
-from ._images import Augmented
+from ._images import Augmented, OnDevice
 
 WEIGHTS = ("**.conv.weight", "**.conv1.weight", "**.conv2.weight", "**.linear.*")
 """All weights except those of batch normalisation, which are not random."""
@@ -144,10 +143,14 @@ def pixels(x: Tensor) -> Tensor:
     return x.float().div_(255).contiguous(memory_format=torch.channels_last)
 
 
-def augmented(images: Pictures, setting: Setting, seed: int, device: torch.device) -> DataLoader:
-    """A loader of augmented batches on a device. Each pass over it has one of the parts of the images."""
-    data = Augmented(images.x_train.to(device), images.y_train.to(device), lambda x: pixels(crops(x)))
-    return data.batches(setting.batch_size, seed, max(len(data) // setting.parts, 1))
+def augmented(images: Pictures, setting: Setting, seed: int, device: torch.device) -> Iterable[tuple[Tensor, Tensor]]:
+    """Augmented batches on a device. Each pass over them has one of the parts of the images."""
+    num_images = max(len(images.x_train) // setting.parts, 1)
+    if device.type == "cpu":
+        data = Augmented(images.x_train, images.y_train, lambda x: pixels(crops(x)))
+        return data.batches(setting.batch_size, seed, num_images)
+    there = OnDevice(images.x_train.to(device), images.y_train.to(device), crops, pixels)
+    return there.batches(setting.batch_size, seed, num_images)
 
 
 def network(images: Pictures, width: int, seed: int) -> nn.Sequential:
