@@ -37,7 +37,7 @@ EXAMPLES = {
     ),
     "readme_picture.py": (
         ["--draws", "10", "--steps", "600", "--epochs", "1", "--data", "nowhere"],
-        r"(?s)epistemic sd: NUTS [1-9].*mean-field [0-2]\.\d.*digits are used instead.*AUROC 0\.[89]",
+        r"(?s)epistemic sd: NUTS [1-9].*mean field [0-2]\.\d.*digits are used instead.*AUROC 0\.[89]",
     ),
     "nuts_comparison.py": (
         ["--draws", "25", "--steps", "500", "--compile"],

@@ -138,7 +138,7 @@ def priors(out: Path, quick: bool) -> None:
         end = max(abs(limit) for limit in ax.get_ylim())
         ax.set(ylim=(-end, end), ylabel="f(x)" if ax in axes[:, 0] else "")
     handles = [axes[0, 0].lines[0], band]
-    labels = ["five drawn functions", f"± 2 sd of {num_draws} drawn functions"]
+    labels = ["five drawn functions", f"± 2 sd of {num_draws} drawn functions; the y-axes differ"]
     axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=2)
     write(axes[0, 0], out / "priors.png")
 
