@@ -33,8 +33,8 @@ def draw(
 ) -> None:
     """Draw the points with their error bars; `points` has, by method, a mean and an error for each panel.
 
-    The methods are in the order of the first panel. A bar may leave its panel, since a single method whose seeds differ
-    much would otherwise hide how the others differ.
+    The methods are in the order of the first panel. Bars that do not fit into a panel are cut off, since a
+    single method whose seeds differ much would otherwise hide how the others differ.
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     places = range(len(names))

@@ -110,6 +110,10 @@ SHORTER = {
         "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
         "pb.fit(model, (x, y), seed=0)": 'pb.fit(model, (x, y), method="svi", seed=0)',
     },
+    "docs/how_to/scikit_learn.md": {
+        "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
+        "BNNClassifier(random_state=0)": "BNNClassifier(random_state=0, max_iter=20)",
+    },
     "docs/how_to/active_learning.md": {
         "isin(pool, start)]": "isin(pool, start)][::3]",
         "num_samples=200": "num_samples=50",
