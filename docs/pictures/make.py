@@ -201,14 +201,13 @@ def kl_weight(out: Path, quick: bool) -> None:
     """One fit for each of four KL weights, from warm to cold."""
     axes = plotting.new_axes(1, 4, size=("page", 2.5))
     model, fit, aside, left_out = with_gap()
-    print(f"{'epistemic sd':35s}" + "".join(f"{name:>16s}" for name in REGIONS))
-    print("KL weight   KL, nats  NLL, nats")
+    print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>16s}" for name in REGIONS))
     for ax, weight in zip(axes[0], (3.0, 1.0, 0.1, 0.01), strict=True):
         posterior = fitted(model, fit.x, fit.y, 30 if quick else 4000, weight)
         prediction = pb.predict(model, posterior, GRID, num_samples=400, seed=0)
         nll = pb.predict(model, posterior, aside.x, y=aside.y, num_samples=400, seed=0).nll
         kl = sum(posterior.history.kl[-50:]) / len(posterior.history.kl[-50:])
-        print(f"{weight:9g} {kl:10.1f} {nll:10.3f}    {spread(prediction, fit)}", flush=True)
+        print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction, fit)}", flush=True)
         bands(ax, prediction, fit, left_out, f"KL weight {weight:g}")
     one_legend(axes[0])
     write(axes[0, 0], out / "kl_weight.png", num_colors=24)
