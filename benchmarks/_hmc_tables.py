@@ -10,19 +10,19 @@ from statistics import fmean
 
 import numpy as np
 import torch
-from matplotlib.ticker import LogLocator, ScalarFormatter
 from torch import Tensor
 
 import pyro_bnn as pb
-from pyro_bnn import metrics, plotting, uncertainty
+from pyro_bnn import metrics, uncertainty
 
+from ._dots import Panel, draw
 from ._images import quality
 from ._methods import Fit
 from ._methods_scores import Pictures
-from ._methods_tables import LOOKS, QUALITY, TITLES, search
-from ._names import Names
-from ._results import Row, cell_of, head_of, line_of, mean_and_error, page_style, save_small, write_json
+from ._methods_tables import QUALITY, TITLES, search
+from ._results import Row, cell_of, head_of, line_of, mean_and_error, write_json
 
+TITLE = "A LeNet of 2,618 weights on 2,000 digits of MNIST; bars: one standard error over seeds"
 YARDSTICK = "hmc"
 """Name of the files of the chains."""
 
@@ -233,33 +233,18 @@ def chains(yardstick: Yardstick) -> str:
 
 
 def picture(rows: Sequence[Row], folder: Path) -> None:
-    """Total variation from the chains against CPU time, one point for each method, with standard errors over seeds."""
+    """Total variation from the chains and CPU time of each method, with standard errors over seeds."""
     yardstick = Yardstick.load(folder)
     if yardstick is None or not rows:
         return
     lines, found = scores(rows, yardstick, folder).splitlines(), compared(rows, yardstick, folder)
-    keys = ("cpu_seconds", "total_variation")
+    keys = ("total_variation", "cpu_seconds")
     points = {name: [mean_and_error([row[key] for row in some]) for key in keys] for name, some in found.items()}
-    with page_style():
-        ax = plotting.new_axes(1, 1, size=("page", 3.6))[0, 0]
-        for name, ((x, x_error), (y, y_error)) in points.items():
-            marker, color = LOOKS[name]
-            look = {"linestyle": "none", "marker": marker, "ms": 5, "elinewidth": 0.8, "capsize": 0}
-            ax.errorbar(x, y, xerr=x_error, yerr=y_error, color=color, **look)
-        if halves := yardstick.halves():
-            level = fmean(row["total_variation"] for row in halves)
-            ax.axhline(level, color="0.5", linestyle="--", linewidth=0.8, zorder=0)
-            where = {"xytext": (-2, -4), "textcoords": "offset points", "ha": "right", "va": "top"}
-            ax.annotate(
-                "two chains of HMC, from the other two", (1, level), xycoords=("axes fraction", "data"), **where
-            )
-        ax.set(xscale="log", xlabel="CPU seconds of a fit", ylabel="total variation from HMC")
-        ax.set_ylim(bottom=0)
-        ax.margins(x=0.15)
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_major_formatter(ScalarFormatter())
-        ax.minorticks_off()
-        ax.figure.draw_without_rendering()  # sizes are known from here on,
-        ax.figure.set_layout_engine("none")  # and the names do not change them
-        Names(ax, {name: (x, y) for name, (x, y) in points.items()}).place()
-        save_small(ax, folder / "hmc_images.png", lines)
+    halves = [row["total_variation"] for row in yardstick.halves()]
+    panels = [
+        Panel("total variation from HMC", line=("two chains of HMC, from the other two", fmean(halves)), from_zero=True)
+        if halves
+        else Panel("total variation from HMC"),
+        Panel("CPU seconds of a fit", ticks=(5, 10, 20, 40)),
+    ]
+    draw(points, panels, folder / "hmc_images.png", title=TITLE, table=lines)

@@ -4,13 +4,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.ticker import ScalarFormatter
-
-from pyro_bnn import plotting
-
+from ._dots import MeanAndError, Panel, draw
 from ._methods_scores import STRENGTHS
-from ._names import MeanAndError, Names
-from ._results import Row, cell_of, head_of, line_of, mean_and_error, page_style, save_small
+from ._results import Row, cell_of, head_of, line_of, mean_and_error
 
 Value = Callable[[Row], float | None]
 
@@ -31,12 +27,12 @@ def report(rows: Sequence[Row], searched: Sequence[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(rows: Sequence[Row], searched: Sequence[Row], out: Path) -> str:
-    """Write tables and picture to a folder; returns the tables."""
+def write(rows: Sequence[Row], searched: Sequence[Row], out: Path, title: str = "") -> str:
+    """Write tables and picture to a folder; returns the tables. `title` names network and data in the picture."""
     text = report(rows, searched)
     (out / "tables.md").write_text(text)
     if rows:
-        picture(rows, out / "cost.png")
+        picture(rows, title, out / "cost.png")
     return text
 
 
@@ -63,14 +59,6 @@ TITLES = {
     "laplace-last-layer": "Laplace, last layer",
 }
 """Methods in tables and pictures; "local" means local reparameterisation."""
-
-MARKERS = "os^Dv<>pPXd*hH8+"
-COLORS = (
-    *plotting.PALETTE,
-    *("#8C510A", "#7A3E9D", "#8A8A00", "#A50026", "#40A090", "#6A9A00", "#C2185B", "#556B2F"),
-)
-LOOKS = dict(zip(TITLES.values(), zip(MARKERS, COLORS, strict=True), strict=True))
-"""A marker and a colour for each method, the same in all pictures, so that bars that touch can be told apart."""
 
 
 def by_method(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> dict[str, list[Row]]:
@@ -152,35 +140,20 @@ def search(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> str:
     return "\n".join(lines)
 
 
-def picture(rows: Sequence[Row], path: Path) -> None:
-    """Error and NLL against the cost of training, one point for each method, with standard errors over seeds."""
-    cost = relative_cost(rows)
-    values = (cost, lambda row: 100 - 100 * row["scores"]["accuracy"], of_score("nll"))
+def picture(rows: Sequence[Row], title: str, path: Path) -> None:
+    """NLL, error and cost of training, with standard errors over seeds, and dashed lines at those of one network."""
+    values = (of_score("nll"), lambda row: 100 - 100 * row["scores"]["accuracy"], relative_cost(rows))
     points: dict[str, list[MeanAndError]] = {}
     for name, every in by_method(rows).items():
-        if some := [row for row in every if cost(row) is not None]:
+        if some := [row for row in every if values[-1](row) is not None]:
             points[name] = [mean_and_error([float(value(row) or 0) for row in some]) for value in values]
-    draw(points, path)
+    draw(points, panels(points), path, title=title)
 
 
-def draw(points: Mapping[str, Sequence[MeanAndError]], path: Path) -> None:
-    """A point for each method, with its name beside it; `points` has means and errors of cost, error and NLL."""
-    with page_style():
-        axes = plotting.new_axes(1, 2, size=("page", 3.6))[0]
-        for ax, column, label in zip(axes, (1, 2), ("test error, %", "NLL, nats"), strict=True):
-            for name, (marker, color) in LOOKS.items():
-                if name in points:
-                    x, y = points[name][0], points[name][column]
-                    look = {"linestyle": "none", "marker": marker, "ms": 4.5, "elinewidth": 0.8, "capsize": 0}
-                    ax.errorbar(x[0], y[0], xerr=x[1], yerr=y[1], color=color, **look)
-            ax.set(xscale="log", xlabel="training time / that of one network", ylabel=label)
-            ax.set_title("lower left is better", fontsize=8)
-            ax.margins(x=0.22, y=0.08)
-            ax.xaxis.set_major_formatter(ScalarFormatter())
-            ax.set_xticks([1, 2, 5], minor=False)
-            ax.minorticks_off()
-        axes[0].figure.draw_without_rendering()  # sizes are known from here on,
-        axes[0].figure.set_layout_engine("none")  # and the names do not change them
-        for ax, column in zip(axes, (1, 2), strict=True):
-            Names(ax, {name: (row[0], row[column]) for name, row in points.items()}).place()
-        save_small(axes[0], path)
+def panels(points: Mapping[str, Sequence[MeanAndError]]) -> list[Panel]:
+    """The three panels of a picture of costs."""
+    one = TITLES["deterministic"]
+    titles = ("NLL, nats", "test error, %", "training time / that of one network")
+    lines = [None if one not in points else (one, points[one][number][0]) for number in range(3)]
+    ticks: tuple[Sequence[float], ...] = ((), (), (1, 2, 5))
+    return [Panel(*parts) for parts in zip(titles, ticks, lines, strict=True)]

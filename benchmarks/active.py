@@ -208,11 +208,9 @@ def picture(rows: Sequence[Row], path: Path) -> None:
         for ax, method in zip(axes, [name for name in METHODS if name != "random"], strict=True):
             for name, color, marker, label in (
                 ("random", "0.5", "s", "random choice"),
-                (method, plotting.PALETTE[0], "o", "the method of the title"),
+                (method, plotting.PALETTE[0], "o", "chosen by the score above the panel"),
             ):
                 _line(ax, curves(rows, name), color=color, marker=marker, label=label)
-            for level in ERRORS:
-                ax.axhline(100 * level, color="0.6", linestyle=":", linewidth=0.8, zorder=0)
             ax.set(title=method, xlabel="labelled images", yscale="log", ylim=(4.5, 52), xticks=(20, 80, 140, 200))
             ax.set_yticks([5, 10, 20, 40], labels=["5", "10", "20", "40"] if ax is axes[0] else [])
             ax.minorticks_off()

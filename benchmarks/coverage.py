@@ -47,8 +47,8 @@ THIRDS = ("smallest", "middle", "largest")
 IN_THIRDS: tuple[tuple[str, str], ...] = (("network", "Intervals of the network"), ("scaled", "Scaled intervals"))
 """Kinds of intervals whose coverage in the thirds has a panel, and its title."""
 
-GREYS = ("0.7", "0.45", "0.0")
-"""Colours of the thirds, which are none of the colours of the kinds of intervals."""
+OF_THIRDS = ("#56B4E9", "#8A6BBE", "#C2185B")
+"""Colours of the thirds, which are none of the colours of the kinds of intervals and differ on dark ground, too."""
 
 LOWEST = 65
 """Lowest coverage of a third that the panels show, in per cent: they have the same range."""
@@ -122,12 +122,13 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
         axes[0].set_title("All test rows")
         for ax, (kind, title) in zip(axes[1:], IN_THIRDS, strict=True):
             thirds = {f"{part} sd": (kind, lambda row, i=i: row["thirds"][i]) for i, part in enumerate(THIRDS)}
-            _panel(ax, thirds, cells, expected, GREYS)
+            _panel(ax, thirds, cells, expected, OF_THIRDS)
             ax.set_title(f"{title}, thirds of the test rows by predicted sd")
             ax.set_ylim(LOWEST, 102)
         for ax in axes:
             ax.set_xticks(range(len(names)), names)
             ax.set_ylabel("coverage, %")
+        for ax in axes[:2]:  # the last panel has the colours of the second
             ax.legend(loc="lower center", ncols=6, columnspacing=1.2)
         axes[0].set_ylim(87, 95)
         save_small(axes[0], path, table(rows), num_colors=32)

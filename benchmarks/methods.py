@@ -132,6 +132,10 @@ class Table(Generic[D]):
         return self._write(rows, self.rows("search.jsonl"), self._out)
 
 
+TITLES = {"mlp": "784-400-400-10", "lenet": "LeNet-5", "lenet-mirrored": "LeNet-5 with mirrored images"}
+"""Names of the networks in pictures."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     names = list(BY_NAME)
     parser = parser_of("methods", __doc__, data="FashionMNIST and MNIST")
@@ -161,7 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
     echo = functools.partial(print, flush=True)
-    table = Table(network, load, _methods_scores.evaluate, _methods_tables.write, given.out, echo)
+    title = f"{TITLES[given.network]} on FashionMNIST; bars: one standard error over seeds"
+    write = functools.partial(_methods_tables.write, title=title)
+    table = Table(network, load, _methods_scores.evaluate, write, given.out, echo)
     table.fill([BY_NAME[name] for name in given.methods], [] if given.search else given.seeds)
     print(f"\n{table.write()}")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -168,9 +169,10 @@ def picture(rows: list[Row], path: Path) -> None:
             for place, method in enumerate(methods):
                 found = zip(*(row["regret"] for row in cells[name, method]), strict=True)
                 means, errors = zip(*map(mean_and_error, found), strict=True)
-                moved = [count + 0.4 * (place - 1) for count in counts]  # error bars do not hide each other
-                look = {"marker": MARKERS[place], "markersize": 3, "elinewidth": 0.8}
-                ax.errorbar(moved, means, None if most == 1 else errors, label=LABELS.get(method, method), **look)
+                (line,) = ax.plot(counts, means, marker=MARKERS[place], markersize=3, label=LABELS.get(method, method))
+                if most > 1:
+                    low, high = (np.array(means) + sign * np.array(errors) for sign in (-1, 1))
+                    ax.fill_between(counts, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
             problem = PROBLEMS[name]
             inert = f" and {problem.inert} inert" if problem.inert else ""
             ax.set(title=f"{problem.function}, {problem.inputs} inputs{inert}", xticks=counts)
@@ -180,7 +182,7 @@ def picture(rows: list[Row], path: Path) -> None:
         axes[0, 0].figure.supylabel("distance from the optimum", fontsize=8)
         axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
         drawn = [row for row in rows if len(cells[row["dataset"], row["method"]]) == most]
-        save_small(axes[0, 0], path, table(drawn))
+        save_small(axes[0, 0], path, table(drawn), num_colors=40)
 
 
 def main() -> None:

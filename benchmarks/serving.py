@@ -53,9 +53,6 @@ def picture(found: list[Served], path: Path) -> None:
             for style, case in zip(("o", "s", "D"), dict.fromkeys(one.case for one in found), strict=False):
                 some = [one for one in found if one.case == case and one.rows == count]
                 ax.plot([1e3 * one.median for one in some], [names.index(one.way) for one in some], style, label=case)
-                for way in {*names} - {one.way for one in some}:
-                    place = (1, names.index(way) + 0.45)  # below the points of the others
-                    ax.text(*place, f"{case}: not run", ha="right", va="center", transform=ax.get_yaxis_transform())
             ax.set(xscale="log", xlabel="latency, ms", title=f"{count} row{'s' if count > 1 else ''}")
             ax.set(ylim=(len(names) - 0.1, -0.5))
             ax.set_yticks(range(len(names)), labels=names if ax is axes[0, 0] else [""] * len(names))

@@ -9,6 +9,9 @@ from sphinx.application import Sphinx
 
 FOLDER = "generated/dark"
 DARKEST, LIGHTEST = 0.075, 0.93  # of the theme's background and of its text
+OF_COLORS = (
+    0.5  # least lightness of a full colour, which must differ from the ground
+)
 
 
 def darken(picture: Path, target: Path) -> None:
@@ -20,8 +23,12 @@ def darken(picture: Path, target: Path) -> None:
     """
     with Image.open(picture) as opened:
         colors = np.asarray(opened.convert("RGB"), dtype=np.float32) / 255
-    lightness = (colors.max(-1) + colors.min(-1))[..., None] / 2
+    high, low = (end(-1, keepdims=True) for end in (colors.max, colors.min))
+    lightness = (high + low) / 2
     reversed_ = LIGHTEST - (LIGHTEST - DARKEST) * lightness
+    # 0 for greys and pale bands, 1 for full colours
+    fullness = ((high - low - 0.2) / 0.2).clip(0, 1)
+    reversed_ += fullness * (OF_COLORS - reversed_).clip(0)
     dark = (colors - lightness + reversed_).clip(0, 1)
     target.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray((255 * dark).round().astype(np.uint8)).quantize(

@@ -24,7 +24,7 @@ MODULES = {
     "acquisition": "acquisition",
     "calibration": "calibration",
     "data": "data",
-    "kl": "kl-divergences-and-their-weights",
+    "kl": "kl-divergences",
     "likelihoods": "likelihoods",
     "metrics": "metrics",
     "plotting": "pictures",

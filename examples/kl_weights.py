@@ -1,7 +1,7 @@
 """What the weight of the KL term does
 ======================================
 
-One mean-field fit of a noisy sine for each of six KL weights.
+One mean-field fit of a simulated curve, whose truth is known, for each of six KL weights.
 
 The weights are relative to the ELBO of the whole data set, for M batches and W random parameters, from warm to cold::
 
@@ -16,7 +16,7 @@ The weights are relative to the ELBO of the whole data set, for M batches and W 
     1/W               one over the number of weights: W times colder.
     0                 no prior at all.
 
-With the two weights whose mean is 1, this mean-field Gaussian stays at the prior instead of fitting the sine. Weight 1
+With the two weights whose mean is 1, this mean-field Gaussian stays at the prior instead of fitting the curve. Weight 1
 and the last four weights are from an earlier study, which counted the likelihood twice; here it counts once. The script
 prints a table, and writes `kl_weights_kl.png`, `kl_weights_prediction.png` and `kl_weights_mse.png`.
 """

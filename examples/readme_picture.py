@@ -64,7 +64,7 @@ def curve(
         "seed": options.seed,
     }
     mean_field = pb.fit_svi(model, guide, (x, y), progress=True, **settings)
-    print(f"mean-field: {mean_field.status}", flush=True)
+    print(f"mean field: {mean_field.status}", flush=True)
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", pb.ConvergenceWarning
@@ -85,7 +85,7 @@ def curve(
         )
     print(nuts.status, flush=True)
     predict = functools.partial(pb.predict, model, x=GRID, seed=options.seed)
-    predictions = {"NUTS": predict(nuts), "mean-field": predict(mean_field)}
+    predictions = {"NUTS": predict(nuts), "mean field": predict(mean_field)}
     gap = GRID.flatten().abs() < GAP / 2
     inside = (
         f"{name} {float(p.epistemic.sqrt().flatten()[gap].mean()):.2f}"
@@ -196,7 +196,7 @@ def draw(
     ax, x = left.subplots(), GRID.flatten()
     looks = {
         "NUTS": (BLUE, "-", {"facecolor": "#BFDDF0"}),
-        "mean-field": (
+        "mean field": (
             GREEN,
             "--",
             {"facecolor": "none", "edgecolor": GREEN, "hatch": "/////"},
@@ -208,10 +208,9 @@ def draw(
         low, high = mean - 2 * sd, mean + 2 * sd
         ax.fill_between(x, low, high, linewidth=0, **look)
         ax.plot(x, low, line, color=color, linewidth=0.9)
-        label = f"{name}, ± 2 sd"
-        ax.plot(x, high, line, color=color, linewidth=0.9, label=label)
+        ax.plot(x, high, line, color=color, linewidth=0.9, label=name)
     truth = 10 * torch.sin(2 * torch.pi * x)
-    ax.plot(x, truth, ":", color=VERMILION, label="truth")
+    ax.plot(x, truth, ":", color=VERMILION, label="true curve")
     ax.plot(
         *xy,
         ".",
@@ -225,10 +224,10 @@ def draw(
         xlabel="x",
         ylabel="y",
         xlim=(-1, 1),
-        ylim=(-27, 31),
+        ylim=(-27, 23),
         xticks=(-1, -0.5, 0, 0.5, 1),
     )
-    ax.set_title("measured in two intervals; bands without noise", fontsize=8)
+    ax.set_title("± 2 standard deviations of the function", fontsize=8)
     for start, end in (
         (-1, float(xy[0].min())),
         (-GAP / 2, GAP / 2),
@@ -243,7 +242,7 @@ def draw(
             fontsize=7,
             color="0.35",
         )
-    ax.legend(ncols=2, loc="upper center")
+    left.legend(ncols=4, loc="outside lower center", columnspacing=1.2)
     axes = right.subplots(2, 2, height_ratios=(1, 1.45))
     plotting.vote_histograms(images, ballots, classes, titles=titles, axes=axes)
     axes[1, 0].set_ylabel("")

@@ -37,7 +37,7 @@ EXAMPLES = {
     ),
     "readme_picture.py": (
         ["--draws", "10", "--steps", "600", "--epochs", "1", "--data", "nowhere"],
-        r"(?s)epistemic sd: NUTS [1-9].*mean-field [0-2]\.\d.*digits are used instead.*AUROC 0\.[89]",
+        r"(?s)epistemic sd: NUTS [1-9].*mean field [0-2]\.\d.*digits are used instead.*AUROC 0\.[89]",
     ),
     "nuts_comparison.py": (
         ["--draws", "25", "--steps", "500", "--compile"],
@@ -109,6 +109,10 @@ SHORTER = {
     "docs/start/regression.md": {
         "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
         "pb.fit(model, (x, y), seed=0)": 'pb.fit(model, (x, y), method="svi", seed=0)',
+    },
+    "docs/how_to/scikit_learn.md": {
+        "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
+        "BNNClassifier(random_state=0)": "BNNClassifier(random_state=0, max_iter=20)",
     },
     "docs/how_to/active_learning.md": {
         "isin(pool, start)]": "isin(pool, start)][::3]",

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from benchmarks import _methods, _methods_list, _methods_scores, _methods_tables, methods
-from benchmarks._names import Names
-from pyro_bnn import plotting
+from benchmarks import _dots, _methods, _methods_list, _methods_scores, _methods_tables, methods
 
 from .test_damaged_files import NAMES, idx
 
@@ -149,21 +147,17 @@ def test_a_network_of_another_budget_is_not_taken(benchmark, monkeypatch):
         benchmark("--seeds", 0, "--methods", "deterministic", "--epochs", 1)
 
 
-def test_names_of_close_points_cover_no_point_and_no_other_name():
-    axes = plotting.new_axes(1, 1, size=("column", 2.4))[0]
-    ax = axes[0]
-    places = {"one": (1.0, 1.0), "two": (1.02, 1.0), "three": (1.0, 1.02), "far": (2.0, 2.0), "further": (0.0, 0.0)}
-    for x, y in places.values():
-        ax.plot(x, y, "o")
-    ax.margins(0.3)
-    ax.figure.canvas.draw()
-    Names(ax, {name: ((x, None), (y, 0.1)) for name, (x, y) in places.items()}).place()
-    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts if text.get_text()}
-    assert boxes.keys() == places.keys()
-    points = ax.transData.transform([*places.values()])
-    for name, box in boxes.items():
-        assert not box.count_overlaps([other for key, other in boxes.items() if key != name])
-        assert not any(box.contains(*point) for point in points)
+def test_methods_of_a_picture_are_in_the_order_of_the_first_number(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(_dots, "save_small", lambda ax, path, table: drawn.append(ax.figure))
+    some = [row("natural", 0, 0.7, 8.0), row("deterministic", 0, 0.8, 2.0)]
+    some[0]["scores"]["nll"] = 0.4
+    _methods_tables.picture(some, "a network on some data", tmp_path / "cost.png")
+    (figure,) = drawn
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["natural gradients", "one network"]
+    assert figure.get_suptitle() == "a network on some data"
+    assert [ax.lines[-1].get_xdata()[0] for ax in figure.axes] == pytest.approx([0.5, 20.0, 1.0])  # the dashed lines
+    assert [text.get_text() for text in figure.legends[0].texts] == ["one network"]
 
 
 def test_about_half_of_the_images_of_a_pass_are_mirrored_anew():

@@ -9,6 +9,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -23,35 +24,52 @@ from torch import Tensor, nn
 
 import pyro_bnn as pb
 from pyro_bnn import nets, plotting
-from pyro_bnn.modelling.priors import WeightPrior
 
 HERE = Path(__file__).parent
-GRID = torch.linspace(-1, 1, 201)[:, None]
-GAP = 0.5
-REGIONS = {
-    "where data are": (GRID.abs() <= 0.5).flatten() & (GRID.abs() > GAP / 2).flatten(),
-    "in the gap": (GRID.abs() <= GAP / 2).flatten(),
-    "outside": (GRID.abs() > 0.5).flatten(),
-}
-NOISE = 2.0
+GRID = torch.linspace(15, 50, 141)[:, None]  # body mass index
+GAP = (25.0, 32.0)
+"""Patients with an index between these are left out of the fits."""
+
+NOISE = 0.65
+REGIONS = ("where data are", "in the gap", "beyond 42.2")
 BLUE, *_ = plotting.PALETTE
 LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
 """Letters of all pictures have 8 points, so that they can be read where a page is 600 pixels wide."""
 
 
-def truth(x: Tensor) -> Tensor:
-    """The sine without noise."""
-    return 10 * torch.sin(2 * torch.pi * x)
+@dataclass(frozen=True)
+class Patients:
+    """Body mass index, shape (N, 1), and progression of diabetes after a year, in hundreds, shape (N, 1)."""
+
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def all(cls) -> "Patients":
+        """The 442 patients of scikit-learn's table."""
+        table, target = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+        return cls(*(torch.tensor(part.to_numpy()).float()[:, None] for part in (table["bmi"], target / 100)))
+
+    @property
+    def in_gap(self) -> Tensor:
+        """Whether the index of each patient is in the gap, shape (N,)."""
+        return ((self.x > GAP[0]) & (self.x < GAP[1])).flatten()
+
+    def part(self, rows: Tensor) -> "Patients":
+        """The patients of some rows."""
+        return Patients(self.x[rows], self.y[rows])
 
 
-def sine(prior: WeightPrior | None = None) -> tuple[pb.BayesianModel, Tensor, Tensor]:
-    """The noisy sine with a gap, and a network of 20 tanh units whose noise is known."""
-    x, y = pb.data.regression_problem(gap=GAP, noise=NOISE)
+def with_gap() -> tuple[pb.BayesianModel, Patients, Patients, Patients]:
+    """A network of 20 tanh units; patients of the fit, others that are set aside, and those in the gap."""
+    patients = Patients.all()
+    is_aside = torch.arange(len(patients.x)) % 4 == 0
+    fit, aside = (patients.part(~patients.in_gap & rows) for rows in (~is_aside, is_aside))
     torch.manual_seed(0)
-    scale = nets.Standardize(torch.zeros(1), torch.full((1,), 0.25))
-    net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[scale])
+    net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[nets.Standardize.of(fit.x)])
     likelihood = pb.GaussianLikelihood(NOISE)
-    return pb.BayesianModel(net, prior=prior or pb.NormalPrior(2.0), likelihood=likelihood, num_data=len(x)), x, y
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(2.0), likelihood=likelihood, num_data=len(fit.x))
+    return model, fit, aside, patients.part(patients.in_gap)
 
 
 def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_weight: float = 1.0) -> pb.GuidePosterior:
@@ -71,26 +89,31 @@ def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_we
     )
 
 
-def spread(prediction: pb.uncertainty.RegressionPrediction) -> str:
+def spread(prediction: pb.uncertainty.RegressionPrediction, fit: Patients) -> str:
     """Mean epistemic standard deviation of each region, as a row of a table."""
-    sd = prediction.epistemic.sqrt().flatten()
-    return "".join(f"{float(sd[mask].mean()):16.2f}" for mask in REGIONS.values())
+    sd, index = prediction.epistemic.sqrt().flatten(), GRID.flatten()
+    gap, beyond = (index > GAP[0]) & (index < GAP[1]), index > fit.x.max()
+    inside = ~gap & ~beyond & (index >= fit.x.min())
+    return "".join(f"{float(sd[rows].mean()):16.2f}" for rows in (inside, gap, beyond))
 
 
-def bands(ax: Axes, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Tensor, title: str) -> None:
-    """The bands of a prediction on the grid, with data and truth; the ground is grey where there are no data."""
-    for start, end in ((-1, float(x.min())), (-GAP / 2, GAP / 2), (float(x.max()), 1)):
+def bands(
+    ax: Axes, prediction: pb.uncertainty.RegressionPrediction, fit: Patients, left_out: Patients, title: str
+) -> None:
+    """The bands of a prediction on the grid, with data; the ground is grey where the fit has none."""
+    for start, end in ((15, float(fit.x.min())), GAP, (float(fit.x.max()), 50)):
         ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data")
-    plotting.regression_bands(GRID, prediction, data=(x, y), truth=truth(GRID), ax=ax)
+    plotting.regression_bands(GRID, prediction, data=(fit.x, fit.y), ax=ax)
     ax.get_legend().remove()  # one above all axes is enough
-    ax.set(title=title, ylabel="", ylim=(-18, 18), xticks=(-1, 0, 1), yticks=(-10, 0, 10))
+    ax.plot(left_out.x, left_out.y, "x", color="0.45", markersize=2, markeredgewidth=0.6, label="left out", zorder=4)
+    ax.set(title=title, xlabel="body mass index", ylabel="", ylim=(-2, 7), xticks=(20, 30, 40, 50), yticks=(0, 2, 4, 6))
 
 
 def one_legend(axes: np.ndarray) -> None:
     """One legend above all axes of a row, and the label of y at the left only."""
     for ax in axes[1:]:
         ax.set_yticklabels([])
-    axes[0].set_ylabel("y")
+    axes[0].set_ylabel("progression / 100")
     axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
 
 
@@ -101,11 +124,11 @@ def legend_above(ax: Axes) -> None:
     ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=5)
 
 
-def write(ax: Axes, path: Path) -> None:
-    """Write a picture in 32 colours, a third of the size."""
+def write(ax: Axes, path: Path, num_colors: int = 32) -> None:
+    """Write a picture in few colours, a third of the size."""
     plotting.save(ax, path)
     with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(32, dither=Image.Dither.NONE)
+        small = picture.convert("RGB").quantize(num_colors, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
 
 
@@ -138,9 +161,9 @@ def priors(out: Path, quick: bool) -> None:
         end = max(abs(limit) for limit in ax.get_ylim())
         ax.set(ylim=(-end, end), ylabel="f(x)" if ax in axes[:, 0] else "")
     handles = [axes[0, 0].lines[0], band]
-    labels = ["five drawn functions", f"± 2 sd of {num_draws} drawn functions"]
+    labels = ["five drawn functions", f"± 2 sd of {num_draws} drawn functions; the y-axes differ"]
     axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    write(axes[0, 0], out / "priors.png")
+    write(axes[0, 0], out / "priors.png", num_colors=16)
 
 
 def width(out: Path, quick: bool) -> None:
@@ -175,30 +198,32 @@ def width(out: Path, quick: bool) -> None:
 
 
 def kl_weight(out: Path, quick: bool) -> None:
-    """One fit of the sine for each of four KL weights, from warm to cold."""
+    """One fit for each of four KL weights, from warm to cold."""
     axes = plotting.new_axes(1, 4, size=("page", 2.5))
-    model, x, y = sine()
+    model, fit, aside, left_out = with_gap()
     print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>16s}" for name in REGIONS))
     for ax, weight in zip(axes[0], (3.0, 1.0, 0.1, 0.01), strict=True):
-        posterior = fitted(model, x, y, 30 if quick else 4000, weight)
+        posterior = fitted(model, fit.x, fit.y, 30 if quick else 4000, weight)
         prediction = pb.predict(model, posterior, GRID, num_samples=400, seed=0)
-        generator = torch.Generator().manual_seed(1)
-        y_new = truth(x) + NOISE * torch.randn(x.shape, generator=generator)  # at the same x: only the noise is new
-        nll = pb.predict(model, posterior, x, y=y_new, num_samples=400, seed=0).nll
+        nll = pb.predict(model, posterior, aside.x, y=aside.y, num_samples=400, seed=0).nll
         kl = sum(posterior.history.kl[-50:]) / len(posterior.history.kl[-50:])
-        print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction)}", flush=True)
-        bands(ax, prediction, x, y, f"KL weight {weight:g}")
+        print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction, fit)}", flush=True)
+        bands(ax, prediction, fit, left_out, f"KL weight {weight:g}")
     one_legend(axes[0])
-    write(axes[0, 0], out / "kl_weight.png")
+    write(axes[0, 0], out / "kl_weight.png", num_colors=24)
 
 
 def estimators(out: Path, quick: bool) -> None:
     """Variance of the gradient by batch size for three estimators, on a regression and on images."""
     num_draws, num_groups = (4, 2) if quick else (40, 5)
-    model, x, y = sine()
+    x, y = (torch.tensor(part).float() for part in load_diabetes(return_X_y=True))
+    y = ((y - y.mean()) / y.std())[:, None]
+    torch.manual_seed(0)
+    net = nets.mlp([10, 20, 1], activation=nn.Tanh, first=[nets.Standardize.of(x)])
+    likelihood = pb.GaussianLikelihood(0.7)
+    model = pb.BayesianModel(net, prior=pb.FanInNormalPrior(1.0), likelihood=likelihood, num_data=len(x))
     guide = fitted(model, x, y, 5 if quick else 300).guide
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    problems = {f"noisy sine, {len(x)} rows": (model, guide, x[order], y[order], [4, 11, 46, 92])}
+    problems = {f"diabetes, {len(x)} rows": (model, guide, x, y, [4, 20, 100, 442])}
     digits = pb.data.load_images("digits")
     torch.manual_seed(0)
     net = nets.mlp([64, 100, 10], first=[nn.Flatten()])
@@ -251,39 +276,39 @@ def estimators(out: Path, quick: bool) -> None:
 
 def trust(out: Path, quick: bool) -> None:
     """NUTS, a mean-field Gaussian and Laplace's Gaussian on the same model."""
-    model, x, y = sine()
+    model, fit, _, left_out = with_gap()
     num_draws = 40 if quick else 400
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
         chains = pb.fit_nuts(
             model,
-            (x, y),
+            (fit.x, fit.y),
             num_samples=num_draws,
             num_warmup=num_draws,
             num_chains=2 if quick else 4,
             max_tree_depth=3 if quick else 10,
+            target_accept=0.95,
             compile=not quick,
             seed=0,
         )
-    mean_field = fitted(model, x, y, 30 if quick else 4000)
-    laplace = pb.fit_laplace(model, (x, y), seed=0)
+    mean_field = fitted(model, fit.x, fit.y, 30 if quick else 4000)
+    laplace = pb.fit_laplace(model, (fit.x, fit.y), seed=0)
     posteriors = {"NUTS": chains, "mean field": mean_field, "Laplace": laplace}
     print(chains.status)
     print(f"{'epistemic sd':14s}" + "".join(f"{name:>16s}" for name in REGIONS))
     axes = plotting.new_axes(1, 3, size=("page", 2.6))
     for ax, (name, posterior) in zip(axes[0], posteriors.items(), strict=True):
         prediction = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
-        print(f"{name:14s}{spread(prediction)}", flush=True)
-        bands(ax, prediction, x, y, name)
+        print(f"{name:14s}{spread(prediction, fit)}", flush=True)
+        bands(ax, prediction, fit, left_out, name)
     one_legend(axes[0])
-    write(axes[0, 0], out / "trust.png")
+    write(axes[0, 0], out / "trust.png", num_colors=24)
 
 
 def regression(out: Path, quick: bool) -> None:
     """The picture of the quickstart on regression, by the same code."""
-    table, target = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
-    x = torch.tensor(table[["bmi"]].to_numpy(), dtype=torch.float32)
-    y = torch.tensor(target.to_numpy(), dtype=torch.float32)[:, None] / 100
+    patients = Patients.all()
+    x, y = patients.x, patients.y
     torch.manual_seed(0)
     net = nn.Sequential(nets.Standardize.of(x), nn.Linear(1, 50), nn.ReLU(), nn.Linear(50, 1))
     likelihood = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))
@@ -291,9 +316,8 @@ def regression(out: Path, quick: bool) -> None:
     posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)
     print(posterior.status)
     ax = plotting.new_axes(1, 1, size=("page", 3.2))[0, 0]
-    grid = torch.linspace(15, 50, 141)[:, None]
-    prediction = pb.predict(model, posterior, grid, seed=0)
-    plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
+    prediction = pb.predict(model, posterior, GRID, seed=0)
+    plotting.regression_bands(GRID, prediction, data=(x, y), ax=ax)
     ax.set(xlabel="body mass index", ylabel="progression / 100")
     legend_above(ax)
     write(ax, out / "regression.png")

@@ -1,0 +1,68 @@
+"""Pictures with a line for each method and a panel for each number, so that names never cover points."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.ticker import ScalarFormatter
+
+from pyro_bnn import plotting
+
+from ._results import page_style, save_small
+
+MeanAndError = tuple[float, float | None]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Title of a panel, its axis, and a dashed line for comparison with its name."""
+
+    title: str
+    ticks: Sequence[float] = ()  # of a logarithmic axis
+    line: tuple[str, float] | None = None
+    from_zero: bool = False
+
+
+def draw(
+    points: Mapping[str, Sequence[MeanAndError]],
+    panels: Sequence[Panel],
+    path: Path,
+    *,
+    title: str,
+    table: Iterable[str] = (),
+) -> None:
+    """Draw the points with their error bars; `points` has, by method, a mean and an error for each panel.
+
+    The methods are in the order of the first panel. Bars that do not fit into a panel are cut off, since a
+    single method whose seeds differ much would otherwise hide how the others differ.
+    """
+    names = sorted(points, key=lambda name: points[name][0][0])
+    places = range(len(names))
+    with page_style():
+        axes = plotting.new_axes(1, len(panels), size=("page", 0.9 + 0.19 * len(names)))[0]
+        for number, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
+            means, errors = zip(*(points[name][number] for name in names), strict=True)
+            bars = [error or 0.0 for error in errors]
+            ax.errorbar(means, places, xerr=bars, fmt="o", markersize=4.5, elinewidth=1.2, capsize=0)
+            if panel.line is not None:
+                label, value = panel.line
+                ax.axvline(value, color="0.5", linestyle="--", linewidth=0.9, zorder=0, label=label)
+            if panel.ticks:
+                ax.set_xscale("log")
+                ax.set_xticks(panel.ticks)
+                ax.xaxis.set_major_formatter(ScalarFormatter())
+                ax.minorticks_off()
+            else:
+                margin = 0.08 * (max(means) - min(means))
+                ax.set_xlim(0 if panel.from_zero else min(means) - margin, max(means) + margin)
+            ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
+            ax.set_yticks(places, labels=names if number == 0 else [""] * len(names))
+            ax.tick_params(axis="y", length=0)
+        lines = {}
+        for ax in axes:
+            handles, labels = ax.get_legend_handles_labels()
+            lines |= {label: handle for handle, label in zip(handles, labels, strict=True)}
+        axes[0].figure.suptitle(title, fontsize=8)
+        if lines:
+            axes[0].figure.legend([*lines.values()], [*lines], loc="outside lower center", ncols=3)
+        save_small(axes[0], path, table)
