@@ -53,7 +53,7 @@ class Options:
 
     @property
     def residual(self) -> ResidualSetting:
-        return ResidualSetting(batch_size=4, num_steps=1, width=2) if self.quick else ResidualSetting(num_steps=4)
+        return ResidualSetting(batch_size=4, num_steps=1, width=2) if self.quick else ResidualSetting(num_steps=5)
 
     @property
     def rounds(self) -> int:
