@@ -79,6 +79,11 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
             cannot be called with these arguments.
     """
     if isinstance(model, BayesianModel):
+        if unknown := [name for name in kwargs if name not in ("x", "y")]:
+            raise TypeError(
+                f"a guide got an unexpected argument `{unknown[0]}`; `init` sets what it starts from, as in "
+                "`init=NetworkInit(0.02)`."
+            )
         sites = _plain_sites(model) or _traced_sites(model, args, kwargs)
         if not model.has_fixed_priors:
             sites = [replace(site, is_fixed=False) for site in sites]

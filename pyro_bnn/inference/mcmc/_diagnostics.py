@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 
 from ..._core.extras import optional
 from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
-from ..._core.scope import outer_stacklevel, warn_of_fit
+from ..._core.scope import warn_of_fit
 from ..._core.summary import Shown
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
@@ -385,5 +385,5 @@ def judge(
 def _judged(finding: str, problems: Sequence[str]) -> Status:
     message = " ".join([f"{finding}.", *(problem[0].upper() + problem[1:] for problem in problems)])
     if problems:
-        warn_of_fit(message, ConvergenceWarning, stacklevel=outer_stacklevel())
+        warn_of_fit(message, ConvergenceWarning)
     return Status(not problems, message)

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..._core import checks as _checks
 from ..._core.devices import reads_wait
 from ..._core.inputs import Batch, named_leaves
-from ..._core.scope import Stream
+from ..._core.scope import Stream, outer_stacklevel
 from ...modelling.model import BayesianModel
 from ..history import EpochRecord, History
 from ..kl import KLWeight, check_weight
@@ -237,5 +237,5 @@ def _warn_of_size(num_data: int, sizes: list[int]) -> None:
         warnings.warn(
             f"`num_data` is {num_data} but an epoch has {rows} rows; set `num_data`, which scales the ELBO, to the "
             "size of the training set.",
-            stacklevel=5,
+            stacklevel=outer_stacklevel(),
         )

@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
+from ..._core.signatures import explained
 from ...auto.choosing import OF_CLASSES
 from ...modelling.likelihoods import make_likelihood
 from ...results.calibration import ConformalSets
@@ -23,6 +24,7 @@ from ._base import BNNEstimator
 Floats = NDArray[np.float64]
 
 
+@explained("BNNClassifier().fit(X, y)")
 @dataclass(eq=False, repr=False)
 class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
