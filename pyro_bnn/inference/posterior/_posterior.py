@@ -131,7 +131,7 @@ class Posterior(Shown, ABC):
         title = f"{type(self).__name__}: {self.method}"
         if shapes is not None:
             total = sum(shape.numel() for shape in shapes.values())
-            title += f", {counted(total, 'number')} in {counted(len(shapes), 'site')}"
+            title += f", {counted(total, 'number')} in {counted(len(shapes), 'tensor')}"
         title += "" if self.num_stored is None else f", {counted(self.num_stored, 'draw')}"
         title += "" if self.seconds is None else f", {in_time(self.seconds)}"
         status = f"{'ok' if self.status else 'NOT OK'}: {self.status}"

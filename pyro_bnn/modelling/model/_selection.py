@@ -13,6 +13,7 @@ from ..._core import checks as _checks
 from ..._core import functional as _functional
 from ..._core.globs import advice, matches
 from ..._core.scope import outer_stacklevel
+from ..._core.summary import few
 from ._network import rest_frozen
 
 SITE_PREFIX = "net"
@@ -314,10 +315,3 @@ def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], insid
             SelectionWarning,
             stacklevel=outer_stacklevel(),
         )
-
-
-def few(names: Iterable[str], most: int = 3) -> str:
-    """Return a text with up to `most` of the names, and the number of the other names."""
-    names = list(names)
-    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
