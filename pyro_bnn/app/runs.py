@@ -195,14 +195,10 @@ WARM = 0.1
 """Heuristic: ratio of the learning rate in the first epoch of `warm-cosine` to that in the second epoch."""
 
 
-LATEST = 0.9
-"""Heuristic: largest share of a time limit in the schedule. A fit that goes on after the limit still learns."""
-
-
 def _schedule(config: RunConfig, limit: TimeLimit | None) -> Callable[[Optimizer], LambdaLR] | None:
     """Return a function that makes the learning-rate schedule, or None if the learning rate is constant.
 
-    The rate falls by the share of the epochs or, if this is larger, by the share of the time limit.
+    Shortly before the time limit the rate is at most a small part of its initial value.
     """
     if config.schedule == "constant":
         return None
@@ -212,8 +208,7 @@ def _schedule(config: RunConfig, limit: TimeLimit | None) -> Callable[[Optimizer
         if epoch < num_warm:
             return WARM
         share = (epoch - num_warm) / max(config.epochs - num_warm, 1)
-        share = max(share, 0.0 if limit is None else min(limit.share, LATEST))
-        return (1 + math.cos(math.pi * share)) / 2
+        return min((1 + math.cos(math.pi * share)) / 2, 1.0 if limit is None else limit.factor)
 
     return functools.partial(LambdaLR, lr_lambda=factor)
 

@@ -187,6 +187,16 @@ def convergence(values: Tensor) -> Convergence:
 
     Args:
         values: M quantities at each of S draws of K chains, shape (K, S, M).
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn.inference.mcmc import convergence
+        >>> draws = torch.randn(4, 500, 1)  # four chains that agree
+        >>> bool(convergence(draws).r_hat < 1.02)
+        True
+        >>> draws[0] += 3  # one chain is elsewhere
+        >>> bool(convergence(draws).r_hat > 1.2)
+        True
     """
     num_chains, num_draws, num_quantities = values.shape
     if num_draws < (FEWEST_DRAWS if num_chains > 1 else 2 * FEWEST_DRAWS):

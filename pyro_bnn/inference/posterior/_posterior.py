@@ -60,7 +60,20 @@ class Status:
 
 
 class Moments(NamedTuple):
-    """Means and standard deviations of latent variables, each ``{site: shape (*event)}``."""
+    """Means and standard deviations of latent variables, each ``{site: shape (*event)}``.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> mean, scale = pb.fit_laplace(model, (x, 2 * x)).moments()
+        >>> mean["net.weight"].round(decimals=1), scale["net.weight"].round(decimals=2)
+        (tensor([[2.]]), tensor([[0.0400]]))
+    """
 
     mean: Draw
     scale: Draw

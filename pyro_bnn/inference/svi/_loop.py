@@ -31,6 +31,23 @@ class StatefulCallback(Protocol):
     """A callback whose state is saved in checkpoints.
 
     The state must consist of numbers, texts, tensors, and lists and dictionaries of these.
+
+    Example:
+        >>> class Best:
+        ...     def __init__(self):
+        ...         self.elbo = -float("inf")
+        ...
+        ...     def __call__(self, history):
+        ...         self.elbo = max(self.elbo, history.epochs[-1].elbo)
+        ...
+        ...     def state_dict(self):
+        ...         return {"elbo": self.elbo}
+        ...
+        ...     def load_state_dict(self, state):
+        ...         self.elbo = state["elbo"]
+        >>> from pyro_bnn.inference.svi import StatefulCallback
+        >>> isinstance(Best(), StatefulCallback)
+        True
     """
 
     def __call__(self, history: History) -> bool | None:

@@ -218,7 +218,25 @@ def _no_chooser(function: Callable[..., object]) -> str:
 
 
 class SelectionWarning(UserWarning):
-    """Warning that a glob selects some, but not all, of a network's layers of one kind."""
+    """Warning that a glob selects some, but not all, of a network's layers of one kind.
+
+    Example:
+        >>> import warnings
+        >>> import pyro_bnn as pb
+        >>> from pyro_bnn.modelling.model import SelectionWarning
+        >>> options = {
+        ...     "prior": pb.NormalPrior(),
+        ...     "likelihood": pb.CategoricalLikelihood(),
+        ...     "num_data": 9,
+        ... }
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     model = pb.BayesianModel(
+        ...         pb.nets.resnet20(), where="net.c*.weight", **options
+        ...     )
+        >>> [warning.category is SelectionWarning for warning in caught]
+        [True]
+    """
 
 
 def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
