@@ -181,17 +181,6 @@ def test_a_sentence_judges_the_chains(within, between, hidden, expected):
     assert hidden or "modes" not in str(status)
 
 
-def test_the_learning_rate_falls_within_the_time_limit(pyro_bnn, tmp_path):  # noqa: F811
-    table = write_table(tmp_path / "houses.csv", houses(60))
-    more = ("--method", "svi", "--epochs", 100_000, "--lr", 0.01, "--time-limit", 1)
-    code, _, err = pyro_bnn("train", table, "--target", "price", *more, "--out", tmp_path / "run")
-    assert code == 0, err
-    rates = [record["learning_rate"] for record in json.loads((tmp_path / "run" / runs.HISTORY).read_text())["epochs"]]
-    assert rates[0] > 0.009
-    assert rates[-1] < 0.001
-    assert rates == sorted(rates, reverse=True)
-
-
 def test_classes_get_a_network_of_classes(pyro_bnn, tmp_path):  # noqa: F811
     rows = [[*row[:-1], "high" if float(row[-1]) > 220 else "low"] for row in houses(90)]
     table = write_table(tmp_path / "houses.csv", rows)

@@ -148,8 +148,7 @@ class RunConfig:
     )
     schedule: Literal["constant", "cosine", "warm-cosine"] = setting(
         FIT,
-        "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth of --lr, then cosine). "
-        "With --time-limit the rate falls within this time.",
+        "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth of --lr, then cosine).",
     )
     num_particles: Count = setting(FIT, "Weight draws per step.")
     kl_weight: str = setting(

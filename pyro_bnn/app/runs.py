@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pyro.infer import Trace_ELBO
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
 from typing_extensions import TypeIs
 
 from .._core.files import DamagedFileError
@@ -136,14 +136,13 @@ def _fit_svi(
     model.to(device)
     guide.to(device)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
-    limit = None if deadline is None else TimeLimit(deadline.at(1.0))
-    schedule = _schedule(config, limit)
+    schedule = _schedule(config)
     optimizer = make_optimizer(config.optimizer, config.lr, math.ceil(len(data.x_train) / config.batch_size))
     tracker = AccuracyTracker(model, guide, data) if config.accuracy else None
     limits: list[Callable[[History], bool | None]] = []
-    if deadline is not None and limit is not None:
+    if deadline is not None:
         shown = Processes.present().is_first
-        limits = [LimitedProgress(config.epochs, deadline, shown=shown), limit]
+        limits = [LimitedProgress(config.epochs, deadline, shown=shown), TimeLimit(deadline.at(1.0))]
 
     def note(history: History) -> None:
         folder.note(f"{len(history.epochs)} of {config.epochs} epochs")
@@ -195,22 +194,19 @@ WARM = 0.1
 """Heuristic: ratio of the learning rate in the first epoch of `warm-cosine` to that in the second epoch."""
 
 
-def _schedule(config: RunConfig, limit: TimeLimit | None) -> Callable[[Optimizer], LambdaLR] | None:
-    """Return a function that makes the learning-rate schedule, or None if the learning rate is constant.
-
-    Shortly before the time limit the rate is at most a small part of its initial value.
-    """
+def _schedule(config: RunConfig) -> Callable[[Optimizer], LRScheduler] | None:
+    """Return a function that makes the learning-rate schedule, or None if the learning rate is constant."""
     if config.schedule == "constant":
         return None
-    num_warm = int(config.schedule == "warm-cosine")
+    if config.schedule == "cosine":
+        return functools.partial(CosineAnnealingLR, T_max=config.epochs)
 
-    def factor(epoch: int) -> float:
-        if epoch < num_warm:
-            return WARM
-        share = (epoch - num_warm) / max(config.epochs - num_warm, 1)
-        return min((1 + math.cos(math.pi * share)) / 2, 1.0 if limit is None else limit.factor)
+    def schedule(optimizer: Optimizer) -> LRScheduler:
+        warm = ConstantLR(optimizer, factor=WARM, total_iters=1)
+        cosine = CosineAnnealingLR(optimizer, T_max=max(config.epochs - 1, 1))
+        return SequentialLR(optimizer, [warm, cosine], milestones=[1])
 
-    return functools.partial(LambdaLR, lr_lambda=factor)
+    return schedule
 
 
 def load_config(run: str | Path) -> RunConfig:

@@ -116,14 +116,10 @@ class TimeLimit:
         self.is_over = False
 
     @property
-    def share(self) -> float:
-        """The share of the time that is over, above 1 after the end."""
-        return (time.perf_counter() - self._begin) / max(self._end - self._begin, 1e-9)
-
-    @property
     def factor(self) -> float:
         """The largest number by which the initial learning rate may be multiplied now."""
-        return DECAYS[sum(self.share > late for late in LATE)]
+        share = (time.perf_counter() - self._begin) / max(self._end - self._begin, 1e-9)
+        return DECAYS[sum(share > late for late in LATE)]
 
     def __call__(self, history: History) -> bool:
         self.is_over = time.perf_counter() >= self._end and len(history.elbo) >= FEWEST_STEPS
