@@ -105,6 +105,12 @@ def test_a_call_that_does_not_match_the_signature_says_what_to_change(call, mess
         call()
 
 
+def test_a_list_of_inputs_and_targets_is_a_pair_with_the_same_defaults():
+    ours, theirs = (pb.fit(MODEL, data, method="svi", max_epochs=2, seed=0) for data in ([X, Y], (X, Y)))
+    assert str(ours.status) == str(theirs.status)
+    assert "all rows at once" in str(ours.status)
+
+
 @pytest.mark.parametrize("method", ["vi", "ADVI", "nuts", "mcmc", "hmc", "laplace", "map", "sghmc"])
 def test_other_names_of_methods_lead_to_a_call_that_runs(method):
     with pytest.raises(ValueError, match=r"`method` must be one of .*; call `\w*fit\w*\(model") as caught:

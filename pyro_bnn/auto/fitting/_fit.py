@@ -18,7 +18,7 @@ from ...inference.guides import GuidePosterior
 from ...inference.kl import KLWeight
 from ...inference.mcmc import MCMCPosterior
 from ...inference.posterior import EnsemblePosterior
-from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, whole_data
+from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, is_whole, whole_data
 from ...modelling.model import BayesianModel
 from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
@@ -278,6 +278,7 @@ def fit(
         instead = OTHERS[str(method).lower()]
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}; call `{instead}`.")
     _checks.one_of("method", method, METHODS)
+    data = tuple(data) if isinstance(data, list) and is_whole(data) else data
     callbacks = checked_callbacks(callbacks)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     options = {

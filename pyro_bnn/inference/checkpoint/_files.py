@@ -81,7 +81,10 @@ def save_posterior(
         >>> pb.load_posterior(path, model=model).method
         'Laplace'
     """
-    posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    if not isinstance(posterior, Posterior):
+        example = "a posterior or a guide, as in `save_posterior(posterior, path, model)`"
+        _checks.function("posterior", posterior, example)
+        posterior = GuidePosterior(posterior)
     path, target = _checks.path("path", path), PresentModel(model, data)
     network = target.network_record(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))
     content = plain(Content(network, target.own, saved(posterior)))

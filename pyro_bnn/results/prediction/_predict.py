@@ -156,9 +156,10 @@ def predict(
         >>> 0.2 < float(high - low) < 0.5
         True
     """
-    if isinstance(posterior, BayesianModel):
+    if isinstance(posterior, BayesianModel) or (not callable(posterior) and not isinstance(posterior, Posterior)):
+        found = _checks.described(posterior)
         raise ValueError(
-            "`posterior` must be a posterior or a guide, got a model; call `predict(model, posterior, x)`."
+            f"`posterior` must be a posterior or a guide, got {found}; call `predict(model, posterior, x)`."
         )
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     if num_samples is None:
