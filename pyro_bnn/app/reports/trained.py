@@ -37,8 +37,10 @@ class Trained:
         """Predict the test rows by an average over weight draws. Equal calls predict only once."""
         count = num_samples or self.num_samples
         if (count, keep_draws) not in self._ensembles:
-            (x, y), options = self.test, {"num_samples": count, "keep_draws": keep_draws, "seed": self.seed}
-            self._ensembles[count, keep_draws] = predict(self.model, self.posterior, x, y=y, **options)
+            x, y = self.test
+            self._ensembles[count, keep_draws] = predict(
+                self.model, self.posterior, x, y=y, num_samples=count, keep_draws=keep_draws, seed=self.seed
+            )
         return self._ensembles[count, keep_draws]
 
     @functools.cached_property
