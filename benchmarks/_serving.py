@@ -95,7 +95,7 @@ def ways(case: Case, num_draws: int) -> dict[str, Callable[[Tensor], Callable[[]
     program = torch.export.export(module, (x,), dynamic_shapes=({0: rows},), strict=False).module()
     with tempfile.TemporaryDirectory() as folder:
         pb.export_onnx(guide, model, f"{folder}/file.onnx", x, num_draws=num_draws, seed=0)
-        print(f"# ONNX file of {Path(folder, 'file.onnx').stat().st_size / 1e6:.1f} MB, {module.way}", flush=True)
+        print(f"# ONNX file: {Path(folder, 'file.onnx').stat().st_size / 1e6:.1f} MB, {module.computation}", flush=True)
         run = session(Path(folder, "file.onnx"))
     sampled = functools.partial(pb.predict, model, guide, num_samples=num_draws, seed=0)
     kept = functools.partial(pb.predict, model, stored)

@@ -4,6 +4,7 @@ The public names are listed in `__init__.pyi`. Each name is imported when it is 
 loads neither torch nor Pyro.
 """
 
+import difflib
 import threading
 
 import lazy_loader
@@ -14,7 +15,12 @@ _one_at_a_time = threading.RLock()  # Pyro's imports are circular: two threads a
 
 def __getattr__(name: str) -> object:
     with _one_at_a_time:
-        return _load(name)
+        try:
+            return _load(name)
+        except AttributeError as error:
+            near = [f"`{known}`" for known in difflib.get_close_matches(name, __all__)]
+            hint = f"; did you mean {' or '.join(near)}?" if near else "; `dir(pyro_bnn)` lists the names."
+            raise AttributeError(f"module 'pyro_bnn' has no attribute '{name}'{hint}", name=name) from error
 
 
 __version__ = "0.1.0"

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy.stats import binom
 import pyro_bnn as pb
 from pyro_bnn.app import runs, sources
 from pyro_bnn.app.cli import main
+from pyro_bnn.app.reports import trained
 from pyro_bnn.app.reports.page.calibrated import limits_by_chance
 
 from .own_data import houses, predictions_in, write_table
@@ -70,9 +72,12 @@ def test_intervals_of_new_rows_contain_the_promised_share(pyro_bnn, place):  # n
     assert inside(out, 50) > 0.99
 
 
-def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place):  # noqa: F811
+def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch):  # noqa: F811
+    counted = mock.Mock(side_effect=trained.predict)
+    monkeypatch.setattr(trained, "predict", counted)
     code, said, _ = pyro_bnn("evaluate", place / "run")
     assert code == 0
+    assert counted.call_count == 1, "the headline uses the predictions that were scored"
     assert "The calibration used 160 rows" in said
     found = json.loads((place / "run" / "metrics.json").read_text())["calibration"]
     before, after = found["rows"]

@@ -174,7 +174,7 @@ def a_fit(name):
 def test_networks_are_exported_and_compiled(name):
     model, posterior, x, way = a_fit(name)
     module = PredictiveModule(posterior, model, x, num_draws=NUM_DRAWS, seed=0)
-    assert module.way == way
+    assert module.computation == way
     more = some(x, torch.arange(9) % len(leaves(x)[0]))
     expected = by_predict(model, posterior, more)
     assert_close(module(more), expected)
@@ -268,7 +268,7 @@ def test_threads_may_share_a_module(name):
 def test_a_module_moves_to_another_dtype_and_says_what_it_is():
     model, x, _ = small_model(likelihood="gaussian-latent")
     module = PredictiveModule(pb.MeanFieldGuide(model), model, x, num_draws=NUM_DRAWS, seed=3)
-    assert "num_draws=6, seed=3, way='vmap'" in repr(module)
+    assert "num_draws=6, seed=3, computation='vmap'" in repr(module)
     assert not any(parameter.requires_grad for parameter in module.parameters())
     expected = module(x)["mean"]
     torch.testing.assert_close(module.float()(x.float())["mean"], expected.float(), rtol=1e-5, atol=1e-5)
@@ -337,7 +337,7 @@ def test_what_torch_cannot_export_is_still_a_module(tmp_path):
     model, x = a_model(Recurrent(), pb.CategoricalLikelihood()), torch.randn(5, 6, 4)
     guide = pb.MeanFieldGuide(model)
     module = PredictiveModule(guide, model, x, num_draws=NUM_DRAWS, seed=0)
-    assert module.way == "loop"
+    assert module.computation == "loop"
     assert_close(module(x), by_predict(model, guide, x))
     with pytest.raises(ValueError, match=r"cannot export this network .*serve the model with `predict`"):
         pb.export_onnx(guide, model, tmp_path / "file.onnx", x, num_draws=NUM_DRAWS)

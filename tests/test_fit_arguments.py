@@ -75,3 +75,57 @@ def test_callbacks_may_come_from_a_generator(fit):
 def test_settings_that_single_precision_cannot_hold_are_refused(make, settings):
     with pytest.raises(ValueError, match=r"`(lr|temperature)` must"):
         make(**settings)
+
+
+MODEL = pb.BayesianModel(nn.Linear(2, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=5)
+X, Y = torch.zeros(5, 2), torch.zeros(5, 1)
+
+MISTAKES = [
+    (lambda: pb.fit(MODEL, (X, Y), epochs=5), r"fit\(\) got .* `epochs`; did you mean `max_epochs`\?"),
+    (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), epochs=5), "did you mean `num_epochs`"),
+    (lambda: pb.fit(MODEL, (X, Y), num_samples=5), "`num_samples`; pass it to `predict`"),
+    (lambda: pb.fit(MODEL, (X, Y), unlike=5), "`unlike`; its arguments are `model`, `data`, `method`.* and `seed`"),
+    (lambda: pb.fit(MODEL, X, Y), r"got 3; .* one argument, a pair\. Example: fit\(model, \(x, y\)\)"),
+    (lambda: pb.fit_svi(MODEL), "needs `guide`, `data`, `optimizer` and `num_epochs`.* Example: fit_svi"),
+    (lambda: pb.fit_nuts(MODEL, (X, Y), chains=1), "did you mean `num_chains`"),
+    (lambda: pb.predict(MODEL, X), r"predict\(\) needs `x`"),
+    (lambda: pb.predict(MODEL, MODEL, X, n_samples=1), "did you mean `num_samples`"),
+    (lambda: pb.BNNRegressor(hidden=3), r"BNNRegressor\(\) got .* did you mean `hidden_layer_sizes`"),
+    (lambda: pb.BNNClassifier(seed=3), "did you mean `random_state`"),
+    (lambda: pb.NormalPrior(sigma=3), "did you mean `scale`"),
+    (lambda: pb.MeanFieldGuide(MODEL, scale=1), "unexpected argument `scale`; `init` sets"),
+    (lambda: pb.BayesianModel(nn.Linear(2, 1)), "needs `prior`, `likelihood` and `num_data`.*PoissonLikelihood"),
+    (lambda: pb.fit(MODEL, model=MODEL, data=(X, Y)), "multiple values for argument 'model'. Example"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKES)
+def test_a_call_that_does_not_match_the_signature_says_what_to_change(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_list_of_inputs_and_targets_is_a_pair_with_the_same_defaults():
+    ours, theirs = (pb.fit(MODEL, data, method="svi", max_epochs=2, seed=0) for data in ([X, Y], (X, Y)))
+    assert str(ours.status) == str(theirs.status)
+    assert "all rows at once" in str(ours.status)
+
+
+@pytest.mark.parametrize("method", ["vi", "ADVI", "nuts", "mcmc", "hmc", "laplace", "map", "sghmc"])
+def test_other_names_of_methods_lead_to_a_call_that_runs(method):
+    with pytest.raises(ValueError, match=r"`method` must be one of .*; call `\w*fit\w*\(model") as caught:
+        pb.fit(MODEL, (X, Y), method=method)
+    call = str(caught.value).partition("call `")[2].rpartition("`")[0].replace("...", "num_epochs=2, num_samples=1")
+    name = call.partition("(")[0]
+    signature = inspect.signature(getattr(pb, name))
+    assert eval(
+        call,
+        {
+            "HMC": pb.HMC,
+            "SGHMC": pb.SGHMC,
+            "DeltaGuide": pb.DeltaGuide,
+            "model": MODEL,
+            "data": (X, Y),
+            name: signature.bind,
+        },
+    )

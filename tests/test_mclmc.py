@@ -204,7 +204,7 @@ def test_fresh_networks_keep_the_scale_of_what_passes_through():
 def test_chains_of_an_ensemble_begin_at_its_members():
     model, x, y = curve()
     members = [pb.GuidePosterior(pb.DeltaGuide(model, init=pb.NormalInit(0.3))) for _ in range(3)]
-    potential = network_potential(model, x, y, torch.float64, stacklevel=1)
+    potential = network_potential(model, x, y, torch.float64)
     starts = potential.constrain(starting_points(potential, pb.EnsemblePosterior(members), 3))
     for start, member in zip(starts["net.0.weight"], members, strict=True):
         assert torch.allclose(start, member.sample(1)["net.0.weight"][0])

@@ -31,7 +31,7 @@ def small_blocks(monkeypatch):
 def potential_of(num_rows, *, likelihood="gaussian-fixed", **options):
     model, _, _ = small_model(num_data=num_rows, likelihood=likelihood, **options)
     x, y = torch.randn(num_rows, 4), LIKELIHOODS[likelihood][2](num_rows)
-    return network_potential(model, x, y, torch.float64, stacklevel=1)
+    return network_potential(model, x, y, torch.float64)
 
 
 def check(potential):

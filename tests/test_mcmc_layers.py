@@ -135,7 +135,7 @@ def potential_of(build, shape, num_data):
     x = torch.randint(5, (num_data, 3)) if shape is None else torch.randn(num_data, *shape)
     y = torch.randint(3, (num_data,))
     model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=pb.CategoricalLikelihood(), num_data=num_data)
-    return network_potential(model, x, y, torch.float64, stacklevel=1)
+    return network_potential(model, x, y, torch.float64)
 
 
 DAILY = [

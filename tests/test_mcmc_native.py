@@ -55,7 +55,7 @@ CASES = {
 
 def potential_of(*, net=None, dtype=torch.float64, **options):
     model, x, y = small_model(net=net and net(), num_data=6, **options)
-    return network_potential(model, x, y, dtype, stacklevel=1)
+    return network_potential(model, x, y, dtype)
 
 
 def start(potential, num_chains=1):

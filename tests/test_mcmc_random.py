@@ -73,7 +73,7 @@ class Problem:
         self.model = pb.BayesianModel(
             self.net, prior=PRIORS[self.prior][0](self.scale), likelihood=self._likelihood(), num_data=num_rows
         )
-        self.potential = network_potential(self.model, self.x, self.y, torch.float64, stacklevel=1)
+        self.potential = network_potential(self.model, self.x, self.y, torch.float64)
         self.num_weights = sum(site.start.numel() for site in self.potential.sites)
 
     def _targets(self, n):

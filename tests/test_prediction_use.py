@@ -252,7 +252,7 @@ def test_what_was_not_asked_for_is_refused_with_the_remedy():
         _ = prediction.nll
     with pytest.raises(ValueError, match=r"`y` must have shape \(6, 2\), got \(3, 2\)"):
         prediction.score(torch.zeros(3, 2))
-    with pytest.raises(ValueError, match=r"got a model; call `predict\(model, posterior, x\)`"):
+    with pytest.raises(ValueError, match=r"got BayesianModel; call `predict\(model, posterior, x\)`"):
         pb.predict(wide_guide(model), model, x)
     with pytest.raises(ValueError, match="`num_samples` must be a whole number of at least 1"):
         pb.predict(model, wide_guide(model), x, num_samples=0)

@@ -35,7 +35,8 @@ def test_the_report_says_what_predictions_say(likelihood):
             assert row.rmse == pytest.approx(float((ensemble.mean - y).square().mean().sqrt()))
             assert row.accuracy is None
     assert report.rows[0].nll == pytest.approx(pb.predict(model, posterior, x, y=y, num_samples=9, seed=4).nll)
-    assert len(str(report).splitlines()) == 6
+    assert len(str(report).splitlines()) == 7
+    assert "largest ratio: of |mean| to standard deviation, among the removed weights" in str(report)
 
 
 def test_the_report_is_written(tmp_path):

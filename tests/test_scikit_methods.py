@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 import torch
@@ -180,3 +181,27 @@ def test_a_row_may_have_several_labels(method):
     assert classifier.predict_distribution(X).probs.shape == (150, 2, 2)
     with pytest.raises(ValueError, match="y should be a 1d array"):
         pb.BNNClassifier(**settings).fit(X, 2 * y + [0, 1])
+
+
+def test_wrong_tables_are_refused_with_a_remedy():
+    x = pd.DataFrame({"a": [0.0, 1.0, np.nan, 2.0], "b": [1.0, 2.0, 3.0, np.inf], "c": 0.0})
+    y = [0.5, 1.5, 2.5, 3.5]
+    cases = [
+        (pb.BNNClassifier, x[["c"]], y, "`y` must be classes, got continuous numbers such as 0.5; use BNNRegressor"),
+        (
+            pb.BNNRegressor,
+            x,
+            y,
+            "got 2 of 12 values .* in `a`, `b`; drop .*SimpleImputer.*pyro-bnn train",
+        ),
+        (
+            pb.BNNRegressor,
+            x[["c"]],
+            [0.5, np.nan, 1.0, 2.0],
+            "`y` must be finite, got 1 of 4 .*; drop these rows.$",
+        ),
+        (pb.BNNRegressor, x[["c"]].assign(t="u"), y, r"text in `t` must be encoded .*`pandas.get_dummies\(X\)`"),
+    ]
+    for kind, inputs, targets, message in cases:
+        with pytest.raises(ValueError, match=message):
+            kind().fit(inputs, targets)

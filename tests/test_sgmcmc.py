@@ -161,7 +161,7 @@ def test_the_gradient_is_that_of_the_potential_of_nuts(prior, jacobian):
     before = {name: value.clone() for name, value in point.locations().items()}
     with pb.svi_step(model, point, functools.partial(torch.optim.SGD, lr=1.0)) as step:
         step(x, y)
-    potential = network_potential(model, x, y, None, stacklevel=1)
+    potential = network_potential(model, x, y, None)
     start = torch.cat([before[site.name].reshape(-1) for site in potential.sites])
     _, gradient = potential.value_and_grad(start[None])
     moved = torch.cat([point.locations()[site.name].reshape(-1) for site in potential.sites]) - start

@@ -214,7 +214,7 @@ def potentials():
     every = [(model, x, y) for model, _, x, y in every if not has_mc_dropout(model)]
     every += [(hierarchical, *every[0][1:]), every[0], every[-1], every[1], every[2]]
     assert len(every) == NUM_THREADS + 1
-    return [network_potential(model, x, y, None, stacklevel=1) for model, x, y in every]
+    return [network_potential(model, x, y, None) for model, x, y in every]
 
 
 def has_mc_dropout(model):

@@ -82,14 +82,14 @@ def test_a_silent_fit_in_one_thread_silences_no_other():
         with _scope.silent_fits():
             inside.set()
             told.wait(60)
-            _scope.warn_of_fit("not shown", UserWarning, stacklevel=1)
+            _scope.warn_of_fit("not shown", UserWarning)
 
     other = threading.Thread(target=silent)
     other.start()
     inside.wait(60)
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
-        _scope.warn_of_fit("shown", UserWarning, stacklevel=1)
+        _scope.warn_of_fit("shown", UserWarning)
         told.set()
         other.join()
     assert [str(warning.message) for warning in shown] == ["shown"]

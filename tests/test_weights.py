@@ -45,7 +45,7 @@ def pyro_log_likelihood(model, values, x, y):
 
 
 def potential_of(model, values, x, y):
-    potential = network_potential(model, x, y, None, stacklevel=1)
+    potential = network_potential(model, x, y, None)
     return potential.log_likelihood({name: value[None] for name, value in values.items()})[0]
 
 
@@ -161,7 +161,7 @@ def test_laplace_finds_the_exact_posterior():
 
 def test_the_density_for_samplers_is_that_of_the_exact_posterior():
     problem = WeightedRegression()
-    potential = network_potential(problem.model, problem.x, problem.targets, None, stacklevel=1)
+    potential = network_potential(problem.model, problem.x, problem.targets, None)
     z = torch.randn(5, 2)
     exact = dist.MultivariateNormal(problem.mean, precision_matrix=problem.precision).log_prob(z)
     difference = potential.value(z) + exact

@@ -8,7 +8,7 @@ from textwrap import wrap
 import torch
 from torch import Tensor
 
-MOST_LINES, WIDTH, TABLE_WIDTH = 10, 80, 100  # lines of a `repr` with short notes, characters in a line
+MOST_LINES, WIDTH, TABLE_WIDTH = 12, 80, 100  # lines of a `repr` with short notes, characters in a line
 NAME_WIDTH = 44  # characters in a cell
 MOST_HTML_ROWS = 40  # rows of a table in a notebook
 
@@ -31,7 +31,7 @@ class Summary:
     header: Sequence[str] = ()
 
     def text(self) -> str:
-        """Return the summary in lines of at most 80 characters. The table has what the notes leave of ten lines.
+        """Return the summary in lines of at most 80 characters. The table has what the notes leave of twelve lines.
 
         A table may have 100 characters.
         """
@@ -124,6 +124,13 @@ def counted(number: int, noun: str) -> str:
     """Return a number with its noun, such as "1,200 draws"."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def few(names: Iterable[str], most: int = 3) -> str:
+    """Return a text with up to `most` of the names, and the number of the other names."""
+    names = list(names)
+    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 def in_time(seconds: float) -> str:

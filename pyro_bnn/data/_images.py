@@ -40,7 +40,16 @@ UNSIGNED_BYTE = 0x08
 
 
 class MissingDataError(FileNotFoundError):
-    """Raised if the files of a data set do not exist."""
+    """Raised if the files of a data set do not exist.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> try:
+        ...     pb.data.load_images("mnist", root="nowhere")
+        ... except pb.data.MissingDataError as error:
+        ...     print("nowhere" in str(error))
+        True
+    """
 
 
 def data_folder(root: object) -> Path:

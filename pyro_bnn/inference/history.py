@@ -23,6 +23,19 @@ class EpochRecord:
         kl_weight: Weight of the KL term in the objective.
         learning_rate: Learning rate of the first parameter group at the end of the epoch.
         seconds: Wall time of the epoch.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit(model, (x, 2 * x), method="svi", max_epochs=100, seed=0)
+        >>> last = posterior.history.epochs[-1]
+        >>> last.epoch, last.learning_rate
+        (99, 0.02)
     """
 
     epoch: int

@@ -18,6 +18,7 @@ from .._core.inputs import Inputs, Pairs, take
 from .._core.progress import progress_bar
 from .._core.records import check_tensors, plain, record
 from .._core.scope import EXCLUSIVE, restored, seeded
+from .._core.signatures import explained
 from ..modelling.model import BayesianModel
 from .joint import Coordinates, NetworkPotential, Potential, find_sites, network_potential
 from .last_layer import last_layer_of, plain_network
@@ -160,6 +161,7 @@ class LaplacePosterior(Posterior):
         return {name: value[0].to(self._dtype) for name, value in values.items()}
 
 
+@explained("fit_laplace(model, (x, y))")
 def fit_laplace(
     model: BayesianModel,
     data: tuple[Inputs, Tensor] | Iterable[tuple[Inputs, Tensor]],
@@ -228,7 +230,7 @@ def fit_laplace(
         _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")
     with restored(model.device), seeded(seed, model.device):  # a loader may shuffle
         x, y = Pairs(data, model.like, model.num_data).whole()
-    potential = network_potential(model, x, y, dtype, stacklevel=2)
+    potential = network_potential(model, x, y, dtype)
     if potential.num_dimensions > MAX_DIMENSIONS:
         raise ValueError(
             f"the model must have at most {MAX_DIMENSIONS} latent numbers for a full Hessian, got "

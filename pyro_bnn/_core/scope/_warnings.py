@@ -41,10 +41,10 @@ def silent_fits() -> Iterator[None]:
         _is_silent.reset(token)
 
 
-def warn_of_fit(message: str, category: type[Warning], *, stacklevel: int) -> None:
-    """Warn about how a fit ended, except in :func:`silent_fits`. `stacklevel` has its meaning in `warnings.warn`."""
+def warn_of_fit(message: str, category: type[Warning]) -> None:
+    """Warn about how a fit ended, except in :func:`silent_fits`."""
     if not _is_silent.get():
-        warnings.warn(message, category, stacklevel=stacklevel + 1)
+        warnings.warn(message, category, stacklevel=outer_stacklevel())
 
 
 def outer_stacklevel() -> int:

@@ -83,7 +83,7 @@ def evaluate_classifier(run: Trained) -> Evaluation:
     """Measure a classifier on its test rows, and on unknown images if there are any."""
     few = run.ensemble(num_samples=NUM_COMPONENTS, keep_draws=True).as_kind(ClassificationPrediction)
     ensemble = run.ensemble().as_kind(ClassificationPrediction)
-    name, one = run.single()
+    name, one = run.single
     single = name, one.as_kind(ClassificationPrediction)
     assert few.logits is not None
     ways = {f"component {i}": replace(few, probs=logits.exp()) for i, logits in enumerate(few.logits)}

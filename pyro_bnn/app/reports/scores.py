@@ -144,7 +144,7 @@ def ways_to_predict(run: Trained) -> dict[str, Prediction]:
     ensemble = run.ensemble(keep_draws=not run.rows.facts.target.is_class)
     baselines = baselines_of(run.rows, is_count=isinstance(run.model.likelihood, PoissonLikelihood))
     named = {f"baseline: {name}": way for name, way in baselines.items()}
-    return {**dict([run.single()]), f"ensemble of {run.num_samples}": ensemble, **named}
+    return {**dict([run.single]), f"ensemble of {run.num_samples}": ensemble, **named}
 
 
 def scores_of(

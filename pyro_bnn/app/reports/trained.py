@@ -1,6 +1,7 @@
 """A trained run with its test rows, for `evaluate` and `report`."""
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -25,6 +26,7 @@ class Trained:
     num_samples: int = 100  # weight draws in each prediction
     seed: int = 0  # of the weight draws
     calibration: runs.RunCalibration | None = None  # of its predictions, if rows were held out for it
+    _ensembles: dict[tuple[int, bool], Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -32,13 +34,18 @@ class Trained:
         return self.rows.x_test.to(self.model.device), self.rows.y_test.to(self.model.device)
 
     def ensemble(self, *, num_samples: int | None = None, keep_draws: bool = False) -> Prediction:
-        """Predict the test rows by an average over weight draws."""
-        x, y = self.test
+        """Predict the test rows by an average over weight draws. Equal calls predict only once."""
         count = num_samples or self.num_samples
-        return predict(self.model, self.posterior, x, y=y, num_samples=count, keep_draws=keep_draws, seed=self.seed)
+        if (count, keep_draws) not in self._ensembles:
+            x, y = self.test
+            self._ensembles[count, keep_draws] = predict(
+                self.model, self.posterior, x, y=y, num_samples=count, keep_draws=keep_draws, seed=self.seed
+            )
+        return self._ensembles[count, keep_draws]
 
+    @functools.cached_property
     def single(self) -> tuple[str, Prediction]:
-        """Return the name and the prediction of a single network, for comparison with the ensemble.
+        """The name and the prediction of a single network, for comparison with the ensemble.
 
         For a variational run, the single network has the mean weights. For chains, the single network is one draw,
         since the mean of several modes predicts poorly.

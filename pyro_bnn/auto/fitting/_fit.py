@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks
 from ..._core.inputs import Inputs
+from ..._core.signatures import explained
 from ...inference.estimators import Estimator
 from ...inference.guides import GuidePosterior
 from ...inference.kl import KLWeight
 from ...inference.mcmc import MCMCPosterior
 from ...inference.posterior import EnsemblePosterior
-from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, whole_data
+from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, is_whole, whole_data
 from ...modelling.model import BayesianModel
 from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
@@ -33,11 +34,19 @@ METHODS = ("auto", "svi", "mclmc", "ensemble")
 
 
 OTHERS = {
+    **dict.fromkeys(["vi", "advi", "bbb", "meanfield", "mean-field"], 'fit(model, data, method="svi")'),
+    **dict.fromkeys(["ensembles", "deep_ensemble"], 'fit(model, data, method="ensemble")'),
     "nuts": "fit_nuts(model, data)",
+    "mcmc": "fit_nuts(model, data)",
+    "hmc": "fit_mcmc(model, data, sampler=HMC(max_steps=16))",
+    "sghmc": "fit_sgmcmc(model, data, sampler=SGHMC(lr=1e-4), ...)",
+    "sgld": "fit_sgmcmc(model, data, sampler=SGLD(lr=1e-4), ...)",
     "laplace": "fit_laplace(model, data)",
     "kronecker": "fit_gauss_newton(model, data)",
+    "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
+    "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
 }
-"""Methods that the estimators offer and `fit` does not offer, each with the function call to use instead."""
+"""Other names of methods, in lower case, each with the call that uses the method."""
 
 
 @overload
@@ -125,6 +134,17 @@ def fit(
 ) -> GuidePosterior | MCMCPosterior: ...
 
 
+@explained(
+    "fit(model, (x, y))",
+    {
+        "device": "call `model.to(device)` before the fit",
+        "lr": "pass `optimizer=functools.partial(torch.optim.Adam, lr=0.01)`",
+        "learning_rate": "pass `optimizer=functools.partial(torch.optim.Adam, lr=0.01)`",
+        "num_samples": "pass it to `predict`, or call `fit_nuts(model, data)`, which has it",
+        "num_chains": "call `fit_nuts(model, data)`, which has it",
+        "num_warmup": "call `fit_nuts(model, data)`, which has it",
+    },
+)
 def fit(
     model: BayesianModel,
     data: Data,
@@ -255,9 +275,11 @@ def fit(
         'ensemble of 2 members'
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
-    if method in OTHERS:
-        raise ValueError(f"`fit` has the methods {', '.join(METHODS)}, got {method!r}; call `{OTHERS[method]}`.")
+    if str(method).lower() in OTHERS:
+        instead = OTHERS[str(method).lower()]
+        raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}; call `{instead}`.")
     _checks.one_of("method", method, METHODS)
+    data = tuple(data) if isinstance(data, list) and is_whole(data) else data
     callbacks = checked_callbacks(callbacks)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     options = {

@@ -81,7 +81,10 @@ def save_posterior(
         >>> pb.load_posterior(path, model=model).method
         'Laplace'
     """
-    posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    if not isinstance(posterior, Posterior):
+        example = "a posterior or a guide, as in `save_posterior(posterior, path, model)`"
+        _checks.function("posterior", posterior, example)
+        posterior = GuidePosterior(posterior)
     path, target = _checks.path("path", path), PresentModel(model, data)
     network = target.network_record(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))
     content = plain(Content(network, target.own, saved(posterior)))
@@ -122,6 +125,26 @@ def load_calibration(path: str | Path) -> Calibration:
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or holds no calibration.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> import tempfile
+        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
+        >>> held_out = pb.predict(model, posterior, x, seed=0)
+        >>> intervals = pb.calibration.ConformalIntervals(held_out, 2 * x)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pb.save_posterior(
+        ...         posterior, f"{folder}/file", model, calibration=intervals
+        ...     )
+        ...     loaded = pb.calibration.load_calibration(f"{folder}/file")
+        >>> type(loaded).__name__
+        'ConformalIntervals'
     """
     content = read_state(_checks.path("path", path), KIND)
     if CALIBRATION not in content:

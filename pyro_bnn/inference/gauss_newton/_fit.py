@@ -13,6 +13,7 @@ from ..._core.checkpointing import check_fit
 from ..._core.inputs import Inputs, Pair, Pairs
 from ..._core.progress import progress_bar
 from ..._core.scope import eval_mode, restored, seeded
+from ..._core.signatures import explained
 from ..._core.summary import counted
 from ...modelling.model import BayesianModel, Rules, sites_among
 from ..joint import Layout
@@ -52,6 +53,7 @@ MOST_SHOWN = 4
 """Largest number of prior precisions that a status shows."""
 
 
+@explained("fit_gauss_newton(model, (x, y))")
 def fit_gauss_newton(
     model: BayesianModel,
     data: tuple[Inputs, Tensor] | Iterable[tuple[Inputs, Tensor]],

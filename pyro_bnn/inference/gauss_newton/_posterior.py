@@ -44,6 +44,23 @@ class GaussNewtonPosterior(Posterior):
         log_evidence: Laplace's estimate of the log evidence, in nats.
         status: How the fit ended.
         seconds: Wall time of the fit.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> mode = pb.fit(
+        ...     model, (x, 2 * x), method="svi", guide=pb.DeltaGuide(model), seed=0
+        ... )
+        >>> posterior = pb.fit_gauss_newton(model, (x, 2 * x), init=mode)
+        >>> posterior.median()["net.weight"].round(decimals=1)
+        tensor([[2.]])
+        >>> posterior.log_evidence > 0
+        True
     """
 
     log_evidence: float

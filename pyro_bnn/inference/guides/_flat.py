@@ -99,7 +99,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         parameters = list(self.parameters())
         numbers = counted(sum(site.start.numel() for site in self.sites), "number")
         learned = counted(sum(parameter.numel() for parameter in parameters), "parameter")
-        title = f"{type(self).__name__} of {numbers} in {counted(len(self.sites), 'site')}: {learned}"
+        title = f"{type(self).__name__} of {numbers} in {counted(len(self.sites), 'tensor')}: {learned}"
         return Summary(
             f"{title}, {kind_of(parameters[0])}",
             self.remarks(),

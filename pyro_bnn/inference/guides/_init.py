@@ -30,7 +30,20 @@ def require_fixed_prior(model: BayesianModel) -> None:
 
 
 class Init(ABC):
-    """A rule for the initial location and scale of each site in unconstrained space."""
+    """A rule for the initial location and scale of each site in unconstrained space.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> from pyro_bnn.inference.guides import Init
+        >>> [isinstance(init, Init) for init in (pb.NormalInit(), pb.NetworkInit(0.02))]
+        [True, True]
+    """
 
     @abstractmethod
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.scope import local_param, seeded
+from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
 from ..joint import LOG_ROOT_TAU, Joint, Layout, Piece, find_sites
 from ..scale_maps import ScaleMap
@@ -60,6 +61,7 @@ class LowRankGuide(GaussianGuide):
         {'net.weight': (1, 1), 'net.bias': (1,)}
     """
 
+    @explained("LowRankGuide(model, rank=10)")
     def __init__(
         self, model: BayesianModel, *, rank: int, init: Init | None = None, scale_map: ScaleMap | None = None
     ) -> None:

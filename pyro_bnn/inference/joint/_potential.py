@@ -20,7 +20,7 @@ from ..._core.copies import copied
 from ..._core.functional import batched
 from ..._core.inputs import Inputs, as_inputs, map_inputs, named_leaves, take
 from ..._core.reflection import unvalidated
-from ..._core.scope import EXCLUSIVE, Stream, eval_mode, own_parameters, seeded
+from ..._core.scope import EXCLUSIVE, Stream, eval_mode, outer_stacklevel, own_parameters, seeded
 from ...modelling.model import BayesianModel
 from ._coordinates import Coordinates, Draw
 from ._densities import groups_of
@@ -161,13 +161,10 @@ class NetworkPotential(Potential):
         return prior
 
 
-def network_potential(
-    model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None, *, stacklevel: int
-) -> NetworkPotential:
+def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None) -> NetworkPotential:
     """Return the potential of a copy of the model on all rows of data.
 
-    The copy is in eval mode and, unless `dtype` is None, has this dtype. `stacklevel` is the stack level of the warning
-    about learnable parameters, as seen from the caller.
+    The copy is in eval mode and, unless `dtype` is None, has this dtype.
 
     Raises:
         ValueError: If the data do not fit the model or are not the whole data set, if the network is random, or if
@@ -180,7 +177,7 @@ def network_potential(
         raise ValueError(
             f"the model's `num_data` is {model.num_data} but the data has {len(y)} rows; pass the whole data set."
         )
-    warn_of_learnable(model, stacklevel=stacklevel + 1)
+    warn_of_learnable(model)
     model = copied(model).to(dtype or model.dtype).eval()
 
     def converted(value: Tensor) -> Tensor:
@@ -199,14 +196,14 @@ def network_potential(
     return potential
 
 
-def warn_of_learnable(model: BayesianModel, *, stacklevel: int) -> None:
+def warn_of_learnable(model: BayesianModel) -> None:
     """Warn if the model has parameters that `fit_svi` would learn."""
     learnable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if learnable:
         warnings.warn(
             f"the model's learnable parameters {learnable} stay at their present values, since this method infers only "
             "variables with a prior.",
-            stacklevel=stacklevel + 1,
+            stacklevel=outer_stacklevel(),
         )
 
 

@@ -32,6 +32,18 @@ class Site:
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, each as (name, size, dim).
         is_fixed: Whether the prior depends on no other variable and is not learned.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> site = pb.MeanFieldGuide(model).sites[0]
+        >>> site.name, tuple(site.start.shape), site.transform
+        ('net.weight', (1, 1), None)
     """
 
     name: str
@@ -79,6 +91,11 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
             cannot be called with these arguments.
     """
     if isinstance(model, BayesianModel):
+        if unknown := [name for name in kwargs if name not in ("x", "y")]:
+            raise TypeError(
+                f"a guide got an unexpected argument `{unknown[0]}`; `init` sets what it starts from, as in "
+                "`init=NetworkInit(0.02)`."
+            )
         sites = _plain_sites(model) or _traced_sites(model, args, kwargs)
         if not model.has_fixed_priors:
             sites = [replace(site, is_fixed=False) for site in sites]

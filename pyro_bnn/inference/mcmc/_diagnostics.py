@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 
 from ..._core.extras import optional
 from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
-from ..._core.scope import outer_stacklevel, warn_of_fit
+from ..._core.scope import warn_of_fit
 from ..._core.summary import Shown
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
@@ -187,6 +187,16 @@ def convergence(values: Tensor) -> Convergence:
 
     Args:
         values: M quantities at each of S draws of K chains, shape (K, S, M).
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn.inference.mcmc import convergence
+        >>> draws = torch.randn(4, 500, 1)  # four chains that agree
+        >>> bool(convergence(draws).r_hat < 1.02)
+        True
+        >>> draws[0] += 3  # one chain is elsewhere
+        >>> bool(convergence(draws).r_hat > 1.2)
+        True
     """
     num_chains, num_draws, num_quantities = values.shape
     if num_draws < (FEWEST_DRAWS if num_chains > 1 else 2 * FEWEST_DRAWS):
@@ -385,5 +395,5 @@ def judge(
 def _judged(finding: str, problems: Sequence[str]) -> Status:
     message = " ".join([f"{finding}.", *(problem[0].upper() + problem[1:] for problem in problems)])
     if problems:
-        warn_of_fit(message, ConvergenceWarning, stacklevel=outer_stacklevel())
+        warn_of_fit(message, ConvergenceWarning)
     return Status(not problems, message)

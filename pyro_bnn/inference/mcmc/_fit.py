@@ -13,7 +13,8 @@ from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, check_fit, keeping, renamed
 from ..._core.inputs import Inputs, as_inputs, as_targets, unwrapped
 from ..._core.processes import Processes
-from ..._core.scope import EXCLUSIVE, Stream, outer_stacklevel
+from ..._core.scope import EXCLUSIVE, Stream
+from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
 from ..guides import Init
 from ..joint import Potential, TracePotential, network_potential
@@ -34,6 +35,7 @@ MAX_TRIALS = 100
 """Heuristic: number of attempts to draw first points with finite densities."""
 
 
+@explained("fit_mcmc(model, (x, y), sampler=NUTS())")
 def fit_mcmc(
     model: Callable[..., object],
     data: tuple[Any, ...],
@@ -152,9 +154,7 @@ def fit_mcmc(
     with torch.no_grad():
         with stream:
             potential: Potential = (
-                TracePotential(model, data)
-                if network is None
-                else network_potential(network, data[0], data[1], dtype, stacklevel=outer_stacklevel())
+                TracePotential(model, data) if network is None else network_potential(network, data[0], data[1], dtype)
             )
         num_numbers = sum(site.start.numel() for site in potential.sites)
         _checks.in_memory(
@@ -184,6 +184,7 @@ def fit_mcmc(
     return MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path, modes=modes)
 
 
+@explained("fit_nuts(model, (x, y), compile=True)")
 def fit_nuts(
     model: Callable[..., object],
     data: tuple[Any, ...],

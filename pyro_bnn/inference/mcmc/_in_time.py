@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._core.checkpointing import Keeper
-from ..._core.scope import EXCLUSIVE, Stream, outer_stacklevel
+from ..._core.scope import EXCLUSIVE, Stream
 from ...modelling.model import BayesianModel
 from ..joint import network_potential
 from ..posterior import Status
@@ -83,7 +83,7 @@ class TimedChains:
         self._model, self._data = model, pair_of(data, model)
         self._stream = Stream(seed, model.device)
         with torch.no_grad(), self._stream:
-            self._potential = network_potential(model, *self._data, torch.float32, stacklevel=outer_stacklevel())
+            self._potential = network_potential(model, *self._data, torch.float32)
             z = starting_points(self._potential, Descent(), NUM_TIMED)
             try:
                 self._native = native(self._potential.value_and_grad, z[:1], timeout=timeout)

@@ -73,6 +73,20 @@ class ChainStatistics(Shown):
         seconds: Wall time of warm-up and sampling together.
         energy_error: Mean squared energy error, in nats, of the steps of a draw, divided by the number P of latent
             numbers. Only samplers that adapt to this error report it.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_nuts(
+        ...     model, (x, 2 * x), num_samples=400, num_warmup=100, seed=0
+        ... )
+        >>> posterior.statistics.diverging.shape, posterior.statistics.step_size.shape
+        (torch.Size([4, 400]), torch.Size([4]))
     """
 
     log_density: Tensor | None = None
@@ -220,6 +234,17 @@ def leapfrog(
     """Take a leapfrog step, and return z, r, gradient and potential.
 
     `drift` is the step size times the inverse mass.
+
+    Example:
+        >>> import torch
+        >>> from pyro_bnn.inference.mcmc import leapfrog
+        >>> normal = lambda z: (z.square().sum(-1) / 2, z)  # potential and gradient
+        >>> z, r = torch.ones(1, 1), torch.zeros(1, 1)
+        >>> z, r, gradient, potential = leapfrog(
+        ...     normal, z, r, z, 0.1, torch.tensor(0.1)
+        ... )
+        >>> z, r
+        (tensor([[0.9950]]), tensor([[-0.0997]]))
     """
     r = r - (0.5 * step) * gradient
     z = torch.addcmul(z, r, drift)

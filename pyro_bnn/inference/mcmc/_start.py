@@ -23,6 +23,20 @@ class FreshInit(Init):
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> from pyro_bnn.inference.mcmc import FreshInit
+        >>> options = {"num_samples": 400, "num_warmup": 100, "seed": 0}
+        >>> posterior = pb.fit_nuts(model, (x, 2 * x), init=FreshInit(), **options)
+        >>> posterior.sample(3, seed=0)["net.weight"].shape
+        torch.Size([3, 1, 1])
     """
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:

@@ -60,7 +60,20 @@ class Status:
 
 
 class Moments(NamedTuple):
-    """Means and standard deviations of latent variables, each ``{site: shape (*event)}``."""
+    """Means and standard deviations of latent variables, each ``{site: shape (*event)}``.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> mean, scale = pb.fit_laplace(model, (x, 2 * x)).moments()
+        >>> mean["net.weight"].round(decimals=1), scale["net.weight"].round(decimals=2)
+        (tensor([[2.]]), tensor([[0.0400]]))
+    """
 
     mean: Draw
     scale: Draw
@@ -131,7 +144,7 @@ class Posterior(Shown, ABC):
         title = f"{type(self).__name__}: {self.method}"
         if shapes is not None:
             total = sum(shape.numel() for shape in shapes.values())
-            title += f", {counted(total, 'number')} in {counted(len(shapes), 'site')}"
+            title += f", {counted(total, 'number')} in {counted(len(shapes), 'tensor')}"
         title += "" if self.num_stored is None else f", {counted(self.num_stored, 'draw')}"
         title += "" if self.seconds is None else f", {in_time(self.seconds)}"
         status = f"{'ok' if self.status else 'NOT OK'}: {self.status}"

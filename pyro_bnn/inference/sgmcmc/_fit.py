@@ -14,6 +14,7 @@ from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, check_fit, check_target, checked_callbacks, renamed
 from ..._core.inputs import Inputs
 from ..._core.scope import Stream, silent_fits
+from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
 from ..guides import DeltaGuide, Init, MeanFieldGuide, NetworkInit
 from ..joint import Layout, Site, warn_of_learnable
@@ -24,6 +25,7 @@ from ._samplers import ChainOptimizer, ConstantSteps, StepSizes, StochasticGradi
 from ._store import Record, Store, kept_steps, require_other_file
 
 
+@explained("fit_sgmcmc(model, (x, y), sampler=SGHMC(lr=1e-4), num_epochs=1000, num_samples=100)")
 def fit_sgmcmc(
     model: BayesianModel,
     data: Data,
@@ -198,7 +200,7 @@ class _Here(Init):
 @contextmanager
 def _only_latent(model: BayesianModel) -> Iterator[None]:
     """Keep the model's learnable parameters unchanged in a context."""
-    warn_of_learnable(model, stacklevel=4)
+    warn_of_learnable(model)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learned:
         parameter.requires_grad_(False)

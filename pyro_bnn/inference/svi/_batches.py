@@ -54,7 +54,7 @@ class Batches:
         self._loader: Loader | None = None
         _require_kind(data)
         arguments = Arguments(device, like, paired)
-        if _is_whole(data):
+        if is_whole(data):
             self.tensors = arguments.of_data(tuple(data))
             rows = num_rows(self.tensors)
             size = rows if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
@@ -160,7 +160,7 @@ class Batches:
 def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None:
     """Check a model's data, and return all rows (x, y) on the model's device; None if the data are a loader."""
     _require_kind(data)
-    if not _is_whole(data):
+    if not is_whole(data):
         return None
     x, y = Arguments(model.device, model.like, paired=True).of_data(tuple(data))
     require_all_rows(model, x)
@@ -181,7 +181,7 @@ def require_all_rows(model: BayesianModel, x: Inputs) -> None:
 
 def count_batches(data: Data, batch_size: int | None, *, num_data: int, execution: Execution | None) -> int | None:
     """Return the number of batches in each epoch of a fit with these arguments; None if a loader has no length."""
-    if not _is_whole(data):
+    if not is_whole(data):
         return length_of(data)
     size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
     return len(_bounds(num_data, size, Execution.given(execution).processes.count))
@@ -198,7 +198,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
     return [*pairwise([*begins, num_rows])]
 
 
-def _is_whole(data: Data) -> bool:
+def is_whole(data: Data) -> bool:
     """Return whether data are a tuple or a list with all rows. A list of tuples, lists or dictionaries is a loader."""
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)

@@ -16,6 +16,7 @@ from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks, kee
 from ..._core.processes import Processes
 from ..._core.progress import progress_bar
 from ..._core.scope import Stream, warn_of_fit
+from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
 from ..guides import GuidePosterior, has_marginals, problems_of
@@ -54,6 +55,10 @@ class PosteriorWarning(UserWarning):
     """The fitted posterior collapsed to a point, or stayed at the prior."""
 
 
+@explained(
+    "fit_svi(model, MeanFieldGuide(model), (x, y), optimizer=functools.partial(torch.optim.Adam, lr=0.01), "
+    "num_epochs=500)"
+)
 def fit_svi(
     model: Callable[..., object],
     guide: Callable[..., object],
@@ -203,7 +208,7 @@ def fit_svi(
     if len(loop.history.elbo) >= FEWEST_STEPS and isinstance(model, BayesianModel) and has_marginals(guide):
         problems = problems_of(guide, model)
         if problems:
-            warn_of_fit("; ".join(map(" ".join, problems)), PosteriorWarning, stacklevel=2)
+            warn_of_fit("; ".join(map(" ".join, problems)), PosteriorWarning)
             verdicts, remedies = zip(*problems, strict=True)
             message = " ".join([status.message, *(verdict[0].upper() + verdict[1:] for verdict in verdicts)])
             status = Status(False, message, remedy=" ".join(filter(None, [status.remedy, *remedies])))

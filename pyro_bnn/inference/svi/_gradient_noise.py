@@ -54,6 +54,19 @@ class GradientNoise(Shown):
     Args:
         parameters: One row per learned parameter.
         num_samples: Number of gradients, one for each draw of the weights.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> found = pb.gradient_noise(model, guide, x, 2 * x)
+        >>> [one.name for one in found.parameters]
+        ['loc.net.weight', 'loc.net.bias', 'rho.net.weight', 'rho.net.bias']
     """
 
     parameters: tuple[ParameterNoise, ...]

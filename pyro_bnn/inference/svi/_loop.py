@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..._core import checks as _checks
 from ..._core.devices import reads_wait
 from ..._core.inputs import Batch, named_leaves
-from ..._core.scope import Stream
+from ..._core.scope import Stream, outer_stacklevel
 from ...modelling.model import BayesianModel
 from ..history import EpochRecord, History
 from ..kl import KLWeight, check_weight
@@ -31,6 +31,23 @@ class StatefulCallback(Protocol):
     """A callback whose state is saved in checkpoints.
 
     The state must consist of numbers, texts, tensors, and lists and dictionaries of these.
+
+    Example:
+        >>> class Best:
+        ...     def __init__(self):
+        ...         self.elbo = -float("inf")
+        ...
+        ...     def __call__(self, history):
+        ...         self.elbo = max(self.elbo, history.epochs[-1].elbo)
+        ...
+        ...     def state_dict(self):
+        ...         return {"elbo": self.elbo}
+        ...
+        ...     def load_state_dict(self, state):
+        ...         self.elbo = state["elbo"]
+        >>> from pyro_bnn.inference.svi import StatefulCallback
+        >>> isinstance(Best(), StatefulCallback)
+        True
     """
 
     def __call__(self, history: History) -> bool | None:
@@ -238,5 +255,5 @@ def _warn_of_size(num_data: int, sizes: list[int]) -> None:
         warnings.warn(
             f"`num_data` is {num_data} but an epoch has {rows} rows; set `num_data`, which scales the ELBO, to the "
             "size of the training set.",
-            stacklevel=5,
+            stacklevel=outer_stacklevel(),
         )

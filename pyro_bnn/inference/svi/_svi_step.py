@@ -31,7 +31,23 @@ KNOWN = {"torch", __name__.partition(".")[0]}
 
 
 class SVIStep:
-    """An optimisation step on an ELBO. :func:`svi_step` creates it and describes its arguments."""
+    """An optimisation step on an ELBO. :func:`svi_step` creates it and describes its arguments.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> adam = torch.optim.Adam(guide.parameters(), lr=0.01)
+        >>> with pb.svi_step(model, guide, adam) as step:
+        ...     terms = step(x, 2 * x)
+        >>> terms.elbo.shape, bool(terms.elbo == terms.log_likelihood - terms.kl)
+        (torch.Size([]), True)
+    """
 
     def __init__(
         self,

@@ -111,7 +111,7 @@ class PredictiveModule(nn.Module):
         draws = predicted_draws(model, source, x, num_samples=self.num_draws, seed=self.seed)
         self._store(model, draws)
         self.requires_grad_(False).eval()
-        self.way = self._exportable_way(x)
+        self.computation = self._exportable_computation(x)
         """How the network runs for the draws: "vmap" for all draws at once, "scan" for one draw after the other in a
         loop of the graph, or "loop" if torch can export neither. With "loop", an exported graph has a copy of the
         network for each draw, and cannot have recurrent layers."""
@@ -188,28 +188,28 @@ class PredictiveModule(nn.Module):
         if not weights:  # all draws are equal
             output = run({})
             return output.expand(self.num_draws, *output.shape)
-        if self.way == "vmap":
+        if self.computation == "vmap":
             result: Tensor = torch.func.vmap(run)(weights)
             return result
-        if self.way == "scan" and torch.compiler.is_compiling():
+        if self.computation == "scan" and torch.compiler.is_compiling():
             start = torch.zeros((), dtype=torch.long)  # `scan` needs a value that passes from draw to draw
             return _scan(lambda count, row: (count + 1, run(row).clone()), start, weights)[1]
         rows = ({path: value[i] for path, value in weights.items()} for i in range(self.num_draws))
         return torch.stack([run(row) for row in rows])
 
-    def _exportable_way(self, x: Inputs) -> str:
-        """Try the ways to run the network, the fastest first.
+    def _exportable_computation(self, x: Inputs) -> str:
+        """Try the computations, the fastest first.
 
-        Return the first way that torch can export for any number of rows.
+        Return the first that torch can export for any number of rows.
         """
-        for way in ("vmap",) if _scan is None else ("vmap", "scan"):
-            self.way = way
+        for computation in ("vmap",) if _scan is None else ("vmap", "scan"):
+            self.computation = computation
             try:
                 with filtered_warnings("error", "There is a performance drop"):
                     exported(self, x)
             except Exception:  # torch has many errors for what `vmap`, `scan` or symbolic sizes lack
                 continue
-            return way
+            return computation
         return "loop"
 
     def _require_agreement(self, x: Inputs, expected: Mapping[str, Tensor]) -> None:
@@ -234,8 +234,8 @@ class PredictiveModule(nn.Module):
         return next(value.dtype for value in tensors if value.is_floating_point())
 
     def extra_repr(self) -> str:
-        """Return a text for `repr`: the number of draws, the seed, and the way in which the network runs."""
-        return f"num_draws={self.num_draws}, seed={self.seed}, way={self.way!r}"
+        """Return a text for `repr`: the number of draws, the seed, and how the network runs."""
+        return f"num_draws={self.num_draws}, seed={self.seed}, computation={self.computation!r}"
 
 
 def exported(module: PredictiveModule, x: Inputs) -> Any:

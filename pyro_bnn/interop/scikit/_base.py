@@ -21,7 +21,7 @@ from torch.distributions import Normal
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
-from ..._core.summary import in_lines
+from ..._core.summary import few, in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
 from ...inference.posterior import Posterior, default_num_draws
@@ -44,6 +44,9 @@ DTYPE = torch.float64
 
 REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
 """Advice to users of an estimator whose fit reached no plateau."""
+
+SIZES = "a number of units, or a list of numbers such as (50, 50)"
+"""What `hidden_layer_sizes` may be."""
 
 MOST_STORED = 800
 """Heuristic: largest default number of draws of chains in a prediction. Chains need more draws than other posteriors,
@@ -75,11 +78,17 @@ class BNNEstimator(Settings):
         try:
             found = validate_data(self, X, *targets, dtype=np.float64, accept_sparse="csr", **options)
         except ValueError as error:
+            if "NaN" in str(error) or "infinity" in str(error):
+                problems = [_not_finite("X", X), *(_not_finite("y", y) for y in targets)]
+                if any(problems):
+                    raise ValueError(" ".join(filter(None, problems))) from None
             if "convert string to float" not in str(error):
                 raise
+            texts = [*X.select_dtypes(exclude="number").columns] if hasattr(X, "select_dtypes") else []
             raise ValueError(
-                f"{error}: columns of text must be encoded as numbers first, for example by scikit-learn's "
-                "`OneHotEncoder` in a pipeline; `pyro-bnn train` encodes them by itself."
+                f"{error}: text{_in_columns(texts)} must be encoded as numbers first, for example by "
+                "`pandas.get_dummies(X)`, or by scikit-learn's `OneHotEncoder` in a pipeline; `pyro-bnn train` encodes "
+                "it by itself."
             ) from error
         return (_dense(found[0]), found[1]) if targets else _dense(found)
 
@@ -122,7 +131,7 @@ class BNNEstimator(Settings):
                 raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}.")
             activation = ACTIVATIONS[activation]
         if hidden is not None:
-            hidden = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+            hidden = (hidden,) if isinstance(hidden, int) else tuple(_checks.items("hidden_layer_sizes", hidden, SIZES))
         choices = choices if self.method == "auto" else [replace(DEFAULT, likelihood=default)]
         return open_designs(choices, hidden=hidden, activation=activation, prior=self.prior, likelihood=likelihood)
 
@@ -239,6 +248,24 @@ class BNNEstimator(Settings):
     def _said(self) -> str:
         status = self.posterior_.status
         return str(replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status)
+
+
+def _not_finite(name: str, values: Any) -> str:
+    """Return a message if a table or targets have missing or infinite numbers, otherwise an empty text."""
+    try:
+        is_bad = ~np.isfinite(np.asarray(values.toarray() if issparse(values) else values, dtype=np.float64))
+    except (TypeError, ValueError):  # texts
+        return ""
+    if not is_bad.any():
+        return ""
+    columns = [*values.columns[is_bad.any(0)]] if hasattr(values, "columns") else []
+    found = f"{is_bad.sum()} of {is_bad.size} values that are NaN or inf{_in_columns(columns)}"
+    remedy = ", or fill the gaps, for example by `SimpleImputer` in a pipeline; `pyro-bnn train` fills them by itself"
+    return f"`{name}` must be finite, got {found}; drop these rows{remedy if name == 'X' else ''}."
+
+
+def _in_columns(names: Sequence[object]) -> str:
+    return f" in {few([f'`{name}`' for name in names])}" if names else ""
 
 
 def _dense(inputs: Any) -> Tensor:

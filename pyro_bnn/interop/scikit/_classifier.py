@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
+from ..._core.signatures import explained
 from ...auto.choosing import OF_CLASSES
 from ...modelling.likelihoods import make_likelihood
 from ...results.calibration import ConformalSets
@@ -23,6 +24,7 @@ from ._base import BNNEstimator
 Floats = NDArray[np.float64]
 
 
+@explained("BNNClassifier().fit(X, y)")
 @dataclass(eq=False, repr=False)
 class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
@@ -102,8 +104,13 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     ) -> "BNNClassifier":
         labels: Any
         x, labels = self._table(X, y, is_next=is_next, multi_output=True)
+        if (kind := type_of_target(labels, input_name="y")).startswith("continuous"):
+            raise ValueError(
+                f"Unknown label type: `y` must be classes, got {kind} numbers such as {labels.flat[0]:g}; use "
+                "BNNRegressor for numbers, or cut them into classes."
+            )
         check_classification_targets(labels)
-        is_multilabel = type_of_target(labels) == "multilabel-indicator"
+        is_multilabel = kind == "multilabel-indicator"
         if not is_multilabel:
             labels = column_or_1d(labels, warn=True)
         rows, weights = self._weights(sample_weight, len(x))
@@ -144,7 +151,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         found = np.unique(labels if classes is None else np.asarray(classes))
         if len(found) < 2:
             raise ValueError(
-                f"`y` must have at least two classes, got one class, {found[0]!r}, in rows of a weight above 0."
+                f"`y` must have at least two classes, got one class, {found[0]}, in rows of a weight above 0."
             )
         return found
 

@@ -12,6 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ..._core import checks as _checks
+from ..._core.signatures import explained
 from ...auto.choosing import OF_NUMBERS, has_few_values
 from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
 from ...results.calibration import ConformalIntervals
@@ -21,6 +22,7 @@ from ._base import DTYPE, BNNEstimator, in_units, standard_units
 Floats = NDArray[np.float64]
 
 
+@explained("BNNRegressor().fit(X, y)")
 @dataclass(eq=False, repr=False)
 class BNNRegressor(RegressorMixin, BNNEstimator):
     r"""A Bayesian neural network for regression on tables, as a scikit-learn estimator.

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
+from ..._core.signatures import explained
 from ...scores.uncertainty import Accumulator, MixtureAccumulator, MixtureDensityPrediction, RegressionPrediction
 from ..distributions import NormalMixture
 from ._base import Likelihood, NumberLikelihood, require_multiple, require_output_dims, require_real
@@ -45,6 +46,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
     free_names: ClassVar[Mapping[str, str]] = {"scale": "rho"}
 
+    @explained("GaussianLikelihood(0.1)")
     def __init__(self, scale: float | TorchDistributionMixin | None = None) -> None:
         super().__init__()
         self.add_positive("scale", scale)

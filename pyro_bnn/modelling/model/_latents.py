@@ -38,7 +38,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         nn.Module.add_module(self, "net", own)  # `PyroModule`'s method would bring back Pyro attributes
         self.likelihood = likelihood
         _functional.refresh_recurrent_weights(own)
-        self._paths = make_random(own, where, exclude, statements, stacklevel=3)
+        self._paths = make_random(own, where, exclude, statements)
         first_paths = {name: paths[0] for name, paths in self._paths.items()}
         self._priors = NetworkPriors(prior, own, first_paths, declared_priors(own, statements, self._paths))
         for parent in self._priors.children:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, map_inputs, num_rows, take
 from ..._core.scope import eval_mode, local_param, seeded
+from ..._core.signatures import explained
 from ..._core.summary import Shown, Summary
 from ...scores.uncertainty import P_co
 from ..likelihoods import Likelihood, Weighted
@@ -81,6 +82,11 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         torch.Size([5, 3])
     """
 
+    @explained(
+        "BayesianModel(net, prior=FanInNormalPrior(2.0), likelihood=GaussianLikelihood(), num_data=len(x)) for "
+        "numbers. The likelihood of classes is CategoricalLikelihood(), that of counts PoissonLikelihood(). A prior "
+        "for classifiers is NormalPrior(1.0)"
+    )
     def __init__(
         self,
         net: nn.Module,

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from ..._core.summary import few
 from ._model import BayesianModel, random_paths
-from ._selection import SITE_PREFIX, few
+from ._selection import SITE_PREFIX
 
 METHODS = ("reset_parameters", "_reset_parameters")
 """Names of the method that draws initial weights: most layers have the first, `nn.MultiheadAttention` the second."""

@@ -211,7 +211,10 @@ def respond(
         output = output.to(next(iter(weights.values())).dtype)
     rows = len(x) if isinstance(x, Tensor) else num_rows(x)
     if output.dim() <= num_lead or output.shape[num_lead] != rows:
-        raise ValueError(f"`net` must return one row per input, got output {_checks.shape(output)} for x {shapes(x)}.")
+        raise ValueError(
+            f"`net` must return one row per input, got output {_checks.shape(output)} for x {shapes(x)}; give x an "
+            "axis of rows first, as in `x[None]` for a single row."
+        )
     check, interception.check = interception.check, None
     if check is not None:
         check(output.detach())

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core import functional as _functional
 from ..._core.globs import advice, matches
+from ..._core.scope import outer_stacklevel
+from ..._core.summary import few
 from ._network import rest_frozen
 
 SITE_PREFIX = "net"
@@ -216,12 +218,28 @@ def _no_chooser(function: Callable[..., object]) -> str:
 
 
 class SelectionWarning(UserWarning):
-    """Warning that a glob selects some, but not all, of a network's layers of one kind."""
+    """Warning that a glob selects some, but not all, of a network's layers of one kind.
+
+    Example:
+        >>> import warnings
+        >>> import pyro_bnn as pb
+        >>> from pyro_bnn.modelling.model import SelectionWarning
+        >>> options = {
+        ...     "prior": pb.NormalPrior(),
+        ...     "likelihood": pb.CategoricalLikelihood(),
+        ...     "num_data": 9,
+        ... }
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     model = pb.BayesianModel(
+        ...         pb.nets.resnet20(), where="net.c*.weight", **options
+        ...     )
+        >>> [warning.category is SelectionWarning for warning in caught]
+        [True]
+    """
 
 
-def make_random(
-    net: nn.Module, where: object, exclude: object, declared: Iterable[str], *, stacklevel: int
-) -> dict[str, list[str]]:
+def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
     """Turn selected parameters of a network into buffers for drawn values, and put frozen parts into eval mode.
 
     Return ``{site: paths}`` for the selected sites, in the order of the network. Buffers at the paths `declared` are
@@ -232,7 +250,7 @@ def make_random(
     first = {id(places[path]): index for index, path in enumerate(declared)}
     others = [(path, value) for path, value in places.items() if id(value) in first]
     fixed = owned(net, sorted(others, key=lambda pair: first[id(pair[1])]))
-    chosen = _chosen(parameters, fixed, where, exclude, stacklevel + 1)
+    chosen = _chosen(parameters, fixed, where, exclude)
     paths: dict[str, list[str]] = {}
     for parameter in (*(one for one in parameters if one.site in chosen), *fixed):
         path = parameter.name.partition(".")[2]
@@ -243,7 +261,7 @@ def make_random(
     return paths
 
 
-def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object, stacklevel: int) -> set[str]:
+def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
     """Return the sites that `where` selects and `exclude` does not.
 
     Raise if `exclude` selects one of the parameters in `fixed`, which are always random.
@@ -268,7 +286,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
         ("exclude", exceptions, excluded | {p.site for p in parameters} - chosen, "leaves random"),
     ):
         for glob in (rule.glob for rule in given if rule.glob is not None):
-            _warn_of_a_part(argument, glob, parameters, inside, outside, stacklevel + 1)
+            _warn_of_a_part(argument, glob, parameters, inside, outside)
     return chosen - excluded
 
 
@@ -286,9 +304,7 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
     return tuple(site for site in paths if site in chosen)
 
 
-def _warn_of_a_part(
-    argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str, stacklevel: int
-) -> None:
+def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
     """Warn if a glob selects some of a block's parameters of one kind, but not all.
 
     The block is the part of the glob before the layer's name, such as ``net.stage1`` in ``net.stage1.conv*.weight``. A
@@ -315,12 +331,5 @@ def _warn_of_a_part(
             f"`{argument}` glob {glob!r} selects only a part of {kinds}{inside_block} and {outside} {few(left)}: a `*` "
             f"is one component of a name. Add them, as with layers({layers}); to select only this part, name {names}.",
             SelectionWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=outer_stacklevel(),
         )
-
-
-def few(names: Iterable[str], most: int = 3) -> str:
-    """Return a text with up to `most` of the names, and the number of the other names."""
-    names = list(names)
-    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest

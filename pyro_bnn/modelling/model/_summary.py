@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..._core.summary import MOST_LINES, Cell, Summary, counted, kind_of, shape_row
+from ..._core.summary import MOST_LINES, Cell, Summary, counted, few, kind_of, shape_row
 from ..likelihoods import Likelihood
 from ..priors import WeightPrior
-from ._selection import SITE_PREFIX, few, owned
+from ._selection import SITE_PREFIX, owned
 
-MOST_ROWS = MOST_LINES - 3
+MOST_ROWS = MOST_LINES - 5
 """Largest number of parameters that get a row each. If a model has more parameters, each row counts the parameters of
 one kind, such as ``Linear.weight``."""
 
@@ -37,19 +37,22 @@ def summary_of(
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
     others |= {f"likelihood.{name}": value for name, value in likelihood.named_parameters()}
     states = {name: LEARNED if value.requires_grad else FROZEN for name, value in others.items()}
-    random = counted(sum(shape.numel() for shape in latents.values()), "random number")
-    title = f"BayesianModel of {type(network).__name__}: {random} in {counted(len(latents), 'site')}"
+    random = counted(sum(shape.numel() for shape in latents.values()), "number")
+    title = f"BayesianModel of {type(network).__name__}: {random} with a prior"
     for state in (LEARNED, FROZEN):
         count = sum(value.numel() for name, value in others.items() if states[name] == state)
         title += f", {count:,} {state}" if count else ""
-    data = f"{counted(num_data, 'data point')}, {kind_of(like)}"
     shapes = {**latents, **{name: value.shape for name, value in others.items()}}
     states = dict.fromkeys(latents, RANDOM) | states
     rows: list[tuple[Cell, ...]] = [shape_row(name, shape, states[name]) for name, shape in shapes.items()]
+    header = "parameter", "shape", "numbers", ""
     if len(rows) > MOST_ROWS:
         rows = list(_rows_by_kind(shapes, states, _kinds(network, shapes)))
+        header = "layer and parameter", "how many", "numbers", ""
     own = f"; {few(declared)} {'has a prior of its own' if len(declared) == 1 else 'have priors of their own'}"
-    return Summary(title, [f"prior {prior!r}{own if declared else ''}", f"likelihood {likelihood!r}; {data}"], rows)
+    data = f"data: {counted(num_data, 'row')}, {kind_of(like)}"
+    notes = [f"prior: {prior!r}{own if declared else ''}", f"likelihood: {likelihood!r}", data]
+    return Summary(title, notes, rows, header)
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
+from ..._core.signatures import explained
 from ..distributions import ScaleMixtureNormal
 from ._base import Prior, scale_like
 
@@ -27,6 +28,7 @@ class _ScalePrior(Prior):
         return scale_like("scale", self.scale, parameter)
 
 
+@explained("NormalPrior(1.0)")
 @dataclass(frozen=True)
 class NormalPrior(_ScalePrior):
     """Independent N(0, scale^2) on every element.
@@ -106,6 +108,7 @@ class NetworkNormalPrior(_ScalePrior):
         return dist.Normal(parameter.detach(), self._scale(parameter), validate_args=False)
 
 
+@explained("LaplacePrior(0.5)")
 @dataclass(frozen=True)
 class LaplacePrior(_ScalePrior):
     r"""Independent Laplace(0, scale) on every element; its standard deviation is :math:`\sqrt 2` times the scale.
@@ -170,6 +173,7 @@ class ScaleMixturePrior(Prior):
         return ScaleMixtureNormal(mixing, *scales, validate_args=False)
 
 
+@explained("FanInNormalPrior(2.0)")
 @dataclass(frozen=True)
 class FanInNormalPrior(Prior):
     r"""N(0, gain^2 / fan_in): the prior variance of pre-activations does not depend on the width of the layer.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs, as_targets, leaves, num_rows
+from ..._core.signatures import explained
 from ...inference.guides import GuidePosterior
 from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel
@@ -22,6 +23,7 @@ Model = BayesianModel | Callable[..., object]
 Entry = Posterior | Callable[..., object] | tuple[Model, Posterior]
 
 
+@explained('compare(model, {"nuts": exact, "mean-field": posterior}, x)')
 def compare(
     model: Model,
     posteriors: Mapping[str, Entry],

@@ -49,6 +49,21 @@ class Scores:
             variation`` (half the summed absolute difference of probabilities, mean over points).
         reference: Name of the method with which `method` is compared; "" for a single method.
         seconds: Wall time of the inference; None if unknown, and for a pair.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> exact = pb.fit_laplace(model, (x, 2 * x))
+        >>> found = pb.compare(
+        ...     model, {"laplace": exact, "again": exact}, x, num_samples=100, seed=0
+        ... )
+        >>> found.methods[0].method, sorted(found.methods[0].scores)
+        ('laplace', ['epistemic sd', 'total sd'])
     """
 
     method: str

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, take, to_device
 from ..._core.reuse import Plan
-from ..._core.scope import Stream
+from ..._core.scope import Stream, outer_stacklevel
+from ..._core.signatures import explained
 from ...inference.guides import GuidePosterior
 from ...inference.posterior import Draw, EnsemblePosterior, Posterior, default_num_draws, num_members
 from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths
@@ -67,6 +68,7 @@ def predict(
 ) -> Prediction: ...
 
 
+@explained("predict(model, posterior, x)")
 def predict(
     model: BayesianModel[Any] | Callable[..., object],
     posterior: Posterior | Callable[..., object],
@@ -154,9 +156,10 @@ def predict(
         >>> 0.2 < float(high - low) < 0.5
         True
     """
-    if isinstance(posterior, BayesianModel):
+    if isinstance(posterior, BayesianModel) or (not callable(posterior) and not isinstance(posterior, Posterior)):
+        found = _checks.described(posterior)
         raise ValueError(
-            "`posterior` must be a posterior or a guide, got a model; call `predict(model, posterior, x)`."
+            f"`posterior` must be a posterior or a guide, got {found}; call `predict(model, posterior, x)`."
         )
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     if num_samples is None:
@@ -205,7 +208,7 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
             f"(`{learned[0]}` and {len(learned) - 1} more). If each member has learned its own, wrap each in "
             "`PinnedPosterior(model, posterior)` after its fit; if all share these values, call "
             "`requires_grad_(False)` on the parameters.",
-            stacklevel=3,
+            stacklevel=outer_stacklevel(),
         )
 
 
@@ -225,6 +228,7 @@ def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
     ]
 
 
+@explained("predict_point(model, posterior, x)")
 def predict_point(
     model: BayesianModel[P],
     values: Mapping[str, Tensor] | Posterior,
@@ -371,8 +375,7 @@ def _predict_rows(
         for batch in left[:num_done]:
             batch.memory.forget()
         left = left[num_done:]
-    log_num_samples = math.log(len(seeds))
-    prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
+    prediction = replace(concatenate([batch.prediction(math.log(len(seeds))) for batch in batches]), targets=y)
     is_bad = prediction.expectation.reshape(len(prediction), -1).isnan().any(-1)
     if bool(is_bad.any()):  # otherwise every score would be NaN
         raise ValueError(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
@@ -13,9 +12,11 @@ from ..._core.summary import Shown, Summary, counted
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
 from ..prediction import new_seed, predict, predict_point
-from ._prune import Gaussians, Per, count, decibel, mean_field, prune, signal_to_noise
+from ._prune import Gaussians, Per, count, mean_field, prune, signal_to_noise
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0)
+
+LEGEND = "largest ratio: of |mean| to standard deviation, among the removed weights; small ratios are removed first"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,21 @@ class PruningReport(Shown):
         num_weights: Number of weights before pruning.
         num_data: Number of data points scored.
         num_samples: Number of draws in each ensemble.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> report = pb.pruning.snr_report(
+        ...     model, guide, x, 2 * x, fractions=[0.0, 0.5], seed=0
+        ... )
+        >>> [(row.fraction, row.num_weights) for row in report.rows]
+        [(0.0, 2), (0.5, 1)]
     """
 
     rows: tuple[PruningRow, ...]
@@ -80,18 +96,18 @@ class PruningReport(Shown):
         name = "accuracy" if is_classes else "RMSE"
         lines = [
             f"{self.num_weights:,} weights, {self.num_data:,} data points, ensembles of {self.num_samples} draws",
-            f"{'':>8s} {'SNR':>9s} {'weights':>11s} {'mean weights':>19s} {'ensemble':>19s}",
-            f"{'removed':>8s} {'up to, dB':>9s} {'left':>11s} {name:>10s} {'NLL':>8s} {name:>10s} {'NLL':>8s}",
+            f"{'share':>8s} {'weights':>11s} {'largest':>9s} {'mean weights':>19s} {'ensemble':>19s}",
+            f"{'removed':>8s} {'left':>11s} {'ratio':>9s} {name:>10s} {'NLL':>8s} {name:>10s} {'NLL':>8s}",
         ]
         for row in self.rows:
             scores = (row.mean_accuracy, row.accuracy) if is_classes else (row.mean_rmse, row.rmse)
             shown = [f"{score:10.2%}" if is_classes else f"{score:10.4g}" for score in scores]
-            level = float(decibel(torch.tensor(row.threshold))) if row.threshold else float("-inf")
+            ratio = f"{row.threshold:.3g}" if row.threshold else "-"
             lines.append(
-                f"{row.fraction:8.4g} {level:9.1f} {row.num_weights:11,d} {shown[0]} {row.mean_nll:8.4f} {shown[1]} "
-                f"{row.nll:8.4f}"
+                f"{100 * row.fraction:6.4g} % {row.num_weights:11,d} {ratio:>9s} {shown[0]} {row.mean_nll:8.4f} "
+                f"{shown[1]} {row.nll:8.4f}"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, LEGEND])
 
     def to_csv(self, path: str | Path) -> None:
         """Write the rows to a file, as CSV."""

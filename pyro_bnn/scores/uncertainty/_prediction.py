@@ -65,6 +65,21 @@ class Prediction(Shown, ABC):
         seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Predictions by one posterior
             with the same seed and number of draws have the same draws.
         draws_are: What a draw is called in the summary: a "weight draw", or a "member" of an ensemble of points.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
+        ... )
+        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
+        >>> prediction = pb.predict(model, posterior, x, y=2 * x, seed=0)
+        >>> len(prediction), len(prediction[:5]), prediction.num_samples
+        (20, 5, 100)
+        >>> sorted(prediction.score())
+        ['crps', 'nll', 'rmse']
     """
 
     num_samples: int

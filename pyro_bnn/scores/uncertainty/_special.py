@@ -75,6 +75,22 @@ class CensoredPrediction(RegressionPrediction):
 
     The error of a censored target is unknown, so `score` returns only the ``nll``, and `crps` and conformal intervals
     raise an error.
+
+    Example:
+        >>> import torch
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(-1, 1, 30)[:, None]
+        >>> amounts = pb.likelihoods.Censored(low=0.0, scale=0.1)
+        >>> model = pb.BayesianModel(
+        ...     torch.nn.Linear(1, 1),
+        ...     prior=pb.NormalPrior(),
+        ...     likelihood=amounts,
+        ...     num_data=30,
+        ... )
+        >>> posterior = pb.fit_laplace(model, (x, x.clamp(min=0)))
+        >>> prediction = pb.predict(model, posterior, torch.tensor([[-0.5]]), seed=0)
+        >>> type(prediction).__name__, bool(prediction.mean < 0)  # before censoring
+        ('CensoredPrediction', True)
     """
 
     def axes_in_words(self) -> str:
