@@ -149,6 +149,7 @@ def test_a_network_of_another_budget_is_not_taken(benchmark, monkeypatch):
         benchmark("--seeds", 0, "--methods", "deterministic", "--epochs", 1)
 
 
+@pytest.mark.nightly
 def test_names_of_close_points_cover_no_point_and_no_other_name():
     axes = plotting.new_axes(1, 1, size=("column", 2.4))[0]
     ax = axes[0]
