@@ -32,6 +32,9 @@ collect_ignore = ["recipes"]
 
 SEED = int(os.environ.get("PYRO_BNN_TEST_SEED", "0"))
 
+set_seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+"""Without a device, `torch.manual_seed` takes more time than the rest of a short test."""
+
 
 def global_state():
     return {
@@ -51,7 +54,7 @@ def clean_slate(request):
     """Seeds before; afterwards, asserts that no global changed (a test may mark itself `uses_param_store`)."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    torch.manual_seed(SEED)
+    set_seed(SEED)
     before = global_state()
     yield
     plt.close("all")  # pyplot is imported here, so it shows the figures of `plotting`
@@ -65,9 +68,10 @@ def clean_slate(request):
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_compiler(request):
-    """C compiles in half the time, except in `test_mcmc*.py`, which are about what the compiler makes."""
+    """C compiles in a third of the time, except in tests of what the compiler makes, and at night."""
+    optimized = request.module.__name__.rpartition(".")[2] in ("test_mcmc_blocks", "test_mcmc_native")
     with pytest.MonkeyPatch.context() as patch:
-        if not request.module.__name__.rpartition(".")[2].startswith("test_mcmc"):
+        if not optimized and request.config.option.markexpr != "nightly":
             patch.setattr(_native, "FLAGS", ("-O1", *_native.FLAGS[1:]))
         yield
 
@@ -93,6 +97,15 @@ def short_chains(monkeypatch):
     monkeypatch.setattr(_chosen, "NUM_FOLDS", 2)
     for module, name in ((_regressor, "OF_NUMBERS"), (chains, "OF_NUMBERS"), (_classifier, "OF_CLASSES")):
         monkeypatch.setattr(module, name, getattr(module, name)[::3])
+
+
+@pytest.fixture
+def short_fits(monkeypatch):
+    """Variational fits without `max_epochs` take few steps."""
+    from pyro_bnn.auto.fitting import _variational
+
+    monkeypatch.setattr(_variational, "MOST_STEPS", 300)
+    monkeypatch.setattr(_variational, "FEWEST_EPOCHS", 20)
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ def run(monkeypatch, capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_runs_continue_and_label_each_image_once(real_data, short, monkeypatch, capsys, tmp_path):
     options = ("--data", real_data, "--seeds", 1)
     run(monkeypatch, capsys, *options, "--out", tmp_path / "parts", "--images", 30)

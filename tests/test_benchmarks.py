@@ -179,6 +179,7 @@ def test_the_rows_are_named_apart_and_the_networks_have_their_size():
     assert Setting((16, 32), is_conv=True).net()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
+@pytest.mark.nightly
 def test_the_benchmark_of_modes_scores_chains_on_a_table(program, tmp_path):
     x = np.linspace(-2, 2, 100)
     rows = np.stack([x, np.sin(2 * x)], 1)

@@ -308,6 +308,7 @@ def test_a_fitted_surrogate_follows_the_function_between_its_points():
     assert torch.equal(again.posterior(low[None]).values, surrogate.posterior(low[None]).values)
 
 
+@pytest.mark.nightly
 def test_points_chosen_with_it_are_better_than_points_at_random():
     """Four steps of two points on a bump come closer to its top than eight more random points."""
 

@@ -143,6 +143,7 @@ def test_the_status_says_what_was_chosen_and_how_long_it_took():
     assert regressor.n_iter_ == 20
 
 
+@pytest.mark.usefixtures("short_chains")
 def test_the_chosen_chains_have_the_verdict_of_fit_mcmc(monkeypatch):
     found = []
 

@@ -147,6 +147,7 @@ def sampled(sampler, **kwargs):
     return both(lambda model, guide, x, y: draws(sampler, model, x, y), make_guide=lambda model: None, **kwargs)
 
 
+@pytest.mark.daily("categorical", "gaussian-latent-vector", "mixture-density", "ordinal", "own")
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_draws_with_any_likelihood(likelihood):
     net = nn.Linear(4, LIKELIHOODS[likelihood][1])

@@ -235,6 +235,7 @@ def test_fits_samplers_and_comparison_agree(counts):
         pb.fit_gauss_newton(model, counts)
 
 
+@pytest.mark.usefixtures("short_fits")
 def test_fit_chooses_and_says_why(counts):
     x, y = (part[:20] for part in counts)
     posterior = pb.fit(counting_model(num_data=20), (x, y), seed=0)

@@ -191,6 +191,7 @@ def conjugate_free_model(y):
         pyro.sample("obs", dist.Normal(w.sum(), 1.0), obs=y)
 
 
+@pytest.mark.nightly
 def test_nuts_samples_the_posterior_under_a_mixture_prior():
     """One weight with a Gaussian likelihood: the posterior is a two-component Gaussian mixture, known exactly."""
 

@@ -126,7 +126,7 @@ def runnable(call, names):
 
 
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning", "ignore::pyro_bnn.PosteriorWarning")  # tiny fits
-@pytest.mark.usefixtures("short_chains")
+@pytest.mark.usefixtures("short_chains", "short_fits")
 def test_calls_in_tables_run(names):
     """A call with `...` leaves arguments to the reader: the shown arguments are bound, but the call is not run."""
     counts = collections.Counter()

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.auto.fitting import _variational
 
 pytestmark = pytest.mark.usefixtures("short_chains", "short_fits")
 
@@ -118,6 +117,8 @@ SHORTER = {
         "isin(pool, start)]": "isin(pool, start)][::3]",
         "num_samples=200": "num_samples=50",
     },
+    "docs/how_to/ensembles.md": {'"max_epochs": 60': '"max_epochs": 10', "max_epochs=5": "max_epochs=2"},
+    "docs/coming_from/pyro.md": {"range(300)": "range(60)", "num_epochs=300": "num_epochs=60"},
     "docs/how_to/resume.md": {"600": "100", "700": "120"},
     "docs/how_to/modes.md": {"num_warmup=3000": "num_warmup=200", "num_samples=400": "num_samples=100"},
     "docs/how_to/hierarchical_priors.md": {
@@ -133,13 +134,6 @@ SHORTER = {
 def by_cost(names):
     """Names of scripts and pages as parameters; those that take longest are left to the nightly run."""
     return [pytest.param(name, marks=pytest.mark.nightly if Path(name).name in LONGEST else ()) for name in names]
-
-
-@pytest.fixture
-def short_fits(monkeypatch):
-    """Variational fits without `max_epochs` take few steps."""
-    monkeypatch.setattr(_variational, "MOST_STEPS", 300)
-    monkeypatch.setattr(_variational, "FEWEST_EPOCHS", 20)
 
 
 def text_of(document):

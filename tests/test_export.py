@@ -190,7 +190,7 @@ def test_networks_are_exported_and_compiled(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.daily("LeNet", "batch norm", "named inputs")
+@pytest.mark.daily("LeNet", "named inputs")
 def test_networks_run_in_onnxruntime(name, tmp_path):
     model, posterior, x, _ = a_fit(name)
     pb.export_onnx(posterior, model, tmp_path / "file.onnx", x, num_draws=NUM_DRAWS, seed=0)

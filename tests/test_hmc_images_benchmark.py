@@ -53,7 +53,12 @@ def test_halves_of_the_chains_are_compared_with_the_other_halves():
     assert found.whole.compared(chains[0])["total_variation"] == pytest.approx(1.5 / 8)
 
 
-def test_every_method_is_compared_with_the_chains_and_measured_once(benchmark, monkeypatch):
+NAMES = [method.name for method in _hmc_images.METHODS]
+
+
+@pytest.mark.daily("few")
+@pytest.mark.parametrize("names", [NAMES, ["deterministic", "mean-field"]], ids=["all", "few"])
+def test_every_method_is_compared_with_the_chains_and_measured_once(benchmark, monkeypatch, names):
     """A second run with longer chains continues them, and compares the same fits again."""
     fitted = []
     for method in _hmc_images.METHODS:
@@ -68,8 +73,7 @@ def test_every_method_is_compared_with_the_chains_and_measured_once(benchmark, m
     monkeypatch.setattr(_hmc_images, "grid", lambda method, point: grid(method, point)[:1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        printed = benchmark("--seeds", 0)
-    names = [method.name for method in _hmc_images.METHODS]
+        printed = benchmark("--seeds", 0, "--methods", _hmc_tables.YARDSTICK, *names)
     assert [row["method"] for row in rows(benchmark.out / "results.jsonl")] == names
     assert all(f"| {_methods_tables.TITLES[name]} | " in printed for name in names)
     count = len(fitted)
@@ -81,7 +85,7 @@ def test_every_method_is_compared_with_the_chains_and_measured_once(benchmark, m
         assert found == table[: len(found)]
         assert len(found) > len(names)
 
-    again = benchmark("--seeds", 0, samples=8)
+    again = benchmark("--seeds", 0, "--methods", _hmc_tables.YARDSTICK, *names, samples=8)
     assert len(fitted) == count
     assert json.loads((benchmark.out / "hmc.json").read_text())["num_draws"] == 7
     assert again != printed

@@ -263,7 +263,7 @@ def test_damaged_arrays_are_named_whatever_is_wrong_with_them(tmp_path, save):
     save(path, x=np.arange(12.0).reshape(4, 3), y=np.arange(4))
     good, kinds = path.read_bytes(), set()
     for place in range(len(good)):
-        for value in (0, 9, 40, 57, 255):
+        for value in (0, 57, 255):
             path.write_bytes(good[:place] + bytes([value]) + good[place + 1 :])
             try:
                 read_arrays(path)

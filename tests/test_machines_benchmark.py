@@ -26,8 +26,13 @@ def test_every_step_waits_for_the_slowest_machine() -> None:
     assert found == pytest.approx(1 - 2**-10, abs=0.002)
 
 
-def test_the_command_prints_a_row_for_each_network_and_number_of_machines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_row_for_each_network_and_number_of_machines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gradient is computed once, not measured."""
+    monkeypatch.setattr(machines, "measured", lambda run, repeats: (run(), torch.ones(repeats))[1])
+    monkeypatch.setattr(machines, "MACHINES", (5, 10))
     machines.main(["--steps", "2", "--repeats", "1"])
     rows = capsys.readouterr().out.splitlines()
-    assert len(rows) == 2 + 2 * len(machines.MACHINES)
-    assert rows[2].startswith("| LeNet-5 | 1 |")
+    assert len(rows) == 2 + 2 * 2
+    assert rows[2].startswith("| LeNet-5 | 5 |")

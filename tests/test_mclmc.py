@@ -132,7 +132,7 @@ def relative_variance(energy_error, seed):
     return float(of_chains.mean()), float(of_chains.std() / 2)
 
 
-@pytest.mark.daily("0")
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(2))
 def test_the_bias_falls_with_the_energy_error(seed):
     exact, loose = relative_variance(1e-5, seed), relative_variance(1.0, seed)

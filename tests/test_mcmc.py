@@ -73,7 +73,7 @@ def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):
     return posterior, posterior.chains["net.weight"].flatten(2)
 
 
-@pytest.mark.daily("HMC", "MCLMC")
+@pytest.mark.daily("MCLMC")
 @pytest.mark.parametrize("name", ALL_SAMPLERS)
 def test_every_sampler_finds_a_conjugate_posterior(name):
     problem = Problem()
@@ -130,6 +130,7 @@ def test_gaussian_guides_on_the_same_problem(seed):
     assert (draws["mean"][0].var(0) < covariance.diagonal()).all()
 
 
+@pytest.mark.daily("normal", "mixture", "by-name", "hierarchical-per-parameter")
 @pytest.mark.parametrize("prior", [*FIXED_PRIORS, *HIERARCHICAL_PRIORS])
 def test_every_prior_can_be_sampled_from(prior):
     """The potential is compared with Pyro's in `test_joint.py`; here chains start, move and are kept."""
@@ -170,6 +171,7 @@ def test_nuts_beats_a_skewed_constrained_posterior():
     assert_from(posterior.chains["net.weight"], prior.cdf)
 
 
+@pytest.mark.nightly
 def test_a_mixture_prior_without_data_is_sampled_as_it_is():
     prior = pb.ScaleMixturePrior(mixing=0.4, scale1=1.5, scale2=0.3)
     model = pb.BayesianModel(

@@ -44,7 +44,7 @@ def check(potential):
     return emitted(function.graph, [z[:1], *function.constants], OPERATIONS).blocks is not None
 
 
-@pytest.mark.daily("normal-categorical", "horseshoe-per-weight-*", "mixture-bernoulli")
+@pytest.mark.daily("normal-categorical", "mixture-bernoulli")
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize(("prior", "likelihood"), list(zip(PRIORS, itertools.cycle(IN_C))))
 def test_a_potential_in_blocks_is_that_of_torch(prior, likelihood):
@@ -62,7 +62,7 @@ def test_few_rows_are_written_whole():
 
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize("likelihood", IN_C)
-@pytest.mark.daily("gaussian-latent-vector", "heteroscedastic", "categorical", "mixture-density", "own")
+@pytest.mark.daily("gaussian-latent-vector", "categorical", "own")
 def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
     texts, compile_text = [], _native._compile
     monkeypatch.setattr(_native, "_kept", type(_native._kept)())
@@ -194,6 +194,7 @@ def test_a_pyro_model_of_ones_own_is_written_in_blocks():
     assert check(TracePotential(hierarchy, (x, x.sum(-1))))
 
 
+@pytest.mark.daily("4-7", "8-10", "16-7", "40-10")
 @pytest.mark.parametrize("num_hidden", [7, 10])
 @pytest.mark.parametrize("num_rows", [4, 8, 11, 16, 2 * ROWS + 8])
 def test_small_loops_with_conditions_are_right(num_rows, num_hidden):

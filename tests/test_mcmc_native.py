@@ -62,6 +62,9 @@ def start(potential, num_chains=1):
     return 0.5 * torch.randn(num_chains, sum(site.start.numel() for site in potential.sites))
 
 
+@pytest.mark.daily(  # with `test_mcmc_blocks.py`, each formula of a likelihood or a prior
+    *("mixture, *", "by-name, *", "hierarchical, *", "*mixture-density", "horseshoe*", "*zero-inflated", "network *")
+)
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize("name", CASES)
 def test_potentials_and_gradients_are_those_of_torch(name):
@@ -86,6 +89,7 @@ ACTIVATIONS = {
 }
 
 
+@pytest.mark.daily("silu", "gelu", "elu of other constants", "leaky relu", "hardtanh", "softplus")
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_their_slopes_are_those_of_torch(name):
     potential = potential_of(net=lambda: nn.Sequential(nn.Linear(4, 7), ACTIVATIONS[name], nn.Linear(7, 3)))

@@ -102,6 +102,7 @@ def test_the_patches_of_an_image_are_squares():
     assert [*seen[0][0].sum(1)] == [49.0 if place == 7 else 0.0 for place in range(16)]
 
 
+@pytest.mark.nightly
 def test_every_method_and_baseline_of_the_series_is_measured_once(benchmark):
     write_series(benchmark.root)
     printed = benchmark("--problems", "series", "--seeds", 0, 1)

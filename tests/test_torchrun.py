@@ -13,7 +13,10 @@ import pytest
 from pyro_bnn._core.files import read_state
 from pyro_bnn.inference.svi._checkpoint import KIND
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc"),
+]
 
 LAUNCHER = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 TRAIN = ("-m", "pyro_bnn", "train", "digits", "--hidden", "8", "--epochs")
@@ -44,7 +47,6 @@ def worker(launcher, rank):
     return None
 
 
-@pytest.mark.nightly
 def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(tmp_path):
     """Its first epochs, with their durations, are those of the checkpoint; `test_processes` tests the later epochs."""
     killed = start("--max-restarts=1", *TRAIN, "20", out=tmp_path / "killed")

@@ -292,6 +292,7 @@ def test_a_fit_whose_numbers_leave_the_range_is_a_failure_and_no_score():
     assert seconds >= 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_says_what_it_takes():
     command = [sys.executable, "-W", "error", "-m", "benchmarks.uci", "--help"]

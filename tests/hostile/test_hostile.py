@@ -27,9 +27,13 @@ LONGEST = 600
 
 _world = []
 
-VALIDATES = torch.distributions.Distribution._validate_args
-torch.compile(torch.nn.Identity())  # what its first call imports moves random states: not inside a test
-torch.distributions.Distribution.set_default_validate_args(VALIDATES)  # that call turns it off
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler():
+    """The imports of the first call of `torch.compile`, which move random states: not inside a test."""
+    validates = torch.distributions.Distribution._validate_args
+    torch.compile(torch.nn.Identity())
+    torch.distributions.Distribution.set_default_validate_args(validates)  # that call turns it off
 
 
 @pytest.fixture

@@ -105,9 +105,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         >>> import numpy as np
         >>> from pyro_bnn import BNNRegressor
         >>> X = np.linspace(-1, 1, 30)[:, None]
-        >>> regressor = BNNRegressor((5,), method="laplace", random_state=0).fit(
-        ...     X, 100 * X[:, 0]
-        ... )
+        >>> regressor = BNNRegressor(
+        ...     (5,), method="laplace", max_iter=300, random_state=0
+        ... ).fit(X, 100 * X[:, 0])
         >>> low, high = regressor.predict_interval([[0.5]])[0]
         >>> bool(40 < low < 50 < high < 60)
         True
@@ -244,7 +244,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             >>> import numpy as np
             >>> from pyro_bnn import BNNRegressor
             >>> X = np.linspace(-1, 1, 40)[:, None]
-            >>> regressor = BNNRegressor(method="laplace", random_state=0)
+            >>> regressor = BNNRegressor(method="laplace", max_iter=300, random_state=0)
             >>> regressor = regressor.fit(X, 2 * X[:, 0])
             >>> lower, upper = regressor.predict_interval(X, level=0.9).T
             >>> lower.shape, bool((lower < upper).all())
