@@ -22,7 +22,7 @@ from ..inference.guides import GuidePosterior
 from ..inference.history import History
 from ..inference.mcmc import MCMCPosterior
 from ..inference.posterior import Status
-from ..inference.svi import LONGER, fit_svi, scheduled
+from ..inference.svi import LONGER, Execution, fit_svi, scheduled
 from ..modelling.likelihoods import PoissonLikelihood
 from ..modelling.model import BayesianModel
 from ..results.calibration import ConformalIntervals, ConformalSets, load_calibration
@@ -160,6 +160,7 @@ def _fit_svi(
             kl_weight=make_kl_weight(config.kl_weight, num_weights),
             callbacks=[note, *([] if tracker is None else [tracker]), *limits],
             progress=deadline is None,
+            execution=Execution(cuda_graph=None),  # the callbacks do not change the model
             checkpoint=checkpoint,
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
