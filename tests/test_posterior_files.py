@@ -196,7 +196,7 @@ def with_nan(model):
         (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
         (lambda m: pb.MeanFieldGuide(small_model()[0]), "but the model has others; pass the guide.s own model"),
         (lambda m: chains({}), "`chains` must hold at least one site, got none"),
-        (lambda m: 5, "the guide of a posterior must be a module or function that samples, got int"),
+        (lambda m: 5, "`posterior` must be a posterior or a guide, as in .*, got int"),
     ],
 )
 def test_what_cannot_be_saved_is_told_and_leaves_the_old_file(tmp_path, make_posterior, message):

@@ -134,7 +134,7 @@ POSTERIORS = [
 
 PREDICT = [
     *bad("predict", predict, "model", NOT_AN_OBJECT, "`model` must be a BayesianModel, got"),
-    *bad("predict", predict, "posterior", NOT_AN_OBJECT, "the guide of a posterior must be .*, got"),
+    *bad("predict", predict, "posterior", NOT_AN_OBJECT, "(`posterior`|the guide of a posterior) must be .*, got"),
     *bad(
         "predict", predict, "posterior", {"of another model": Late(lambda w: w.class_guide)}, "belongs to another model"
     ),
