@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("short_chains", "short_fits")
 ROOT = Path(__file__).parent.parent
 LONGEST = {
     *("adapters.py", "bandit.py", "regression_methods.py", "transformer.py", "plot_4_prune.py"),  # 8 to 26 seconds
+    *("continual_learning.py", "gradient_variance.py", "nuts_comparison.py"),  # 5 seconds
     *("adapters.md", "export.md"),  # `test_adapters.py` and `test_export.py` make the same calls
 }
 
