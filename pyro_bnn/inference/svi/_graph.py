@@ -24,6 +24,10 @@ class RecordingError(ValueError):
     """A step cannot be recorded."""
 
 
+MOST_SEEN = 1000
+"""Heuristic: at most this many kinds of steps are remembered, in case the KL weight is another one in each step."""
+
+
 @dataclass(frozen=True)
 class Recording:
     """A recorded step, and the tensors from which it reads its batch and to which it writes its result."""
@@ -48,7 +52,7 @@ class GraphStep:
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:
         self._step, self.optimizer, self._is_required = step, step.optimizer, is_required
         self._numbers: object = None
-        self._num_warm: dict[object, int] = {}
+        self._num_warm: dict[object, int] = {}  # ordinary steps by shapes
         self._seen: set[object] = set()
         self._recordings: dict[object, Recording] = {}
         self._outdated: list[Recording] = []  # kept until the next recording, which reuses their memory
@@ -69,7 +73,8 @@ class GraphStep:
             recording = self._recordings[kind]
             was_replayed(self.optimizer, kl_weight)
         else:
-            made = self._record(batch, kl_weight) if numbers is not None and self._is_ready(kind) else None
+            is_ready = self._is_ready(kind, shapes) and numbers is not None
+            made = self._record(batch, kl_weight) if is_ready else None
             if made is None:
                 return StepTerms(on_own_stream(lambda: self._step(batch, kl_weight).values))
             recording = self._recordings[kind] = made
@@ -78,13 +83,14 @@ class GraphStep:
         recording.graph.replay()
         return StepTerms(recording.result.clone())
 
-    def _is_ready(self, kind: object) -> bool:
+    def _is_ready(self, kind: object, shapes: object) -> bool:
         """Count a step of a kind. Return whether the kind shall be recorded now."""
-        is_warm = self._num_warm.get(kind, 0) >= NUM_WARMUP
-        is_ready = is_warm and kind in self._seen and len(self._recordings) < MOST_GRAPHS and not self._has_failed
-        self._num_warm[kind] = self._num_warm.get(kind, 0) + 1
-        self._seen.add(kind)
-        return is_ready
+        num_warm = self._num_warm.get(shapes, 0)
+        is_again = kind in self._seen
+        self._num_warm[shapes] = num_warm + 1
+        if len(self._seen) < MOST_SEEN:
+            self._seen.add(kind)
+        return num_warm >= NUM_WARMUP and is_again and len(self._recordings) < MOST_GRAPHS and not self._has_failed
 
     def _record(self, batch: Batch, kl_weight: float) -> Recording | None:
         """Record a step. This runs the Python code of the step, so the optimizer counts the step."""
@@ -133,6 +139,8 @@ def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) 
             function()
     except RuntimeError as error:
         generator.graphsafe_set_state(state)  # torch leaves it in a state in which no random numbers can be drawn
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
         raise RecordingError(
             f"the step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}), probably because the "
             "network waits for the GPU, as `item()` and conditions on tensors do; pass `Execution(cuda_graph=False)`."
