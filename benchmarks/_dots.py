@@ -33,8 +33,7 @@ def draw(
 ) -> None:
     """Draw the points with their error bars; `points` has, by method, a mean and an error for each panel.
 
-    The methods are in the order of the first panel. Bars that do not fit into a panel are cut off, since a
-    single method whose seeds differ much would otherwise hide how the others differ.
+    The methods are in the order of the first panel. Each panel is wide enough for all of its bars.
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     places = range(len(names))
@@ -46,15 +45,17 @@ def draw(
             ax.errorbar(means, places, xerr=bars, fmt="o", markersize=4.5, elinewidth=1.2, capsize=0)
             if panel.line is not None:
                 label, value = panel.line
-                ax.axvline(value, color="0.5", linestyle="--", linewidth=0.9, zorder=0, label=label)
+                ax.axvline(value, color="0.5", linestyle="--", linewidth=0.9, zorder=1.8, label=label)
             if panel.ticks:
                 ax.set_xscale("log")
                 ax.set_xticks(panel.ticks)
                 ax.xaxis.set_major_formatter(ScalarFormatter())
                 ax.minorticks_off()
             else:
-                margin = 0.08 * (max(means) - min(means))
-                ax.set_xlim(0 if panel.from_zero else min(means) - margin, max(means) + margin)
+                low = min(mean - bar for mean, bar in zip(means, bars, strict=True))
+                high = max(mean + bar for mean, bar in zip(means, bars, strict=True))
+                margin = 0.05 * (high - low)
+                ax.set_xlim(0 if panel.from_zero else low - margin, high + margin)
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
             ax.set_yticks(places, labels=names if number == 0 else [""] * len(names))
             ax.tick_params(axis="y", length=0)

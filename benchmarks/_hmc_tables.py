@@ -173,7 +173,7 @@ COLUMNS: Mapping[str, tuple[str, float, int]] = {
     **QUALITY,
     "AUROC entropy": ("auroc_entropy", 1.0, 3),
     "AUROC mutual inf.": ("auroc_mutual_information", 1.0, 3),
-    "CPU seconds": ("cpu_seconds", 1.0, 0),
+    "CPU seconds": ("cpu_seconds", 1.0, 1),
 }
 """Title, key, factor and digits."""
 

@@ -81,11 +81,11 @@ def table(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
     bold = {(name, leader(values, name, metric)) for name in NAMES} - starred
 
     def text(name: str, method: str) -> str:
-        shown = cell(list(values.get((name, method), {}).values()), digits(name))
+        shown = cell(list(values.get((name, method), {}).values()), digits(name, metric))
         return f"**{shown}**" if (name, method) in bold else f"{shown}\\*" if (name, method) in starred else shown
 
     published = [
-        [title, *(with_error(*numbers[name][metric], digits(name)) for name in NAMES)]
+        [title, *(with_error(*numbers[name][metric], digits(name, metric)) for name in NAMES)]
         for title, numbers in PUBLISHED.items()
         if metric in numbers["yacht"]
     ]
@@ -166,8 +166,8 @@ def markdown(text: Callable[[str, str], str], methods: Sequence[Method], more: S
     return "\n".join([*head_of(["method", *NAMES]), *map(line_of, [*lines, *more])])
 
 
-def digits(name: str) -> int:
-    return 4 if name == "kin8nm" else 3
+def digits(name: str, metric: str) -> int:
+    return 4 if (name, metric) == ("kin8nm", "rmse") else 3
 
 
 def cell(values: Sequence[float], places: int) -> str:

@@ -8,11 +8,13 @@ coverage by data set, and in the thirds of the test rows by predicted standard d
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.lines import Line2D
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -128,10 +130,20 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
         for ax in axes:
             ax.set_xticks(range(len(names)), names)
             ax.set_ylabel("coverage, %")
-        for ax in axes[:2]:  # the last panel has the colours of the second
-            ax.legend(loc="lower center", ncols=6, columnspacing=1.2)
         axes[0].set_ylim(87, 95)
+        _legend(axes)
         save_small(axes[0], path, table(rows), num_colors=32)
+
+
+def _legend(axes: Sequence[Any]) -> None:
+    """One legend above the panels: kinds of intervals in its first row, thirds in its second."""
+    kinds, thirds = (ax.get_legend_handles_labels() for ax in axes[:2])
+    columns = zip_longest(
+        zip(*kinds, strict=True), [*zip(*thirds, strict=True)][1:], fillvalue=(Line2D([], [], alpha=0), "")
+    )
+    ordered = [entry for column in columns for entry in column]
+    handles, labels = zip(*ordered, strict=True)
+    axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=len(ordered) // 2, columnspacing=1.2)
 
 
 def _panel(

@@ -45,7 +45,7 @@ def in_words(ratio: Cell) -> str:
 
 
 def picture(found: list[Served], path: Path) -> None:
-    """Latencies of one row and of many, a panel for each number of rows."""
+    """Latencies of one row and of many, a panel for each number of rows; ways without a latency say so."""
     names = list(dict.fromkeys(one.way for one in found))
     with page_style():
         axes = plotting.new_axes(1, len(COUNTS), size=("page", 3.0))
@@ -53,6 +53,10 @@ def picture(found: list[Served], path: Path) -> None:
             for style, case in zip(("o", "s", "D"), dict.fromkeys(one.case for one in found), strict=False):
                 some = [one for one in found if one.case == case and one.rows == count]
                 ax.plot([1e3 * one.median for one in some], [names.index(one.way) for one in some], style, label=case)
+                for way in {*names} - {one.way for one in some}:
+                    place = (0.99, names.index(way) + 0.5)  # below the row
+                    note = ax.annotate(f"{case}: not compiled", place, xycoords=("axes fraction", "data"))
+                    note.set(ha="right", va="center", fontsize=8)
             ax.set(xscale="log", xlabel="latency, ms", title=f"{count} row{'s' if count > 1 else ''}")
             ax.set(ylim=(len(names) - 0.1, -0.5))
             ax.set_yticks(range(len(names)), labels=names if ax is axes[0, 0] else [""] * len(names))

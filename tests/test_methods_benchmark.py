@@ -160,6 +160,16 @@ def test_methods_of_a_picture_are_in_the_order_of_the_first_number(tmp_path, mon
     assert [text.get_text() for text in figure.legends[0].texts] == ["one network"]
 
 
+def test_bars_of_a_picture_are_whole(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(_dots, "save_small", lambda ax, path, table: drawn.append(ax))
+    points = {"SWAG": [(1.0, 0.5)], "SGHMC": [(2.0, 3.0)], "one network": [(3.0, None)]}
+    _dots.draw(points, [_dots.Panel("NLL")], tmp_path / "cost.png", title="three methods")
+    low, high = drawn[0].get_xlim()
+    assert low < -1.0
+    assert high > 5.0
+
+
 def test_about_half_of_the_images_of_a_pass_are_mirrored_anew():
     x = torch.rand(400, 28, 28)
     problem = _methods.Problem(_methods.NETWORKS["lenet-mirrored"], x, torch.arange(400), seed=0)
