@@ -43,8 +43,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Pages in build/html (needs `pip install -e '.[docs]'`), without the pictures of examples and tutorials."""
-    session.run("python", "-m", "sphinx", "-W", "-q", "-b", "html", "-D", "plot_gallery=False", "docs", "build/html")
+    """Pages in build/html (needs `.[docs]`); `nox -s docs -- full` also runs tutorials and examples, for pictures."""
+    gallery = [] if "full" in session.posargs else ["-D", "plot_gallery=False"]
+    session.run("python", "-m", "sphinx", "-W", "-q", "-b", "html", *gallery, "docs", "build/html")
 
 
 @nox.session

@@ -7,6 +7,9 @@ data.
 To make a network Bayesian, choose a **prior** (what weights are plausible before the data are seen), a **likelihood**
 (how targets scatter around the network's output) and a **guide** (what shapes the posterior may have). This tutorial
 chooses them one by one, for 200 noisy points of a sine.
+
+If there are no pictures on this page, run ``python docs/tutorials/plot_1_plain_to_bayesian.py``,
+or build the pages with ``nox -s docs -- full``.
 """
 
 # %%

@@ -10,6 +10,9 @@ can measure this disagreement.
 If FashionMNIST and MNIST are available (``$PYRO_BNN_DATA``, or ``pyro-bnn train fashion-mnist --download``), the known
 images are garments and the unknown ones are handwritten digits. Otherwise the known images are scikit-learn's small
 digits 0 to 6, and the unknown ones are 7, 8 and 9.
+
+If there are no pictures on this page, run ``python docs/tutorials/plot_2_detect_the_unknown.py``,
+or build the pages with ``nox -s docs -- full``.
 """
 
 # %%

@@ -11,6 +11,9 @@ expensive:
 
 The curve is that of the first tutorial, with fewer and noisier points, and none in the middle. A good posterior is
 uncertain in that gap.
+
+If there are no pictures on this page, run ``python docs/tutorials/plot_3_is_my_posterior_good.py``,
+or build the pages with ``nox -s docs -- full``.
 """
 
 # %%

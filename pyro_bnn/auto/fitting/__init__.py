@@ -1,4 +1,4 @@
-"""The best fit that is possible in a given time, with defaults that need no tuning."""
+"""The best fit that is possible in a given time, with default settings."""
 
 from ._fit import fit as fit
 from ._stopping import EarlyStopping as EarlyStopping

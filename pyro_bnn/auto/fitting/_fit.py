@@ -169,39 +169,16 @@ def fit(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> GuidePosterior | MCMCPosterior | EnsemblePosterior:
-    """Fit a model to data with chains if possible, and otherwise with variational inference. No tuning is needed.
+    """Fit a model to data with chains if possible, and otherwise with variational inference.
 
-    ``posterior.status`` says which method was chosen, with which settings, and why. By default :func:`fit` trains eight
-    networks, and then a chain in C explores the mode of each network (:class:`~pyro_bnn.MCLMC`), as in
-    ``BNNRegressor()``. If chains are impossible, :func:`fit` makes a variational fit. Such a fit is faster and has a
-    guide and a history, but is often further from the posterior.
-
-    Chains are impossible if C code does not support the network (an LSTM), if there is no C compiler, or if there is
-    too little time. For chains, the model must be on a CPU and have one input. All learned parameters must have a
-    prior. The noise scale that ``GaussianLikelihood()`` learns has no prior. The network must give the same output in
-    train mode as in eval mode (no dropout). The fit is also variational if the data are a loader, or if any argument
-    from `guide` to `resume` is given, except `progress`.
-
-    The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The
-    variational fit ends at a plateau of the objective, where a straight line through the last epochs (about 400 steps)
-    rises by less than its standard error, or by less than 0.1 nats. But at the first two plateaus the fit continues
-    with the learning rate lowered to 0.3 and 0.1 of its initial value, since smaller steps get closer to the optimum.
-    With `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows,
-    and the best posterior is kept.
-
-    An ensemble is `num_members` such variational fits, each with new initial weights and another order of the batches.
-    The fit of each member is one of a point (:class:`DeltaGuide`), or of the guide that `guide` makes. Several
-    processes fit the members side by side, and need some seconds to start. Members do not depend on the number of
-    processes. If the fits change parameters or buffers of the network, such as the statistics of batch normalisation,
-    each member keeps its own, and the network of the model does not change. If the likelihood has learned parameters,
-    such as the noise scale of ``GaussianLikelihood()``, each member learns its own, and the model then has the mean of
-    these, with which all members predict.
+    Optimisers, learning rates and numbers of steps need no tuning, but the scale of the prior may: choose it on
+    held-out rows.
 
     Args:
         model: The model.
         data: A tuple (x, y) with all rows, or a loader. :func:`fit_svi` describes the data, and the arguments of a
             variational fit, in detail.
-        method: ``"auto"`` chooses as described above. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or
+        method: ``"auto"`` chooses as described below. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or
             raises an error if chains are impossible. ``"ensemble"`` fits an ensemble.
         time_limit: Seconds that the call may take, compilation included; not for an ensemble. If the time is short,
             there are fewer and shorter chains, or a variational fit ends before its plateau. The status says what was
@@ -273,6 +250,34 @@ def fit(
         >>> posterior = fit(model, (x, y), method="ensemble", num_members=2, seed=0)
         >>> str(posterior.status)[:21]
         'ensemble of 2 members'
+
+    Notes:
+        ``posterior.status`` says which method was chosen, with which settings, and why. By default :func:`fit` trains
+        eight networks, and then a chain in C explores the mode of each network (:class:`~pyro_bnn.MCLMC`), as in
+        ``BNNRegressor()``. If chains are impossible, :func:`fit` makes a variational fit. Such a fit is faster and has
+        a guide and a history, but is often further from the posterior.
+
+        Chains are impossible if C code does not support the network (an LSTM), if there is no C compiler, or if there
+        is too little time. For chains, the model must be on a CPU and have one input. All learned parameters must have
+        a prior. The noise scale that ``GaussianLikelihood()`` learns has no prior. The network must give the same
+        output in train mode as in eval mode (no dropout). The fit is also variational if the data are a loader, or if
+        one of these arguments is given: `guide`, `optimizer`, `max_epochs`, `batch_size`, `validation`, `elbo`,
+        `estimator`, `kl_weight`, `callbacks`, `execution`, `checkpoint` or `resume`.
+
+        The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The
+        variational fit ends at a plateau of the objective, where a straight line through the last epochs (about 400
+        steps) rises by less than its standard error, or by less than 0.1 nats. But at the first two plateaus the fit
+        continues with the learning rate lowered to 0.3 and 0.1 of its initial value, since smaller steps get closer to
+        the optimum. With `validation` rows, the fit also ends after ten checks in a row without a new best log-density
+        of these rows, and the best posterior is kept.
+
+        An ensemble is `num_members` such variational fits, each with new initial weights and another order of the
+        batches. The fit of each member is one of a point (:class:`DeltaGuide`), or of the guide that `guide` makes.
+        Several processes fit the members side by side, and need some seconds to start. Members do not depend on the
+        number of processes. If the fits change parameters or buffers of the network, such as the statistics of batch
+        normalisation, each member keeps its own, and the network of the model does not change. If the likelihood has
+        learned parameters, such as the noise scale of ``GaussianLikelihood()``, each member learns its own, and the
+        model then has the mean of these, with which all members predict.
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
     if str(method).lower() in OTHERS:

@@ -1,4 +1,4 @@
-"""Variational inference with defaults that need no tuning."""
+"""Variational inference with a default optimiser, guide, batch size and stopping rule."""
 
 import functools
 import itertools

@@ -86,7 +86,7 @@ def predict(
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    Predictions are summed up over small blocks of draws. So the memory does not grow with `num_samples`, unless the
+    Predictions are accumulated over small blocks of draws. So the memory does not grow with `num_samples`, unless the
     prediction of each draw is kept (see `keep_draws`). All rows of x get the same draws. The network runs in eval mode,
     and returns to its former mode afterwards. Computations before the first random parameter run once for each batch of
     rows. For a small network several draws run at once.
