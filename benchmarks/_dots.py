@@ -54,7 +54,7 @@ def draw(
             else:
                 low = min(mean - bar for mean, bar in zip(means, bars, strict=True))
                 high = max(mean + bar for mean, bar in zip(means, bars, strict=True))
-                margin = 0.05 * (high - low)
+                margin = 0.05 * (high - low) or 0.05  # a single point has no range
                 ax.set_xlim(0 if panel.from_zero else low - margin, high + margin)
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
             ax.set_yticks(places, labels=names if number == 0 else [""] * len(names))

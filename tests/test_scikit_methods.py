@@ -99,7 +99,7 @@ def test_neighbouring_seeds_of_ensembles_share_no_member():
 
 @pytest.mark.parametrize("estimator", [pb.BNNRegressor, pb.BNNClassifier])
 def test_an_unknown_setting_is_said_to_be_one_of_the_estimator(estimator):
-    with pytest.raises(TypeError, match=rf"{estimator.__name__}.*'max_epochs'"):
+    with pytest.raises(TypeError, match=rf"{estimator.__name__}.*`max_epochs`; did you mean `max_iter`"):
         estimator(max_epochs=2)
 
 

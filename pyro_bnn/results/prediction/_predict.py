@@ -162,8 +162,7 @@ def predict(
             f"`posterior` must be a posterior or a guide, got {found}; call `predict(model, posterior, x)`."
         )
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-    if num_samples is None:
-        num_samples = default_num_draws(model, source)
+    num_samples = default_num_draws(model, source) if num_samples is None else num_samples
     count = _checks.at_least("num_samples", num_samples, 1)
     keep = None if keep_draws is None else _checks.flag("keep_draws", keep_draws)
     if not isinstance(model, BayesianModel):
