@@ -1,5 +1,6 @@
 """Installation: the wheel and the source archive contain the right files, and work outside of the checkout."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,3 +133,13 @@ def test_each_command_of_a_contributor_is_on_the_page_for_them():
     assert [*re.findall(r"(?m)^[*-] (\w+)", listed)] == [*SESSIONS]
     page = (ROOT / "docs" / "contributing.md").read_text()
     assert all(f"| `nox -s {name}" in page for name in SESSIONS)
+
+
+def test_only_the_full_pages_run_the_tutorials():
+    spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
+    noxfile = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(noxfile)
+    commands = []
+    for given in ([], ["full"]):
+        noxfile.docs(SimpleNamespace(posargs=given, run=lambda *command: commands.append(command)))
+    assert ["plot_gallery=False" in command for command in commands] == [True, False]
