@@ -328,3 +328,13 @@ def test_ways_to_serve_are_timed_and_drawn(program, monkeypatch, tmp_path):
     ]
     assert files["--picture"].exists()
     assert program(serving.main, *options, "--draw-only").splitlines() == text.splitlines()[-len(rows) - 2 :]
+
+
+def test_a_picture_of_latencies_names_networks_that_were_not_compiled(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(serving, "save_small", lambda ax, path, table: drawn.append(ax.figure))
+    cell, counts = _measure.Cell(1.0, (1.0, 1.0)), serving.COUNTS
+    pairs = [("small", "torch.compile"), ("small", "ONNX"), ("LeNet-5", "ONNX")]
+    found = [_serving.Served(*pair, count, cell, 0.1, 0.2, 5) for pair in pairs for count in counts]
+    serving.picture(found, tmp_path / "picture.png")
+    assert [[text.get_text() for text in ax.texts] for ax in drawn[0].axes] == [["LeNet-5: not compiled"]] * 2

@@ -109,12 +109,12 @@ def bands(
     ax.set(title=title, xlabel="body mass index", ylabel="", xticks=(20, 30, 40, 50))
 
 
-def one_legend(axes: np.ndarray, low: float, high: float) -> None:
-    """One legend above all axes of a row, with the same ends of y, and the label of y at the left only."""
+def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
+    """One legend above all axes of a row, with the same limits and ticks of y, and the label of y at the left only."""
     for ax in axes:
-        ax.set(ylim=(low, high), yticks=range(math.ceil(low), math.floor(high) + 1))
-        if ax is not axes[0]:
-            ax.set_yticklabels([])
+        ax.set(ylim=(low, high), yticks=ticks)
+    for ax in axes[1:]:
+        ax.set_yticklabels([])
     axes[0].set_ylabel("progression / 100")
     axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
 
@@ -211,7 +211,7 @@ def kl_weight(out: Path, quick: bool) -> None:
         kl = sum(posterior.history.kl[-50:]) / len(posterior.history.kl[-50:])
         print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction, fit)}", flush=True)
         bands(ax, prediction, fit, left_out, f"KL weight {weight:g}")
-    one_legend(axes[0], -1, 4.5)
+    one_legend(axes[0], -1, 4.5, range(-1, 5))
     write(axes[0, 0], out / "kl_weight.png", num_colors=24)
 
 
@@ -303,7 +303,7 @@ def trust(out: Path, quick: bool) -> None:
         prediction = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
         print(f"{name:14s}{spread(prediction, fit)}", flush=True)
         bands(ax, prediction, fit, left_out, name)
-    one_legend(axes[0], -2, 6)
+    one_legend(axes[0], -2, 7, range(0, 7, 2))
     write(axes[0, 0], out / "trust.png", num_colors=24)
 
 
