@@ -118,6 +118,7 @@ def test_evaluate_measures_a_single_network_and_all_of_them(pyro_bnn, place):  #
 def test_predict_uses_all_chains(pyro_bnn, place):  # noqa: F811
     code, _, err = pyro_bnn("predict", place / "run", place / "houses.csv", "--out", place / "out.csv")
     assert code == 0, err
+    assert "Chosen:" not in err
     prices = [float(row[-1]) for row in houses()]
     assert np.corrcoef(prices, [float(row["mean"]) for row in predictions_in(place / "out.csv")])[0, 1] > 0.9
 
@@ -151,6 +152,7 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
     code, out, err = pyro_bnn(*command[1:])
     assert (code, err) == (0, "")
     assert "best of" not in out  # nothing was left to choose
+    assert re.search(r"\nPredictions use (\d+) of the \1 draws\.\n", out)
     first, again = draws_of(made[0] / "run"), draws_of(tmp_path / "again")
     assert all(torch.equal(first[name], again[name]) for name in first)
 
@@ -338,7 +340,7 @@ def test_the_progress_of_a_limited_fit_does_not_promise_more_than_the_limit(monk
     history, deadline = History(num_data=10), Deadline.after(2.0)
     facts = Facts("", 10, 0, [1], Target("price", [], [0.0], [2.0]), None, None)
     data = Dataset(torch.zeros(10, 1), torch.zeros(10, 1), torch.zeros(0, 1), torch.zeros(0, 1), facts)
-    config = RunConfig("houses.csv", method="svi", epochs=10**6)
+    config = replace(OWN, epochs=10**6)
     with FitProgress(config, data, deadline, shown=True) as shown:
         for _ in range(3):
             time.sleep(0.01)
