@@ -134,7 +134,7 @@ def test_settings_restrict_what_is_chosen_from():
 def test_the_status_says_what_was_chosen_and_how_long_it_took():
     regressor = pb.BNNRegressor(**TWO).fit(*wave(60))
     assert "Chosen: 4 Tanh units" in said(regressor)
-    assert "mean log-density of held-out rows" in said(regressor)
+    assert " (best of 2 networks, log-density of held-out rows 0." in said(regressor)
     lines = regressor.status_.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith(("Chosen: ", "MCLMC: 8 chains", "400 steps of each")) for line in lines) == 3

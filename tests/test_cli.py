@@ -138,7 +138,6 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--lr", "x"], "'--lr': it must be a number, got 'x'. Try --help."),
         (["evaluate", "nowhere"], "nowhere holds no training run"),
         (["evaluate", "nowhere", "--num-samples", "1"], "--num-samples must be at least 2"),
-        ([], "Missing command"),
     ],
 )
 def test_mistakes_give_one_line_and_exit_code_two(pyro_bnn, tmp_path, monkeypatch, arguments, message):

@@ -38,6 +38,7 @@ def wide(monkeypatch):
 # --- what is loaded when ----------------------------------------------------------------------------------------------
 
 MISTAKES = [["trian"], ["train", "--epochs", "x"], ["train", "digits"], ["train", "cifar", "--out", "r"]]
+MISTAKES += [["train", "digits", "--out", "full"], ["demo", "--out", "full"]]  # a folder with a file
 FRESH = """
 import os, sys
 from pyro_bnn.app.cli import main
@@ -68,6 +69,8 @@ assert {"torch", "pyro"} <= sys.modules.keys()  # the check sees them
 
 def test_help_version_and_completion_load_neither_torch_nor_pyro(tmp_path):
     helps = [["--help"], ["--version"], *([name, "--help"] for name in NAMES)]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
     code = FRESH.replace("COMMANDS", repr(helps)).replace("MISTAKES", repr(MISTAKES))
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -181,6 +184,12 @@ def test_ctrl_c_before_a_command_begins_ends_in_a_sentence(pyro_bnn, monkeypatch
 
 
 # --- help and completion ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_command_the_commands_are_listed(pyro_bnn):
+    code, out, err = pyro_bnn()
+    assert (code, err) == (2, "")
+    assert all(name in out for name in NAMES)
 
 
 def test_version(pyro_bnn):

@@ -201,10 +201,12 @@ def test_a_terminal_shows_the_same_letters_in_colours(monkeypatch, stream, varia
     assert ESCAPE.sub("", written.getvalue()) == f"{TABLE}\ndone.\n"
 
 
-@pytest.mark.parametrize(("stream", "num_lines"), [(Terminal, 4), (io.StringIO, 1)])
-def test_sentences_are_wrapped_between_words_on_a_terminal_only(monkeypatch, stream, num_lines):
+@pytest.mark.parametrize(
+    ("stream", "columns", "num_lines"), [(Terminal, "20", 4), (io.StringIO, "20", 4), (io.StringIO, "", 1)]
+)
+def test_sentences_are_wrapped_between_words_on_a_terminal_and_to_columns(monkeypatch, stream, columns, num_lines):
     said = "Saved in runs/a-folder-with-a-long-name; next: pyro-bnn evaluate runs/b"
-    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("NO_COLOR", "1")
     written = stream()
     monkeypatch.setattr(sys, "stdout", written)
@@ -228,11 +230,12 @@ one draw                5.548               -
 ensemble of 800        -12.33          91.2 %"""
 
 
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
 @pytest.mark.parametrize("columns", [50, 43, 35, 31, 25])
-def test_a_table_fits_a_narrow_terminal(monkeypatch, columns):
+def test_a_table_fits_a_narrow_terminal(monkeypatch, columns, stream):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
-    written = Terminal()
+    written = stream()
     monkeypatch.setattr(sys, "stdout", written)
     Output("evaluate", as_json=False).table(WIDE)
     lines = written.getvalue().splitlines()

@@ -237,6 +237,7 @@ def test_arguments_that_say_nothing_do_not(quick):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"method": "sv"}, "got 'sv'; did you mean 'svi'\\?"),
         ({"method": "best"}, r"`method` must be one of 'auto', 'svi', 'mclmc', 'ensemble', got 'best'\."),
         ({"method": "nuts"}, r"got 'nuts'; call `fit_nuts\(model, data\)`\."),
         ({"method": None}, "`method` must be one of 'auto', 'svi', 'mclmc', 'ensemble', got None"),

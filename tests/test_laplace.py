@@ -21,6 +21,7 @@ def test_laplace_is_exact_for_conjugate_regression():
     for seed in range(5):
         posterior = pb.fit_laplace(problem.model, (problem.x, problem.y), seed=seed)
         assert posterior.status
+        assert str(posterior.status) == "Laplace approximation around the mode, searched from the network's weights."
         torch.testing.assert_close(posterior.median()["net.weight"], problem.mean, rtol=1e-7, atol=1e-9)
         torch.testing.assert_close(posterior.precision, problem.precision, rtol=1e-8, atol=1e-8)
         assert posterior.log_evidence == pytest.approx(float(problem.log_evidence), abs=1e-8)
@@ -36,11 +37,20 @@ def test_laplace_says_when_it_did_not_reach_the_mode_or_has_none():
     posterior = pb.fit_laplace(model, (x, y), max_iterations=1)
     assert not posterior.status
     assert "Raise `max_iterations`" in posterior.status.remedy
+    again = pb.fit_laplace(model, (x, y), init=posterior, seed=0)
+    assert "searched from a draw from `init`." in again.status.message
     model, x, y = small_model(prior=pb.ScaleMixturePrior(0.5, 3.0, 0.01), likelihood="gaussian-fixed", num_data=6)
     try:
         assert pb.fit_laplace(model, (x, y)).precision.shape == (37, 37)
     except ValueError as error:
         assert "log-concave" in str(error)  # noqa: PT017
+
+
+def test_the_status_of_laplace_names_what_was_not_inferred():
+    model, x, y = small_model(likelihood="gaussian-learned", num_data=6)
+    with pytest.warns(UserWarning, match="stay at their present values"):
+        posterior = pb.fit_laplace(model, (x, y))
+    assert "Not inferred, at their present values: likelihood.rho." in posterior.status.message
 
 
 def test_laplace_takes_the_hessian_as_it_is():

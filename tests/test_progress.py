@@ -58,6 +58,14 @@ def test_a_terminal_shows_epoch_elbo_and_time_from_the_beginning(shown_on):
     assert all(len(line.group()) <= 60 for line in shown)
 
 
+def test_the_bar_of_chains_says_what_its_draws_are(shown_on):
+    written = shown_on(Terminal)
+    model, x, y = small_model(num_data=6)
+    with pytest.warns(pb.ConvergenceWarning):
+        pb.fit_nuts(model, (x, y), num_chains=2, num_warmup=4, num_samples=4, progress=True, compile=False, seed=0)
+    assert re.search(r"draw 16/16 \S+ of 2 chains, with warm-up 00:", written.getvalue())
+
+
 def test_a_file_gets_a_line_every_ten_seconds(shown_on, monkeypatch):
     written, clock = shown_on(io.StringIO), Clock()
     monkeypatch.setattr(progress.Lines, "_time", clock, raising=False)

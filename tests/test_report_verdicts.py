@@ -44,7 +44,9 @@ def check(subject, start, faults):
     """Assert the beginning of the first line, and that exactly these short verdicts are not good."""
     verdicts, line = judged(subject)
     assert line.startswith(start), line
-    assert {verdict.short: verdict.level for verdict in verdicts if verdict.level != "good"} == faults
+    assert {
+        verdict.short.partition(" (")[0]: verdict.level for verdict in verdicts if verdict.level != "good"
+    } == faults
     assert all(verdict.rule and (not verdict.short) == (verdict.level == "good") for verdict in verdicts)
 
 
@@ -102,8 +104,9 @@ def regressed(kind="good", *, num_outputs=1):
     )
 
 
-WIDE, NARROW = "intervals too wide", "intervals too narrow"
+WIDE, NARROW = "95 % intervals too wide", "95 % intervals too narrow"
 WORSE = "probabilities worse than those of the mean of the targets"
+TIED = "not clearly better than linear regression, which would do as well"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ WORSE = "probabilities worse than those of the mean of the targets"
         ("good", "Usable: RMSE ", {}),
         ("too wide", f"Usable for its predictions, not for its uncertainty: {WIDE}. RMSE ", {WIDE: "problem"}),
         ("too narrow", "Usable for its predictions, not for its uncertainty: ", {NARROW: "problem", WORSE: "problem"}),
-        ("tied", "Usable, but not clearly better than linear", {"not clearly better than linear regression": "note"}),
+        ("tied", f"Usable, but {TIED}", {TIED: "note"}),
     ],
 )
 @pytest.mark.parametrize("num_outputs", [1, 2])
@@ -123,7 +126,8 @@ def test_the_faults_of_a_regression_are_named(kind, start, faults, num_outputs):
 def test_intervals_of_one_level_are_found_fault_with():
     """The 90 % interval, the only one that an earlier version judged, is right."""
     [intervals, _] = intervals_section(regressed("wrong shape")).verdicts
-    assert (intervals.level, intervals.short) == ("note", "50 % intervals too wide")  # the others are right
+    assert intervals.level == "note"
+    assert re.fullmatch(r"50 % intervals too wide \(6[0-9.]+ % inside\)", intervals.short)  # the others are right
     assert "--calibrate 0.2" in intervals.text
     assert re.match(
         "The 50 % intervals are too wide: the share of the targets inside is 6[0-9.]+ % for 50 %", intervals.text
@@ -212,8 +216,8 @@ def test_the_scores_of_baselines_are_on_the_page():
     ("observed", "short"),
     [
         (torch.poisson, ""),
-        (torch.round, "intervals too wide"),
-        (lambda rate: torch.poisson(rate * torch.rand_like(rate) * 2), "intervals too narrow"),
+        (torch.round, WIDE),
+        (lambda rate: torch.poisson(rate * torch.rand_like(rate) * 2), NARROW),
     ],
 )
 def test_counts_are_held_against_what_their_intervals_promise(observed, short):
@@ -247,7 +251,7 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
         (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434 nats"),
         (-5.455, 0.03, "note", "not clearly better than those of a line (NLL 5.455 against 5.434"),
         (-5.455, 0.005, "problem", "A line predicts better: NLL 5.434, this run 5.455 (nats per row, gain"),
-        (-5.430, 0.001, "note", "gain +0.0040 ± 0.0010; RMSE 2 against 1"),
+        (-5.430, 0.001, "note", "gain +0.0040 ± 0.0010, where ± is the standard error; RMSE 2 against 1"),
     ],
 )
 def test_a_baseline_is_compared_by_the_standard_error_of_the_difference(own, error, level, words):
@@ -260,6 +264,14 @@ def test_who_errs_less_than_a_baseline_is_not_beaten_in_its_predictions():
     verdict = of_baseline("a line", -6.0, -5.4, 0.01, points="RMSE 1 against 2", is_nearer=True)
     assert (verdict.level, verdict.about) == ("problem", "uncertainty")
     assert verdict.text.startswith("The network has smaller errors than a line, but its probabilities are worse")
+
+
+def test_the_score_that_decides_is_named_where_probabilities_and_errors_disagree():
+    tied = of_baseline("a line", -3.197, -2.997, 0.2, points="RMSE 3.7 against 4.8", is_nearer=True)
+    short = (
+        "probabilities not clearly better than those of a line (NLL 3.197 against 2.997), while the errors are smaller"
+    )
+    assert first_line([tied], "RMSE 3.7") == f"Usable, but {short}: RMSE 3.7."
 
 
 def test_a_network_that_a_baseline_beats_by_little_is_usable():

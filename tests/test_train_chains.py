@@ -16,8 +16,10 @@ from pyro_bnn._core import progress
 from pyro_bnn.app import runs, sources, starting
 from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
+from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.folders import creating
-from pyro_bnn.app.limited import LimitedProgress
+from pyro_bnn.app.own.targets import Target
+from pyro_bnn.app.progress import FitProgress
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
@@ -116,6 +118,7 @@ def test_evaluate_measures_a_single_network_and_all_of_them(pyro_bnn, place):  #
 def test_predict_uses_all_chains(pyro_bnn, place):  # noqa: F811
     code, _, err = pyro_bnn("predict", place / "run", place / "houses.csv", "--out", place / "out.csv")
     assert code == 0, err
+    assert "Chosen:" not in err
     prices = [float(row[-1]) for row in houses()]
     assert np.corrcoef(prices, [float(row["mean"]) for row in predictions_in(place / "out.csv")])[0, 1] > 0.9
 
@@ -148,7 +151,8 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
     assert command[command.index("--method") + 1] == "mclmc"
     code, out, err = pyro_bnn(*command[1:])
     assert (code, err) == (0, "")
-    assert "others had" not in out  # nothing was left to choose
+    assert "best of" not in out  # nothing was left to choose
+    assert re.search(r"\nPredictions use (\d+) of the \1 draws\.\n", out)
     first, again = draws_of(made[0] / "run"), draws_of(tmp_path / "again")
     assert all(torch.equal(first[name], again[name]) for name in first)
 
@@ -186,7 +190,7 @@ def test_classes_get_a_network_of_classes(pyro_bnn, tmp_path):  # noqa: F811
     table = write_table(tmp_path / "houses.csv", rows)
     code, out, err = pyro_bnn("train", table, "--target", "price", "--prior", "normal:1", "--out", tmp_path / "run")
     assert (code, err) == (0, "")
-    assert "; others had " in out  # a linear model, one hidden layer, two
+    assert " (best of 3 networks, " in out  # a linear model, one hidden layer, two
     assert config_of(tmp_path / "run")["likelihood"] == "categorical"
     assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
     scores = scores_in(tmp_path / "run")
@@ -210,7 +214,7 @@ def test_arrays_and_a_network_of_ones_own_are_explored_too(pyro_bnn, tmp_path): 
     net = f"{tmp_path / 'net.py'}:make"
     code, out, err = pyro_bnn("train", tmp_path / "data.npz", "--net", net, "--out", tmp_path / "run")
     assert (code, err) == (0, "")
-    assert "; others had " in out  # two priors, two kinds of noise
+    assert " (best of 3 networks, " in out  # two priors, two kinds of noise
     assert config_of(tmp_path / "run")["net"] == net
     assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
 
@@ -294,7 +298,10 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     assert code == 0
     assert "of the 0.5 s of the time limit are left" in out
     assert "\nThe fit is variational, since " in out
-    pattern = r" (The time limit ended the training after (\d+) of 3,000 epochs\. Train longer, .* (\d+): .*) The fit"
+    pattern = (
+        r" (The time limit ended the training after (\d+) of 3,000 epochs\. "
+        r"Train longer, such as with --method svi --time-limit (\d+): .*) The fit"
+    )
     assert (found := re.search(pattern, out))
     assert int(found[3]) > 0.5
     config = RunConfig.from_json((tmp_path / "run" / "config.json").read_text())
@@ -316,8 +323,8 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
         f"are usable: pyro-bnn report {tmp_path / 'run'}\n"
     )
     *_, more, headline = pyro_bnn("evaluate", tmp_path / "run")[1].splitlines()
-    assert headline == said
-    assert more.endswith(f"whether the run is usable, and why: pyro-bnn report {tmp_path / 'run'}")
+    assert headline == f"{said} Why: pyro-bnn report {tmp_path / 'run'}"
+    assert more.endswith(f"pictures in {tmp_path / 'run'}.")
 
 
 def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_path):  # noqa: F811
@@ -331,12 +338,16 @@ def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_pa
 def test_the_progress_of_a_limited_fit_does_not_promise_more_than_the_limit(monkeypatch, capsys):
     monkeypatch.setattr(progress, "EVERY", 0.0)
     history, deadline = History(num_data=10), Deadline.after(2.0)
-    with LimitedProgress(10**6, deadline, shown=True) as shown:
+    facts = Facts("", 10, 0, [1], Target("price", [], [0.0], [2.0]), None, None)
+    data = Dataset(torch.zeros(10, 1), torch.zeros(10, 1), torch.zeros(0, 1), torch.zeros(0, 1), facts)
+    config = replace(OWN, epochs=10**6)
+    with FitProgress(config, data, deadline, shown=True) as shown:
         for _ in range(3):
             time.sleep(0.01)
             history.add_step(-1.0, 0.0, 1.0)
             history.end_epoch([10], 0.1, 1.0)
             assert not shown(history)
-    lines = re.findall(r"epoch (\d)/1000000 ELBO .* 00:00, (.*) left", capsys.readouterr().err)
+    lines = re.findall(r"epoch (\d)/1000000 negative ELBO (\S+) nats per row 00:00, (.*) left", capsys.readouterr().err)
+    assert {float(cost) for _, cost, _ in lines} == {0.7931}  # 1 nat for 10 rows, and log 2 for the unit of the target
     assert lines[-1][0] == "3"
-    assert {left for _, left in lines} <= {"00:00", "00:01", "00:02"}  # without the limit, it is hours
+    assert {left for *_, left in lines} <= {"00:00", "00:01", "00:02"}  # without the limit, it is hours

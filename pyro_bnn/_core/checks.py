@@ -5,6 +5,7 @@ import numbers
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -115,7 +116,9 @@ def flag(name: str, value: bool) -> bool:
 def one_of(name: str, value: str, options: Sequence[str]) -> str:
     """Return `value` if it is one of the texts in `options`."""
     if not isinstance(value, str) or value not in options:
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
+        near = get_close_matches(str(value), options, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}{hint}")
     return value
 
 

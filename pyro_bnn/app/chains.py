@@ -102,6 +102,13 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
     return replace(status, message=f"{message} {verdict}")
 
 
+def fault_of(posterior: MCMCPosterior) -> str:
+    """Say in a clause what is wrong with chains whose status is not ok."""
+    if posterior.statistics.has_many_diverging:
+        return "many steps of the chains diverged"
+    return "some chains are too short to explore their modes"
+
+
 def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:
     """Return the values of the settings of `CHOSEN` that are not chosen."""
     own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)

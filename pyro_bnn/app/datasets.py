@@ -40,9 +40,14 @@ class Facts:
                 f"at least 1, got {self.input_shape}."
             )
 
+    @property
+    def shift(self) -> float:
+        """Log-density, in nats, of all standardised training targets minus that of the targets in their own units."""
+        return self.num_train * sum(math.log(scale) for scale in self.target.scale)
+
     def in_units(self, history: History) -> History:
         """Return a history whose densities are those of the targets in their own units, not of standardised targets."""
-        shift = self.num_train * sum(math.log(scale) for scale in self.target.scale)
+        shift = self.shift
         epochs = [
             replace(record, elbo=record.elbo - shift, expected_log_likelihood=record.expected_log_likelihood - shift)
             for record in history.epochs

@@ -3,6 +3,7 @@
 import math
 
 from ..inference.history import History
+from .config import RunConfig
 
 MORE = 4
 """Heuristic: chains that are too short should get this multiple of their time, or of their draws."""
@@ -11,15 +12,17 @@ MORE_EPOCHS = "Raise --epochs, or --lr."
 """Remedy for a variational fit whose objective still improved."""
 
 
-def more_time(history: History, limit: float, epochs: int) -> str:
-    """Return the remedy for a variational fit that the time limit ended before the last of its `epochs`.
+def more_time(config: RunConfig, history: History) -> str:
+    """Return the remedy for a variational fit that the time limit ended before its last epoch.
 
-    The named limit is `limit`, in seconds, plus the time that the remaining epochs would take at the speed of this fit.
+    The named limit is that of the run plus the time that the remaining epochs would take at the speed of this fit. For
+    tables and arrays the method is named, too: with the larger limit alone, chains could take the place of this fit.
     """
-    num_done = len(history.epochs)
+    num_done, epochs = len(history.epochs), config.epochs
     seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (epochs - num_done)
-    enough = 10 * math.ceil((limit + seconds) / 10)
-    return f"Train longer, such as with --time-limit {enough}: all {epochs:,} epochs take about that at this speed."
+    enough = 10 * math.ceil((config.time_limit + seconds) / 10)
+    options = f"{'' if config.kind == 'images' else '--method svi '}--time-limit {enough}"
+    return f"Train longer, such as with {options}: all {epochs:,} epochs take about that at this speed."
 
 
 def longer_chains(seconds: float | None) -> str:

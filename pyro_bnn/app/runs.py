@@ -33,9 +33,9 @@ from .chains import Choice, fit_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .folders import Folder, find_run
-from .limited import LimitedProgress
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
+from .progress import FitProgress
 from .recipes import CHOSEN
 from .remedies import MORE_EPOCHS, more_time
 from .specs import make_estimator, make_kl_weight, make_optimizer
@@ -139,15 +139,13 @@ def _fit_svi(
     schedule = _schedule(config)
     optimizer = make_optimizer(config.optimizer, config.lr, math.ceil(len(data.x_train) / config.batch_size))
     tracker = AccuracyTracker(model, guide, data) if config.accuracy else None
-    limits: list[Callable[[History], bool | None]] = []
-    if deadline is not None:
-        shown = Processes.present().is_first
-        limits = [LimitedProgress(config.epochs, deadline, shown=shown), TimeLimit(deadline.at(1.0))]
+    shown = FitProgress(config, data, deadline, shown=Processes.present().is_first)
+    limits = [] if deadline is None else [TimeLimit(deadline.at(1.0))]
 
     def note(history: History) -> None:
         folder.note(f"{len(history.epochs)} of {config.epochs} epochs")
 
-    with own_code(config.net):
+    with own_code(config.net), shown:
         posterior = fit_svi(
             model,
             guide,
@@ -158,15 +156,15 @@ def _fit_svi(
             elbo=Trace_ELBO(num_particles=config.num_particles),
             estimator=make_estimator(config.estimator),
             kl_weight=make_kl_weight(config.kl_weight, num_weights),
-            callbacks=[note, *([] if tracker is None else [tracker]), *limits],
-            progress=deadline is None,
+            callbacks=[note, *([] if tracker is None else [tracker]), shown, *limits],
+            progress=False,
             execution=Execution(cuda_graph=None),  # the callbacks do not change the model
             checkpoint=checkpoint,
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
         )
     if is_cut_short(config, posterior.history):
-        remedy = more_time(posterior.history, config.time_limit, config.epochs)
+        remedy = more_time(config, posterior.history)
         posterior.status = Status(False, f"{cut_short(config, posterior.history)}.", remedy=remedy)
     elif posterior.status:
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."

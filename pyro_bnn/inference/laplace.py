@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from .._core.records import check_tensors, plain, record
 from .._core.scope import EXCLUSIVE, restored, seeded
 from .._core.signatures import explained
 from ..modelling.model import BayesianModel
-from .joint import Coordinates, NetworkPotential, Potential, find_sites, network_potential
+from .joint import Coordinates, NetworkPotential, Potential, find_sites, learnable_names, network_potential
 from .last_layer import last_layer_of, plain_network
 from .posterior import Destination, Draw, Posterior, Status
 
@@ -236,11 +236,14 @@ def fit_laplace(
             f"the model must have at most {MAX_DIMENSIONS} latent numbers for a full Hessian, got "
             f"{potential.num_dimensions}; make fewer parameters random with `where`, or use a low-rank guide."
         )
-    start = potential.start
+    start, began = potential.start, "the network's weights"
     if init is not None:
         with EXCLUSIVE, seeded(seed, model.device):
             draw = next(init.draws(1))
-        start = potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
+        start, began = (
+            potential.unconstrain({name: value[None] for name, value in draw.items()})[0],
+            "a draw from `init`",
+        )
     with progress_bar("evaluation", shown=progress) as bar:
         mode = _minimise(potential, start, max_iterations, bar)
     precision, num_negative = _precision(potential, mode)
@@ -253,7 +256,7 @@ def fit_laplace(
         peak=-float(value[0]),
         dtype=model.dtype,
         is_linearised=not _is_linear(model, coordinates.constrain(mode[None]), x),
-        status=_status(gradient, precision, num_negative),
+        status=_status(gradient, precision, num_negative, began, learnable_names(model)),
         seconds=time.perf_counter() - begin,
     )
 
@@ -330,9 +333,11 @@ def _cholesky(precision: Tensor) -> Tensor:
     return factor
 
 
-def _status(gradient: Tensor, precision: Tensor, num_negative: int) -> Status:
+def _status(gradient: Tensor, precision: Tensor, num_negative: int, began: str, learnable: Sequence[str]) -> Status:
     steepest = float(torch.linalg.solve_triangular(_cholesky(precision), gradient.mT, upper=False).norm())
-    said, remedies = ["Laplace approximation."], []
+    said, remedies = [f"Laplace approximation around the mode, searched from {began}."], []
+    if learnable:
+        said.append(f"Not inferred, at their present values: {', '.join(learnable)}.")
     if steepest > SMALL_GRADIENT * math.sqrt(len(precision)):
         said.append(f"The search stopped before the mode, at a gradient of {steepest:.2g} nats per standard deviation.")
         remedies.append("Raise `max_iterations`, start from a MAP fit with `init`, or use a smooth activation.")

@@ -32,6 +32,7 @@ def demo(
     Neither needs a download. The first trains a classifier on scikit-learn's digits 0 to 6, and then shows it the
     unknown digits 7, 8 and 9. The second fits a curve to noisy points of a sine.
     """
+    options.check_folder(out, force=force)
     with loading():
         from ..demo import digits_demo, regression_demo
         from ..folders import creating

@@ -65,8 +65,8 @@ def evaluate(
         pictures = pictures_of(folder, files)
         headline = None if is_image else report_on(subject_of(run, config, trained, has_drivers=False))[0]
     output.table(f"{report}")
-    more = f"whether the run is usable{'' if headline is None else ', and why'}: pyro-bnn report {run}"
-    output.say(f"\nMetrics and pictures in {run}; {more}")
+    more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
+    output.say(f"\nMetrics and pictures in {run}.{more}")
     if headline is not None:
-        output.say(headline, style="bold")
+        output.say(f"{headline} Why: pyro-bnn report {run}", style="bold")
     output.document(folder=run, pictures=pictures, headline=headline, **vars(report))

@@ -1,6 +1,7 @@
 """Options and arguments that several commands share, and functions that parse and check their values."""
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -175,6 +176,13 @@ def check_file(out: Path, *, force: bool) -> None:
         raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
     if not out.resolve().parent.is_dir():
         raise FileNotFoundError(f"--out must lie in a folder, and there is no folder {out.parent}; make it first.")
+
+
+def check_folder(out: Path, *, force: bool) -> None:
+    """Raise if `out` is a folder with files that must not be replaced. This needs no slow imports."""
+    is_readable = out.is_dir() and os.access(out, os.R_OK | os.X_OK)
+    if is_readable and not force and out.resolve() not in [Path.cwd(), *Path.cwd().parents] and any(out.iterdir()):
+        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
 
 
 def check_device(name: str) -> str:

@@ -33,11 +33,11 @@ class Output:
     def say(self, text: str = "", *, style: str = "", wraps: bool = True) -> None:
         """Write lines of text, in one of rich's styles if the terminal has colours.
 
-        On a terminal, long lines are wrapped between words, unless `wraps` is false. A number stays together with the
-        sign % or ± beside it.
+        On a terminal, or if the environment variable COLUMNS is set, long lines are wrapped between words, unless
+        `wraps` is false. A number stays together with the sign % or ± beside it.
         """
-        if wraps and self._stream.isatty():
-            width, bound = shutil.get_terminal_size().columns, together(text)
+        if wraps and (width := self._width()):
+            bound = together(text)
             lines = (
                 textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in bound.split("\n")
             )
@@ -53,19 +53,24 @@ class Output:
     def table(self, text: str) -> None:
         """Write a text of tables and notes with empty lines between them. Headings are bold, and notes are dim.
 
-        On a terminal that is narrower than a table, the table is narrowed by :func:`fitted`.
+        A table that is wider than the terminal, or than COLUMNS, is narrowed by :func:`fitted`.
         """
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()
             heading = block.partition("\n")[0]
             is_table = "  " in heading.strip() or heading.endswith(":")
-            if is_table and self._stream.isatty():
-                block = fitted(block, shutil.get_terminal_size().columns)
+            if is_table and (width := self._width()):
+                block = fitted(block, width)
             heading, _, rows = block.partition("\n")
             self.say(heading, style="bold" if is_table else "dim", wraps=not is_table)
             if rows:
                 self.say(rows, style="" if is_table else "dim", wraps=not is_table)
+
+    def _width(self) -> int:
+        """Return the largest width of a line: that of the terminal, or COLUMNS; 0 if the width has no limit."""
+        has_limit = self._stream.isatty() or os.environ.get("COLUMNS")
+        return shutil.get_terminal_size().columns if has_limit else 0
 
     def document(self, **content: Any) -> None:
         """Write the JSON document if the user asked for it. In it, numbers that are not finite become null."""

@@ -80,7 +80,7 @@ def predict(
         options.check_file(Path(out), force=force)
     with loading():
         from ..._core.files import write_atomically
-        from .. import runs, sources
+        from .. import chains, runs, sources
         from ..own.network import own_code
         from ..reports.predictions import write_predictions
         from ..reports.scores import shown_name, shown_score
@@ -118,7 +118,8 @@ def predict(
     else:
         write_atomically(out, lambda file: file.write(text.getvalue().encode()))
     if not posterior.status:
-        said = f"Warning: {posterior.status.message} To see whether the predictions are usable: pyro-bnn report {run}"
+        fault = chains.fault_of(posterior) if runs.is_chains(posterior) else posterior.status.message.rstrip(".")
+        said = f"Warning: {fault}. To see whether the predictions are usable: pyro-bnn report {run}"
         typer.echo(said, err=True)
     for note in sample.notes:
         typer.echo(note, err=True)

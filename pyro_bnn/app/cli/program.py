@@ -75,9 +75,10 @@ for command, examples in COMMANDS:
 
 
 def run() -> None:
-    """Run the command line, and exit. After an error, print one line."""
+    """Run the command line, and exit. After an error, print one line. Without a command, print the help."""
+    is_bare = len(sys.argv) < 2
     try:
-        code = program(standalone_mode=False, prog_name="pyro-bnn")
+        code = program(["--help"] if is_bare else None, standalone_mode=False, prog_name="pyro-bnn")
         if code == INTERRUPTED:  # Typer returns this after a Ctrl-C outside of the commands
             raise KeyboardInterrupt
     except UsageError as error:
@@ -87,7 +88,7 @@ def run() -> None:
         if fault is None:
             raise
         _fail(*fault)
-    sys.exit(code)
+    sys.exit(2 if is_bare else code)
 
 
 def _in_plain_words(error: Any) -> str:

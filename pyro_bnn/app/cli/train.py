@@ -103,6 +103,8 @@ def train(
         recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
     if resume is None and (dataset is None or out is None):
         raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
+    if out is not None:
+        options.check_folder(out, force=force)
     with loading():
         from ...auto.choosing import Deadline
         from ...inference.guides import GuidePosterior
@@ -152,6 +154,8 @@ def train(
     said = lines if last is None else f"{said[0].upper()}{said[1:]} The fit took {seconds:.0f} s."
     is_good = bool(posterior.status) and not (last is None and posterior.status.remedy)
     output.say(said, style="green" if is_good else "yellow")
+    if runs.is_chains(posterior):
+        output.say(f"Predictions use {runs.num_draws(posterior, None):,} of the {posterior.num_stored:,} draws.")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))
         output.say(

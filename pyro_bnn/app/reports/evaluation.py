@@ -34,8 +34,9 @@ NUM_COMPONENTS = 10
 """Number of weight draws in the small ensemble. Each of these draws is also scored alone."""
 
 LEGEND = [
-    "ensemble: mean probability of several weight draws. NLL (nats), ECE (calibration error) and Brier",
-    "score: lower is better. AUROC: chance that an unknown image scores above a known one; 0.5 is a guess.",
+    "ensemble: mean probability of several weight draws.",
+    "NLL (nats), ECE (calibration error) and Brier score: lower is better.",
+    "AUROC: chance that an unknown image scores above a known one; 0.5 is a guess.",
     "FPR95: share of the known images that are flagged if 95 % of the unknown images are flagged.",
     "Which score works best depends on the data.",
 ]

@@ -103,6 +103,7 @@ def _compared(
     folds, reason = folds_of(data[0], seed), UnsuitableError("there is no model")
     scores: dict[str, float] = {}
     with progress_bar("trial fit", len(candidates) * len(folds), shown=progress) as bar:
+        bar.set_description_str(f" of {len(candidates)} networks, {len(folds)} times each", refresh=False)
         for name, make in candidates.items():
             try:
                 share = SEARCH / len(candidates)

@@ -105,8 +105,8 @@ def chosen_from(
     """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
-        ranks = f"{'the other' if len(others) == 1 else 'others'} had {', '.join(f'{score:.3f}' for score in others)}"
-        chosen = f"Chosen: {name} (mean log-density of held-out rows {scores[name]:.3f} nats; {ranks})"
+        ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"
+        chosen = f"Chosen: {name} (best of {len(scores)} networks, {ahead})"
     else:
         chosen = f"{name[0].upper()}{name[1:]}"
     result = Chosen(
@@ -116,7 +116,7 @@ def chosen_from(
         scores,
         choice=f"{'; '.join([chosen, *cuts])}.",
         chains=f"{in_short(posterior.chains, posterior.statistics, posterior.sampler)}.",
-        steps=f"{num_steps} steps of each chain in C, {seconds:.0f} s in all.",
+        steps=f"{num_steps} steps of each chain in C, with warm-up, {seconds:.0f} s in all.",
     )
     ok = posterior.status.ok
     remedy = "" if ok else SMOOTHER if posterior.statistics.has_many_diverging else MORE_TIME

@@ -213,6 +213,7 @@ def _compared(
     fixed = MORE * (first.seconds * num_fits + first.compile_seconds * (len(candidates) - 1))
     seconds = max((deadline.left(SEARCH) - fixed) / max(num_fits, 1), _trial_seconds(first))
     with progress_bar("trial fit", num_fits, shown=progress and num_fits > 0) as bar:
+        bar.set_description_str(f" of {len(candidates)} networks, {len(folds)} times each", refresh=False)
         for name, make in candidates.items():
             total, count = 0.0, 0
             try:

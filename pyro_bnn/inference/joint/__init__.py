@@ -15,6 +15,7 @@ from ._potential import NetworkPotential as NetworkPotential
 from ._potential import Potential as Potential
 from ._potential import TracePotential as TracePotential
 from ._potential import draw_batches as draw_batches
+from ._potential import learnable_names as learnable_names
 from ._potential import network_potential as network_potential
 from ._potential import warn_of_learnable as warn_of_learnable
 from ._sites import Site as Site

@@ -196,10 +196,14 @@ def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.d
     return potential
 
 
+def learnable_names(model: BayesianModel) -> list[str]:
+    """Return the names of the parameters that `fit_svi` would learn."""
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
 def warn_of_learnable(model: BayesianModel) -> None:
     """Warn if the model has parameters that `fit_svi` would learn."""
-    learnable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if learnable:
+    if learnable := learnable_names(model):
         warnings.warn(
             f"the model's learnable parameters {learnable} stay at their present values, since this method infers only "
             "variables with a prior.",

@@ -18,6 +18,7 @@ from ..._core.files import raw_bytes, read_state, understood
 from ..._core.inputs import Shared
 from ..._core.progress import progress_bar
 from ..._core.scope import Stream
+from ..._core.summary import counted
 from ..joint import Potential
 from ._adaptation import AnyAdaptation
 from ._diagnostics import FEWEST_DRAWS
@@ -181,6 +182,7 @@ class Run:
         kernel, chains = self._kernel, self._chains
         total, done = sum(c.num_warmup + c.num_samples for c in chains), sum(c.num_drawn for c in chains)
         with progress_bar("draw", total, shown=progress, initial=done) as bar:
+            bar.set_description_str(f" of {counted(len(chains), 'chain')}, with warm-up", refresh=False)
             while not all(chain.is_done for chain in chains):
                 kernel.is_needed[:] = [not chain.is_done for chain in chains]
                 with self._stream:

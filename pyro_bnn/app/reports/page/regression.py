@@ -21,8 +21,8 @@ from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, o
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """The probabilities of the intervals that are judged."""
 
-HEADLINE = 0.9
-"""The probability of the interval that is drawn. The top of the report shows the coverage of this interval."""
+HEADLINE = 0.95
+"""The probability of the interval that is drawn, as by `pyro-bnn predict`. The top of the report shows its coverage."""
 
 SMALL_MISS = 0.05
 """Heuristic: intervals are called slightly wrong if the error of their coverage is less than this."""
@@ -192,10 +192,15 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
         kind = "too wide" if max(misses, default=0) > 0 else "too narrow"
     is_large = max(map(abs, misses), default=0) >= SMALL_MISS
     kind = kind if is_large else f"slightly {kind}"
-    levels = "" if len(wrong) == len(rows) else in_series([percent(row["level"], 0) for row in wrong]) + " "
+    named = next((row for row in wrong if row["level"] == HEADLINE), None)
+    short = f"{percent(HEADLINE, 0)} intervals {kind}"  # the first line of the report also has their share
+    if wrong and named is None:
+        worst = max(wrong, key=lambda row: abs(row["held"] - row["promised"]))
+        short = f"{percent(worst['level'], 0)} intervals {kind} ({percent(worst['held'])} inside)"
+    levels = in_series([percent(row["level"], 0) for row in wrong])
     good = f"The intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
     remedy = "" if is_calibrated else " Train with --calibrate 0.2 to correct the widths with held-out rows."
-    text = f"The {levels}intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"
+    text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"
     is_cautious = len(wrong) < len(rows) and all(miss > 0 for miss in misses)
     return judged(
         "uncertainty",
@@ -204,7 +209,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
         f"differs from the promised share by {100 * SMALL_MISS:.0f} points or more. Note: it differs by less, or some "
         "intervals hold more than they promise and the others are right.",
         (not wrong, "good", "", good),
-        (True, "problem" if is_large and not is_cautious else "note", f"{levels}intervals {kind}", text),
+        (True, "problem" if is_large and not is_cautious else "note", short, text),
     )
 
 

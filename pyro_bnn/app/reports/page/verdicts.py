@@ -78,9 +78,13 @@ def of_baseline(
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
-    difference = f"nats per row, gain {with_error(gain, error, '+')}"
-    numbers = f"NLL {number(-own)} against {number(-theirs)} {difference}; {points}"
+    difference = f"nats per row, gain {with_error(gain, error, '+')}, where ± is the standard error"
+    scores = f"NLL {number(-own)} against {number(-theirs)}"
+    numbers = f"{scores} {difference}; {points}"
     tied = f"The network's probabilities are not clearly better than those of {name} ({numbers})."
+    equal = f"not clearly better than {name}, which would do as well ({scores})"
+    if is_nearer:
+        equal = f"probabilities not clearly better than those of {name} ({scores}), while the errors are smaller"
     worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
     is_beaten = gain < 0 and not is_tied
     where = f" in NLL, not in {unbeaten}" if unbeaten else ""
@@ -97,7 +101,7 @@ def of_baseline(
         f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
         f"lower by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the smaller "
         "errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
-        (is_tied, "note", f"not clearly better than {name}", tied),
+        (is_tied, "note", equal, tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
         (True, "problem", f"beaten by {name}{also}{where}", beats),

@@ -1,0 +1,51 @@
+"""The progress bar of a variational fit, which may have a time limit."""
+
+from contextlib import AbstractContextManager
+
+from tqdm import tqdm
+
+from .._core.progress import progress_bar
+from ..auto.choosing import Deadline
+from ..inference.history import History
+from .config import RunConfig
+from .datasets import Dataset
+
+
+class FitProgress(AbstractContextManager["FitProgress"]):
+    """A callback of `fit_svi` that shows a progress bar, and says that the fit ends at the deadline at the latest.
+
+    The bar has the negative ELBO of the last epoch as `pyro-bnn train` prints it at the end: in nats per row, of the
+    targets in their own units.
+
+    Args:
+        config: Settings of the run, which include the number of epochs.
+        data: The rows of the run.
+        deadline: When the time limit ends the fit; None without a limit.
+        shown: Whether to show the bar. If several processes fit together, only the first one shows it.
+    """
+
+    def __init__(self, config: RunConfig, data: Dataset, deadline: Deadline | None, *, shown: bool) -> None:
+        self._deadline, self._epochs, self._shown = deadline, config.epochs, shown
+        self._num_rows, self._facts = len(data.x_train), data.facts
+        self._per = f"nats per {'image' if config.kind == 'images' else 'row'}"
+        self._bar = progress_bar("epoch", config.epochs, shown=shown)
+        self._num_before: int | None = None  # epochs before this call of `fit_svi`, as in a resumed fit
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def __call__(self, history: History) -> None:
+        """Show the last epoch, and the time until the last epoch or until the deadline, whichever comes first."""
+        if not self._shown:
+            return
+        bar, num_done = self._bar, len(history.epochs)
+        if self._num_before is None:
+            self._num_before, self._format = num_done - 1, bar.bar_format
+        per_epoch = bar.format_dict["elapsed"] / (num_done - self._num_before)
+        left = per_epoch * (self._epochs - num_done)
+        if self._deadline is not None:
+            left = min(left, max(self._deadline.left(), 0.0))
+        bar.bar_format = self._format.replace("{remaining}", tqdm.format_interval(left))
+        cost = (self._facts.shift - history.epochs[-1].elbo) / self._num_rows
+        bar.set_description_str(f" negative ELBO {cost:.4f} {self._per}", refresh=False)
+        bar.update(num_done - bar.n)
