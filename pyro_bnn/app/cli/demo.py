@@ -27,7 +27,7 @@ def demo(
     as_json: options.Json = False,
     force: options.Force = False,
 ) -> None:
-    """Run two demonstrations in under a minute.
+    """Run two demonstrations in half a minute.
 
     Neither needs a download. The first trains a classifier on scikit-learn's digits 0 to 6, and then shows it the
     unknown digits 7, 8 and 9. The second fits a curve to noisy points of a sine.
