@@ -1,4 +1,4 @@
-"""Files of states, which are written completely or not at all, have a checksum, and contain no code.
+"""Files of states: they are written completely or not at all, have a checksum, and contain no code.
 
 A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. A file has the
 safetensors format and stores the tensors of a state. Its header stores all other values as JSON, and the SHA-256

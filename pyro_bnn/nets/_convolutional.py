@@ -121,8 +121,8 @@ def resnet20(
         width: Number of channels of the first stage. With a width of 16, as in the article, there are 269,722
             parameters.
         norm: Function that takes a convolution's number of output channels and returns the layer that follows the
-            convolution. The running statistics of batch normalisation come from other weight draws than those of a
-            prediction; ``functools.partial(nn.GroupNorm, 8)`` has no such statistics.
+            convolution. The running statistics of batch normalisation come from the weight draws of the fit, not
+            from those of a prediction; ``functools.partial(nn.GroupNorm, 8)`` has no such statistics.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).

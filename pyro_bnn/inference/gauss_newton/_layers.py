@@ -33,8 +33,8 @@ def has_formula(layer: nn.Module) -> bool:
 def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
     """Return the vectors that the weight matrix of a layer multiplies, shape (N, T, D), given the input of the layer.
 
-    The T positions are those of the output of a convolution, or the axes between the first and the last of the input of
-    a linear layer. The layer must have a formula (:func:`has_formula`).
+    T counts the positions in the output of a convolution. For a linear layer, T counts the entries of the input along
+    all axes between the first and the last. The layer must have a formula (:func:`has_formula`).
     """
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         sizes = [layer.kernel_size, layer.dilation, layer.padding, layer.stride]
@@ -46,7 +46,7 @@ def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
-    """Return the gradients in the output of a layer at each position of :func:`inputs_at`, shape (N, T, O)."""
+    """Return a layer's gradients with respect to its output at each position of :func:`inputs_at`, shape (N, T, O)."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         return slope.flatten(2).mT
     return slope.reshape(len(slope), -1, slope.shape[-1])

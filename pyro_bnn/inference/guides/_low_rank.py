@@ -234,7 +234,7 @@ class LowRankState(FlatState):
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
         """Compute the gradients in the locations, the scales and v for one piece, and return the piece's divergence.
 
-        With closed forms, also compute the factors with which r enters the gradient in F. A piece is a part of the
+        With closed forms, also compute the factor of r in the gradient with respect to F. A piece is a part of the
         vector of all latent variables.
         """
         part, density, is_closed = piece.part, piece.density, piece.kind

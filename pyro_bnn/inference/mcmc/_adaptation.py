@@ -28,7 +28,7 @@ SHRINKAGE = 1e-3
 """Value towards which Stan shrinks a variance, with the weight of 5 draws."""
 
 FindStep = Callable[[Tensor, Tensor], float]
-"""Function that returns an initial step size for a point and an inverse mass, both of shape (P,)."""
+"""Function from a point and an inverse mass, both of shape (P,), to an initial step size."""
 
 
 def windows(num_warmup: int) -> list[int]:

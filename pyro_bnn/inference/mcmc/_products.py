@@ -13,7 +13,7 @@ NUM_TERMS = 8
 """Heuristic: number of terms that one loop over the elements of a result adds to each element."""
 
 NUM_SUMS = 10
-"""Heuristic: largest number of sums over one long axis that one loop computes. If several of these sums use a number,
+"""Heuristic: one loop computes at most this many sums over the same long axis. If several of these sums use a number,
 the loop reads it only once."""
 
 MOST_TERMS = 256

@@ -226,7 +226,7 @@ class Writer:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Write zeros after the last row of a block along an axis, if possible, and return whether there are zeros."""
+        """Fill an axis with zeros after the last row of a block, if possible, and return whether zeros are there."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")

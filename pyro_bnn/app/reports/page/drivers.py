@@ -14,7 +14,7 @@ MOST_DRAWN = 10
 """Largest number of columns in the picture."""
 
 CLEAR = 0.2
-"""Heuristic: the epistemic uncertainty has clearly changed if the change is at least this share of its mean. It has
+"""Heuristic: the epistemic uncertainty has clearly changed if it changes by at least this share of its mean, and has
 clearly grown if its mean is larger by at least this share."""
 
 LONGEST = 20
