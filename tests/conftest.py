@@ -32,6 +32,8 @@ collect_ignore = ["recipes"]
 
 SEED = int(os.environ.get("PYRO_BNN_TEST_SEED", "0"))
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and the command line would wrap lines
+
 set_seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
 """Without a device, `torch.manual_seed` takes more time than the rest of a short test."""
 
