@@ -44,16 +44,19 @@ class OnDevice:
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, augment: Callable[[Tensor], Tensor], convert: Callable[[Tensor], Tensor]
+        self,
+        x: Tensor,
+        y: Tensor,
+        augment: Callable[[Tensor], Tensor],
+        convert: Callable[[Tensor], Tensor],
+        *,
+        batch_size: int,
+        seed: int,
+        num_images: int,
     ) -> None:
         self._x, self._y, self._augment, self._convert = x, y, augment, convert
-        self._generator, self._batch_size, self._num_images = torch.Generator(), 1, len(x)
-
-    def batches(self, batch_size: int, seed: int, num_images: int) -> "OnDevice":
-        """The same images in batches."""
-        self._generator.manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
         self._batch_size, self._num_images = batch_size, num_images
-        return self
 
     def __len__(self) -> int:
         return math.ceil(self._num_images / self._batch_size)

@@ -149,8 +149,8 @@ def augmented(images: Pictures, setting: Setting, seed: int, device: torch.devic
     if device.type == "cpu":
         data = Augmented(images.x_train, images.y_train, lambda x: pixels(crops(x)))
         return data.batches(setting.batch_size, seed, num_images)
-    there = OnDevice(images.x_train.to(device), images.y_train.to(device), crops, pixels)
-    return there.batches(setting.batch_size, seed, num_images)
+    x, y = images.x_train.to(device), images.y_train.to(device)
+    return OnDevice(x, y, crops, pixels, batch_size=setting.batch_size, seed=seed, num_images=num_images)
 
 
 def network(images: Pictures, width: int, seed: int) -> nn.Sequential:
