@@ -40,7 +40,8 @@ class Augmented(Dataset):
 class OnDevice:
     """Batches in random order of images that are all on a GPU. Each pass has new random augmentations.
 
-    A pass has `num_images` of the images, and is augmented at once, so that no step waits for the GPU.
+    A pass has `num_images` of the images, or all, and is augmented at once, so that no step waits for the GPU.
+    `convert` then changes each batch.
     """
 
     def __init__(
@@ -48,15 +49,15 @@ class OnDevice:
         x: Tensor,
         y: Tensor,
         augment: Callable[[Tensor], Tensor],
-        convert: Callable[[Tensor], Tensor],
+        convert: Callable[[Tensor], Tensor] | None = None,
         *,
         batch_size: int,
         seed: int,
-        num_images: int,
+        num_images: int | None = None,
     ) -> None:
         self._x, self._y, self._augment, self._convert = x, y, augment, convert
         self._generator = torch.Generator().manual_seed(seed)
-        self._batch_size, self._num_images = batch_size, num_images
+        self._batch_size, self._num_images = batch_size, len(x) if num_images is None else num_images
 
     def __len__(self) -> int:
         return math.ceil(self._num_images / self._batch_size)
@@ -65,7 +66,7 @@ class OnDevice:
         order = torch.randperm(len(self._x), generator=self._generator)[: self._num_images].to(self._x.device)
         x, y = self._augment(self._x[order]), self._y[order]
         for rows, labels in zip(x.split(self._batch_size), y.split(self._batch_size), strict=True):
-            yield self._convert(rows), labels
+            yield rows if self._convert is None else self._convert(rows), labels
 
 
 def quality(probs: Tensor, y: Tensor) -> dict[str, float]:

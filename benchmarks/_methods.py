@@ -16,7 +16,7 @@ import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.app import specs
 
-from ._images import Augmented
+from ._images import Augmented, OnDevice
 from ._results import read_record, write_json
 
 
@@ -109,7 +109,7 @@ class Problem:
     seed: int
 
     def model(self, prior: pb.Prior, *, seed: int | None = None, dropout: float | None = None) -> pb.BayesianModel:
-        net = self.network.build(self.x, self.seed if seed is None else seed, dropout=dropout)
+        net = self.network.build(self.x, self.seed if seed is None else seed, dropout=dropout).to(self.x.device)
         return pb.BayesianModel(net, prior=prior, likelihood=self.network.likelihood(), num_data=len(self.x))
 
     @property
@@ -120,16 +120,23 @@ class Problem:
     def data(self) -> tuple[Tensor, Tensor]:
         return self.x, self.y
 
+    @property
+    def execution(self) -> pb.Execution:
+        """Steps on a GPU are recorded."""
+        return pb.Execution(cuda_graph=self.x.is_cuda)
+
     def batches(self, batch_size: int, seed: int) -> dict[str, Any]:
         """The arguments of a fit with the training images in random order, mirrored or not."""
         if not self.network.is_mirrored:
             return {"data": self.data, "batch_size": batch_size}
+        if self.x.is_cuda:
+            return {"data": OnDevice(self.x, self.y, mirrored, batch_size=batch_size, seed=seed)}
         return {"data": Augmented(self.x, self.y, mirrored).batches(batch_size, seed)}
 
 
 def mirrored(x: Tensor) -> Tensor:
     """Images, each mirrored with probability 1/2."""
-    is_mirrored = torch.rand(len(x)) < 0.5
+    is_mirrored = torch.rand(len(x), device=x.device) < 0.5
     return torch.where(is_mirrored[:, None, None], x.flip(-1), x)
 
 
@@ -187,6 +194,7 @@ def fit_as_point(
         optimizer=adam(setting.lr, problem.network.epochs),
         num_epochs=problem.network.epochs,
         kl_weight=0.0 if setting.prior_scale is None else 1.0,
+        execution=problem.execution,
         seed=seed,
     )
 

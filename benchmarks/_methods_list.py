@@ -46,7 +46,7 @@ class Deterministic(PointSetting, Method):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
-            return [cls(scale, 3e-3) for scale in (0.4, 0.2, 0.1)]
+            return [*(cls(scale, 3e-3) for scale in (0.4, 0.2, 0.1)), cls(0.4, 1.5e-3), cls(0.4, 6e-3)]
         if network.is_lenet:
             return [cls(0.2, 3e-3), cls(0.1, 3e-3), cls(0.1, 6e-3)]
         others = [cls(scale, lr) for scale in (0.3, 0.1) for lr in (3e-4, 3e-3)]
@@ -70,8 +70,10 @@ class SmallEnsemble(PointSetting, Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_mirrored:
+            return [cls(0.4, lr) for lr in (1.5e-3, 3e-3, 6e-3)] + [cls(scale, 3e-3) for scale in (0.2, 0.8)]
         if network.is_lenet:
-            return [cls(0.2, 3e-3), cls(0.4 if network.is_mirrored else 0.1, 3e-3)]
+            return [cls(0.2, 3e-3), cls(0.1, 3e-3)]
         scale = point.prior_scale
         wider = [] if scale is None else [round(3 * scale, 6)]  # members may overfit more than one network
         return [cls(s, lr) for lr in _rates(point) for s in (scale, *wider)]
@@ -110,7 +112,8 @@ class NarrowEnsemble(PointSetting, Method):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         rates = (point.lr,) if network.is_lenet else dict.fromkeys((*_rates(point), 3e-3))
-        return [cls(point.prior_scale, lr) for lr in rates]
+        wider = [cls(0.8, point.lr)] if network.is_mirrored else []  # as for `SmallEnsemble`
+        return [*(cls(point.prior_scale, lr) for lr in rates), *wider]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         begin = time.process_time()
@@ -151,6 +154,8 @@ class MCDropout(PointSetting, Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_mirrored:
+            return [cls(0.4, 3e-3, p) for p in (0.05, 0.1, 0.2)]
         if network.is_lenet:
             return [cls(point.prior_scale, point.lr, 0.2)]
         scales = dict.fromkeys((None, point.prior_scale))

@@ -42,6 +42,8 @@ class MeanField(Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_mirrored:
+            return [cls(0.03, 3e-3), cls(0.01, 3e-3), cls(0.003, 3e-3), cls(0.01, 1.5e-3), cls(0.01, 6e-3)]
         if network.is_lenet:
             return [cls(0.1, 3e-3)]
         return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.1, 3e-3)]
@@ -58,6 +60,7 @@ class MeanField(Method):
             elbo=TraceMeanField_ELBO(),
             estimator=self.estimator and self.estimator(),
             kl_weight=self.kl_weight,
+            execution=problem.execution,
             seed=problem.seed,
         )
         return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
@@ -73,7 +76,7 @@ class MeanFieldLocal(MeanField):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
-            return [cls(0.1, 1e-2), cls(0.03, 3e-3)]
+            return [*super().grid(network, point), cls(0.1, 3e-3)]
         if network.is_lenet:
             return [cls(0.1, 3e-3)]
         return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.01, 1e-3), cls(0.1, 3e-3)]
@@ -94,7 +97,8 @@ class Natural(Method):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
-            return [cls(0.1, 0.05), cls(0.03, 0.02)]
+            weights = (0.1, 0.03, 0.01, 0.003, 0.001)
+            return [*(cls(weight, 0.02) for weight in weights), cls(0.01, 0.01), cls(0.01, 0.05)]
         if network.is_lenet:
             return [cls(0.1, 0.02), cls(0.3, 0.02)]
         return [cls(0.3, 0.007), cls(0.1, 0.007), cls(0.03, 0.007), cls(0.1, 0.014)]
@@ -120,6 +124,7 @@ class Natural(Method):
             num_epochs=epochs,
             elbo=Trace_ELBO(),
             kl_weight=self.kl_weight,
+            execution=problem.execution,
             seed=seed,
         )
         return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
@@ -145,7 +150,8 @@ class Swag(Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
-        return [cls(lr, point.prior_scale) for lr in ((0.02,) if network.is_lenet else (0.01, 0.02, 0.05, 0.1))]
+        rates = (0.02,) if network.is_lenet and not network.is_mirrored else (0.01, 0.02, 0.05, 0.1)
+        return [cls(lr, point.prior_scale) for lr in rates]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         return self._fit(problem, problem.seed)
@@ -168,6 +174,7 @@ class Swag(Method):
             num_epochs=epochs,
             kl_weight=0.0 if self.prior_scale is None else 1.0,
             callbacks=[swag],
+            execution=problem.execution,
             seed=seed,
         )
         return Fit(model, swag.posterior(model), problem.network.draws, time.process_time() - begin)
@@ -194,6 +201,8 @@ class Sghmc(Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        if network.is_mirrored:
+            return [cls(lr, temperature) for lr in (0.03, 0.1, 0.3) for temperature in (0.1, 0.01, 0.001)]
         if network.is_lenet:
             return [cls(0.1, 0.1)]
         settings = ((0.01, 1.0), (0.01, 0.1), (0.01, 0.01), (0.03, 0.1), (0.1, 0.1), (0.03, 1.0))

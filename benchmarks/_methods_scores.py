@@ -65,9 +65,10 @@ def mean_of_views(views: Sequence[ClassificationPrediction]) -> ClassificationPr
 def evaluate(fit: Fit, pictures: Pictures, key: Row) -> dict[str, Any]:
     """All scores of a posterior, from one set of draws."""
     options = {"num_samples": fit.num_samples, "keep_draws": pictures.is_mirrored, "seed": key["seed"]}
-    y = pictures.y_test
+    y = pictures.y_test.to(fit.model.device)
 
     def views_of(x: Tensor) -> list[ClassificationPrediction]:
+        x = x.to(fit.model.device)
         views = [x, x.flip(-1)] if pictures.is_mirrored else [x]
         return [pb.predict(fit.model, fit.posterior, view, **options) for view in views]
 

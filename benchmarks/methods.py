@@ -48,6 +48,7 @@ class Table(Generic[D]):
         write: Writes tables and pictures to a folder, given the rows of results and of the search; returns the tables.
         out: The folder.
         echo: Prints a line.
+        device: Where the methods are fitted.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class Table(Generic[D]):
         write: Callable[[Sequence[Row], Sequence[Row], Path], str],
         out: Path,
         echo: Callable[[str], None],
+        device: str = "cpu",
     ) -> None:
         self._network, self._load, self._evaluate, self._write = network, load, evaluate, write
-        self._out, self._echo = out, echo
+        self._out, self._echo, self._device = out, echo, device
         self._data: dict[bool, D] = {}
 
     def rows(self, file: str) -> list[Row]:
@@ -104,7 +106,7 @@ class Table(Generic[D]):
         if is_validation not in self._data:
             self._data = {is_validation: self._load(is_validation)}
         data = self._data[is_validation]
-        problem = Problem(self._network, data.x, data.y, seed)
+        problem = Problem(self._network, data.x.to(self._device), data.y.to(self._device), seed)
         begin = time.process_time()
         fit = setting.fit(problem, Points(self._out))
         scores = self._evaluate(fit, data, key)
@@ -115,7 +117,7 @@ class Table(Generic[D]):
             "train_seconds": fit.cpu_seconds,
             "scores": scores,
             "status": str(fit.posterior.status),
-            "machine": machine(),
+            "machine": machine(self._device),
         }
         add_row(self._out / file, row)
         said = ", ".join(f"{name} {value}" for name, value in key["setting"].items())
@@ -143,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="METHOD", help=", ".join(names))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument("--search", action="store_true", help="only choose settings on validation images")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--epochs", type=int, help="number of epochs; default: that of the network")
     parser.add_argument("--draws", type=int, help="number of draws of a prediction; default: that of the network")
     parser.add_argument("--units", type=int, help="number of units of each hidden layer of the MLP")
@@ -167,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     echo = functools.partial(print, flush=True)
     title = f"{TITLES[given.network]} on FashionMNIST; bars: one standard error over seeds"
     write = functools.partial(_methods_tables.write, title=title)
-    table = Table(network, load, _methods_scores.evaluate, write, given.out, echo)
+    table = Table(network, load, _methods_scores.evaluate, write, given.out, echo, given.device)
     table.fill([BY_NAME[name] for name in given.methods], [] if given.search else given.seeds)
     print(f"\n{table.write()}")
 

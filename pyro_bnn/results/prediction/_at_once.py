@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,20 +23,30 @@ T = TypeVar("T")
 MOST_DRAWS = 64
 """Heuristic: largest number of draws in a block. Larger blocks would not be faster."""
 
-MOST_NUMBERS = 2**20
-"""Heuristic: largest number of elements (4 MB) of a tensor that stacks the outputs of all draws of a block. The limit
-also holds for a tensor that stacks the values of one parameter for all draws that run at once."""
 
-MOST_WORK = 2**24
-"""Heuristic: weights times rows times draws in a block, chosen so that other threads can run every few milliseconds."""
+@dataclass(frozen=True)
+class Limits:
+    """Heuristics for the size of a block of draws, and for networks that run with several draws at once."""
 
-LARGEST = 2**24
-"""Heuristic: largest memory of one tensor inside a network that runs for several draws at once; 17 MB."""
+    numbers: int
+    """Largest number of elements of a tensor that stacks the outputs of all draws of a block. The limit also holds for
+    a tensor that stacks the values of one parameter for all draws that run at once."""
+    work: int
+    """Largest product of weights, rows and draws in a block, so that other threads can run every few milliseconds."""
+    num_bytes: int
+    """Largest memory of one tensor inside a network that runs for several draws at once."""
+    work_of_draw: int
+    """Largest product of weights and rows with which several draws run at once."""
+    weights: int
+    """Largest number of weights with which several draws run at once."""
 
-LITTLE_WORK, FEW_WEIGHTS = 2**20, 2**15
-"""Heuristic: largest product of weights and rows, and largest number of weights, with which several draws run at once.
-Up to these sizes most of the time of a run is overhead. Larger networks spend their time on reading weights from
+
+ON_CPU = Limits(numbers=2**20, work=2**24, num_bytes=2**24, work_of_draw=2**20, weights=2**15)
+"""Up to these sizes most of the time of a run is overhead. Larger networks spend their time on reading weights from
 memory, and joining the weights of several draws costs more time than it saves."""
+
+ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, weights=2**22)
+"""A GPU computes a thousand times as much as Python starts in the same time."""
 
 
 class Block:
@@ -48,6 +59,7 @@ class Block:
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:
         self._model, self._x, self._memory = model, x, memory
         self._may_join = may_join and not model.interception.is_active
+        self._limits = ON_CPU if model.device.type == "cpu" else ON_GPU
         self._of_likelihood = [name for name in model.latent_names if name.startswith("likelihood.")]
         self._work = 0  # weights times rows; 0 before the first draw
         self._is_little = False
@@ -62,7 +74,8 @@ class Block:
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
-            self._is_little = self._may_join and self._work <= LITTLE_WORK and num_weights <= FEW_WEIGHTS
+            is_small = self._work <= self._limits.work_of_draw and num_weights <= self._limits.weights
+            self._is_little = self._may_join and is_small
         if self._at_once is None:
             before = (State(self._model.network.modules()), generators_of_others()) if self._is_little else None
             self._outputs.append(self._output(draw))
@@ -107,12 +120,13 @@ class Block:
             with suppress(Diverged):
                 found = faster(self._model.network, weights, self._x, outputs, partial(self._memory.during, {}))
                 if found is not None:
-                    most = LARGEST // max(found[1], 1)
+                    most = self._limits.num_bytes // max(found[1], 1)
                     self._at_once = found[0] if most > 1 else None
             numbers = max(numbers, *(value[0].numel() for value in weights.values()))
         self._is_little = self._at_once is not None
         most = most if self._is_little else MOST_DRAWS
-        self.size = max(1, min(most, MOST_DRAWS, MOST_NUMBERS // numbers, MOST_WORK // self._work))
+        limits = self._limits
+        self.size = max(1, min(most, MOST_DRAWS, limits.numbers // numbers, limits.work // self._work))
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
