@@ -68,6 +68,7 @@ class Setting:
     warm_up: float = 0.5  # length of the rise of the learning rate, in passes
     # parts of a pass. Within a part the learning rate is constant. An epoch of `fit_svi` is one part
     parts: int = 8
+    in_bfloat16: bool = False  # whether the network computes in bfloat16 where torch considers this safe
 
     @property
     def is_point(self) -> bool:
@@ -289,7 +290,9 @@ def train(
             callbacks=callbacks,
             checkpoint=pb.Checkpoint(checkpoint, minutes=3),
             resume=checkpoint if checkpoint.exists() else None,
-            execution=pb.Execution(cuda_graph=device == "cuda"),
+            execution=pb.Execution(
+                cuda_graph=device == "cuda", autocast=torch.bfloat16 if setting.in_bfloat16 else None
+            ),
             seed=seed,
             **options,
         )
