@@ -56,7 +56,7 @@ NETWORKS = {
 def problem(network="mlp", prior=None, likelihood=None):
     """A model of several members, and its data."""
     torch.manual_seed(3)
-    net, x = NETWORKS[network](), torch.randn(NUM_DATA, 4)
+    net, x = network() if callable(network) else NETWORKS[network](), torch.randn(NUM_DATA, 4)
     y = torch.randn(NUM_DATA, 2)
     return pb.BayesianModel(
         net,
