@@ -1,6 +1,7 @@
 """Calls of a module with given tensors in place of its parameters."""
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +27,13 @@ def parameter_to_buffer(net: nn.Module, path: str) -> None:
         owner.register_buffer(attribute, value.detach())
 
 
+def buffer_to_parameter(net: nn.Module, path: str, parameter: nn.Parameter) -> None:
+    """Put a parameter, which may have another shape, in the place of a buffer."""
+    owner, attribute = _owner(net, path)
+    owner._buffers.pop(attribute, None)  # None if already done: a module may have several names
+    owner.register_parameter(attribute, parameter)
+
+
 def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
     """Return the module that owns a parameter, and the parameter's name in it.
 
@@ -45,6 +53,12 @@ def _present(net: nn.Module, path: str) -> Tensor:
     value = owner._parameters[attribute] if value is None else value
     assert value is not None
     return value
+
+
+def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
+    """Return the parameters and buffers at some paths, also if they are replaced by given tensors."""
+    owners = {path: _owner(net, path) for path in paths}
+    return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
 
 def num_axes(net: nn.Module, path: str) -> int:
@@ -227,14 +241,28 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
     def loop(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         return _loop(net, tensors, paths, x)
 
-    def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
+    def several(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         if len(next(iter(tensors.values()))) == 1:  # for one draw, `vmap` takes 1.6 times as long as the loop
             return loop(tensors, x)
-        with ordinary_attention():
-            return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
+        return vectorised(net, tensors, x)
 
-    candidates = [run for run in (as_chain(net, paths, x), vectorised) if run is not None]
+    candidates = [run for run in (as_chain(net, paths, x), several) if run is not None]
     return next((run for run in candidates if _agree(run, loop, example, x)), loop)
+
+
+def vectorised(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
+    """Run a network for K draws of its weights by `torch.func.vmap`; see :data:`BatchedNetwork`."""
+    with ordinary_attention():
+        return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
+
+
+def can_be_vectorised(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> bool:
+    """Return whether :func:`vectorised` gives the outputs and gradients of a loop over the draws in `example`."""
+
+    def loop(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        return _loop(net, tensors, {*tensors}, x)
+
+    return _agree(functools.partial(vectorised, net), loop, example, x)
 
 
 @contextmanager
