@@ -202,7 +202,7 @@ class Sghmc(Method):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
-            return [cls(lr, temperature) for lr in (0.03, 0.1, 0.3) for temperature in (0.1, 0.01, 0.001)]
+            return [*(cls(0.1, temperature) for temperature in (0.1, 0.01, 0.001)), cls(0.03, 0.01), cls(0.3, 0.01)]
         if network.is_lenet:
             return [cls(0.1, 0.1)]
         settings = ((0.01, 1.0), (0.01, 0.1), (0.01, 0.01), (0.03, 0.1), (0.1, 0.1), (0.03, 1.0))
