@@ -47,7 +47,7 @@ THIRDS = ("smallest", "middle", "largest")
 IN_THIRDS: tuple[tuple[str, str], ...] = (("network", "Intervals of the network"), ("scaled", "Scaled intervals"))
 """Kinds of intervals whose coverage in the thirds has a panel, and its title."""
 
-OF_THIRDS = ("0.7", "0.45", "0")
+OF_THIRDS = ("0.62", "0.38", "0")
 """Greys of the thirds, since the colours are those of the kinds of intervals."""
 
 LOWEST = 65

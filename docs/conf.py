@@ -10,6 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
@@ -123,6 +124,13 @@ analyze = ModuleAnalyzer.analyze
 ModuleAnalyzer.analyze = without_overloads
 
 
+def mark_wide_blocks(_: Sphinx, document: nodes.document) -> None:
+    """Give blocks of more than 80 columns a class, so that their letters can be smaller than those of others."""
+    for block in document.findall(nodes.literal_block):
+        if max(map(len, block.astext().splitlines()), default=0) > 80:
+            block["classes"].append("wide")
+
+
 def setup(app: Sphinx) -> None:
     """Crop thumbnails after sphinx-gallery has made them, and add titles to the sidebar after the theme has made it.
 
@@ -136,6 +144,7 @@ def setup(app: Sphinx) -> None:
 
     # before Sphinx collects the pictures of a page
     app.connect("doctree-read", add_dark_pictures, priority=400)
+    app.connect("doctree-read", mark_wide_blocks)
     links = Links()
     app.connect("env-updated", links.collect)
     app.connect("doctree-resolved", links.add)
