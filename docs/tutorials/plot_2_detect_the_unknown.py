@@ -228,10 +228,10 @@ plt.show()
 # better. The last panel has the ROC curves; the area below a curve, the AUROC, is the probability that a random unknown
 # image has a larger score than a random known one (0.5 is guessing, 1 perfect).
 #
-# On the garments the AUROC is 0.84 with the entropy of the plain network, 0.95 with the entropy of the Bayesian one, and
-# 0.98 with the mutual information. On the small digits all three scores put the images into equally good orders (0.97 to
-# 0.98, with a standard error of 0.01): there the Bayesian network does not detect better, but its probabilities are
-# better. It says that it is unsure, where the plain network names a digit with more than 90 %.
+# On the garments the AUROC is 0.84 with the entropy of the plain network, 0.95 with the entropy of the Bayesian one,
+# and 0.98 with the mutual information. On the small digits all three scores are equally good (0.97 to 0.98, with a
+# standard error of 0.01): there the Bayesian network does not detect better, but its probabilities are better. It says
+# that it is unsure, where the plain network names a digit with more than 90 %.
 #
 # A rule for work
 # ---------------
