@@ -90,7 +90,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["gallery/tutorials", "gallery/examples"],
     "filename_pattern": r"\.py$",
     "ignore_pattern": r"readme_picture",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "_gallery.InOrderOfTheList",
     "image_scrapers": ("_gallery.pictures",),
     "image_srcset": ["2x"],
     "reset_argv": "_gallery.arguments",
@@ -137,7 +137,7 @@ def setup(app: Sphinx) -> None:
     Types in the reference are made shorter, names link to the reference, and pictures get dark versions.
     """
     from _dark import add_dark_pictures
-    from _gallery import crop_thumbnails
+    from _gallery import crop_thumbnails, say_if_nothing_ran
     from _names import Links
     from _sidebar import add_titles
     from _types import public_bases, short_types
@@ -151,4 +151,5 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-bases", public_bases)
     app.connect("object-description-transform", short_types, priority=900)
     app.connect("builder-inited", crop_thumbnails, priority=900)
+    app.connect("source-read", say_if_nothing_ran)
     app.connect("html-page-context", add_titles, priority=900)
