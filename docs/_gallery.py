@@ -11,12 +11,15 @@ from sphinx.application import Sphinx
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
 PANELS = {
-    "plot_1_plain_to_bayesian": (4, (0.0, 0.0, 0.54, 1.0)),
-    "plot_2_detect_the_unknown": (3, (0.5, 0.5, 1.0, 1.0)),
-    "plot_3_is_my_posterior_good": (2, (0.72, 0.0, 1.0, 1.0)),
+    "plot_1_plain_to_bayesian": (4, (0.0, 0.17, 0.51, 1.0)),
+    "plot_2_detect_the_unknown": (3, (0.5, 0.0, 1.0, 0.495)),
+    "plot_3_is_my_posterior_good": (2, (0.7, 0.09, 1.0, 1.0)),
     "plot_4_prune": (3, (0.0, 0.0, 0.49, 1.0)),
 }
-"""The thumbnail of a tutorial: number of a picture, and left, top, right and bottom of one panel as shares of it."""
+"""The thumbnail of a tutorial: number of a picture, and left, top, right and bottom of one panel as shares of it.
+
+The files in `_static/tutorials` are such thumbnails, for builds that do not run the tutorials.
+"""
 
 HAS_IMAGES = (
     Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST"

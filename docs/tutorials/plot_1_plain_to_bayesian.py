@@ -14,6 +14,8 @@ chooses them one by one, for 200 noisy points of a sine.
 # -----------
 # The data are between -0.5 and 0.5. We predict from -1 to 1: outside of the data, the network should be uncertain.
 
+# sphinx_gallery_thumbnail_path = "_static/tutorials/plot_1_plain_to_bayesian.png"
+
 import functools
 
 import matplotlib.pyplot as plt
@@ -55,13 +57,14 @@ for seed in range(3):
         f"prediction at x = 1: {plain[-1][-1].item():6.1f}"
     )
 
-figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
-ax.plot(grid, truth, ":", color="0.4", label="truth")
-ax.plot(x, y, "x", color="0.6", markersize=4, label="data")
-for seed, curve in enumerate(plain):
-    ax.plot(grid, curve, label=f"start {seed}")
-ax.set(xlabel="x", ylabel="y", ylim=(-25, 25))
-ax.legend()
+with plotting.style():
+    ax = plotting.new_axes(1, 1, size=(7, 3.6))[0, 0]
+    ax.plot(grid, truth, ":", color="0.4", label="truth")
+    ax.plot(x, y, "x", color="0.6", markersize=4, label="data")
+    for seed, curve in enumerate(plain):
+        ax.plot(grid, curve, label=f"start {seed}")
+    ax.set(xlabel="x", ylabel="y", ylim=(-25, 25))
+    ax.figure.legend(loc="outside upper center", ncols=5)
 plt.show()
 
 # %%
@@ -93,12 +96,13 @@ print("random weights:", ", ".join(model.site_names))
 # calling it draws weights and returns the network's output.
 
 torch.manual_seed(1)
-figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
-with torch.no_grad():
-    for _ in range(30):
-        ax.plot(grid, model(grid), color="C0", alpha=0.4)
-ax.plot(x, y, "x", color="0.6", markersize=4)
-ax.set(xlabel="x", ylabel="y", title="30 networks from the prior")
+with plotting.style():
+    ax = plotting.new_axes(1, 1, size=(7, 3.6))[0, 0]
+    with torch.no_grad():
+        for _ in range(30):
+            ax.plot(grid, model(grid), "-", color="C0", alpha=0.4)
+    ax.plot(x, y, "x", color="0.6", markersize=4)
+    ax.set(xlabel="x", ylabel="y", title="30 networks from the prior")
 plt.show()
 
 # %%
@@ -129,7 +133,7 @@ print(posterior.status)
 # **Trap: stopping too early.** The standard deviations converge long after the means. Look at the curves before the
 # predictions: the ELBO must no longer rise.
 
-figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.4), layout="constrained")
+axes = plotting.new_axes(1, 3, size=(7.4, 2.4))[0]
 plotting.loss_curves(posterior.history, axes)
 plt.show()
 
@@ -152,18 +156,20 @@ for place in (-1.0, -0.25, 0.0, 0.25, 1.0):
     row = int((grid.flatten() - place).abs().argmin())
     print(f"{place:5.2f}   {epistemic[row]:12.2f}   {aleatoric[row]:12.2f}")
 
-figure, (left, right) = plt.subplots(
-    1, 2, figsize=(7.4, 3.2), sharey=True, layout="constrained"
-)
-plotting.regression_bands(grid, prediction, data=(x, y), ax=left)
-left.plot(grid, truth, ":", color="0.4")
-for draw in posterior.draws(20):
-    right.plot(
-        grid, pb.predict_point(model, draw, grid).mean, color="C0", alpha=0.4
+with plotting.style():
+    left, right = plotting.new_axes(1, 2, size=(7.4, 3.4))[0]
+    plotting.regression_bands(grid, prediction, data=(x, y), ax=left)
+    left.plot(grid, truth, ":", color="0.4")
+    for draw in posterior.draws(20):
+        curve = pb.predict_point(model, draw, grid).mean
+        right.plot(grid, curve, "-", color="C0", alpha=0.4)
+    right.plot(x, y, "x", color="0.6", markersize=4)
+    left.set(title="predictive bands", ylim=(-20, 20))
+    right.set(
+        title="20 of the networks behind them", xlabel="x", ylim=(-20, 20)
     )
-right.plot(x, y, "x", color="0.6", markersize=4)
-left.set(title="predictive bands", ylim=(-20, 20))
-right.set(title="20 of the networks behind them", xlabel="x")
+    left.get_legend().remove()
+    left.figure.legend(loc="outside upper center", ncols=4)
 plt.show()
 
 # %%
@@ -204,9 +210,12 @@ print(
     f"{at_one:.2f} with KL weight 0"
 )
 
-figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
-plotting.regression_bands(grid, pinched, data=(x, y), ax=ax)
-ax.set(title="KL weight 0: back to a plain network", ylim=(-20, 20))
+with plotting.style():
+    ax = plotting.new_axes(1, 1, size=(7, 3.6))[0, 0]
+    plotting.regression_bands(grid, pinched, data=(x, y), ax=ax)
+    ax.set(title="KL weight 0: back to a plain network", ylim=(-20, 20))
+    ax.get_legend().remove()
+    ax.figure.legend(loc="outside upper center", ncols=4)
 plt.show()
 
 # %%

@@ -17,6 +17,8 @@ uncertain in that gap.
 # The candidate
 # -------------
 
+# sphinx_gallery_thumbnail_path = "_static/tutorials/plot_3_is_my_posterior_good.png"
+
 import warnings
 
 import matplotlib.pyplot as plt
@@ -81,19 +83,20 @@ for name, posterior in (
     print(f"--- {name}")
     print(posterior.diagnose())
 
-figure, axes = plt.subplots(
-    1, 3, figsize=(7.4, 2.7), sharey=True, layout="constrained"
-)
-candidates = {
-    "the candidate": fitted,
-    "KL weight 1000": vague,
-    "start 1e-6, 300 epochs": point,
-}
-for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
-    prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
-    plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-    ax.set(title=title, ylim=(-25, 25))
-    ax.get_legend().set_visible(ax is axes[0])
+with plotting.style():
+    axes = plotting.new_axes(1, 3, size=(7.4, 2.7))[0]
+    candidates = {
+        "the candidate": fitted,
+        "KL weight 1000": vague,
+        "start 1e-6, 300 epochs": point,
+    }
+    for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
+        prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
+        plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
+        ax.set(title=title, ylim=(-25, 25))
+        ax.get_legend().remove()
+    entries = axes[0].get_legend_handles_labels()
+    axes[0].figure.legend(*entries, loc="outside upper center", ncols=4)
 plt.show()
 
 # %%
@@ -172,16 +175,19 @@ predictions = {
     name: pb.predict(model, posterior, grid, num_samples=600, seed=0)
     for name, posterior in (("NUTS", chains), ("mean-field", fitted))
 }
-figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.7), layout="constrained")
-for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
-    plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-    ax.set(title=name, ylim=(-25, 32))
-    axes[2].plot(grid, prediction.epistemic.sqrt(), label=name)
-axes[1].get_legend().set_visible(False)
-axes[2].axvspan(-0.5, -0.25, color="0.9", label="data")
-axes[2].axvspan(0.25, 0.5, color="0.9")
-axes[2].set(title="epistemic sd", xlabel="x", ylim=(0, 6))
-axes[2].legend(loc="upper center")
+with plotting.style():
+    axes = plotting.new_axes(1, 3, size=(7.4, 2.7))[0]
+    for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
+        plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
+        ax.set(title=name, ylim=(-25, 32))
+        ax.get_legend().remove()
+        axes[2].plot(grid, prediction.epistemic.sqrt(), label=name)
+    axes[2].axvspan(-0.5, -0.25, color="0.9", label="data")
+    axes[2].axvspan(0.25, 0.5, color="0.9")
+    axes[2].set(title="epistemic sd", xlabel="x", ylim=(0, 6))
+    axes[2].legend(loc="upper center")
+    entries = axes[0].get_legend_handles_labels()
+    axes[0].figure.legend(*entries, loc="outside upper center", ncols=4)
 plt.show()
 
 # %%

@@ -12,6 +12,8 @@ train the others further, and make a plain sparse network.
 # Train
 # -----
 
+# sphinx_gallery_thumbnail_path = "_static/tutorials/plot_4_prune.png"
+
 import matplotlib.pyplot as plt
 import torch
 from torch import nn
@@ -47,7 +49,7 @@ for site, ratio in ratios.items():
         f"{float((ratio < 1).float().mean()):6.1%} of them below 0 dB"
     )
 
-figure, axes = plt.subplots(1, 2, figsize=(7.4, 2.9), layout="constrained")
+axes = plotting.new_axes(1, 2, size=(7.4, 2.9))[0]
 # cut at -40 dB
 plotting.signal_to_noise(
     {site: ratio.clamp_min(1e-4) for site, ratio in ratios.items()}, axes
@@ -60,16 +62,19 @@ plt.show()
 # matter.
 
 first = next(iter(ratios.values()))
-figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
-left.imshow(digits.x_train.mean(0).numpy(), cmap="gray_r")
-left.set(title="mean image", xticks=[], yticks=[])
-shown = right.imshow(
-    pruning.decibel(first.mean(0)).reshape(8, 8).numpy(),
-    cmap="viridis",
-    vmin=-20,
-)
-right.set(title="mean ratio of each pixel's weights, dB", xticks=[], yticks=[])
-figure.colorbar(shown, ax=right)
+with plotting.style():
+    left, right = plotting.new_axes(1, 2, size=(7, 3))[0]
+    left.imshow(digits.x_train.mean(0).numpy(), cmap="gray_r")
+    left.set(title="mean image", xticks=[], yticks=[])
+    shown = right.imshow(
+        pruning.decibel(first.mean(0)).reshape(8, 8).numpy(),
+        cmap="viridis",
+        vmin=-20,
+    )
+    right.set(
+        title="mean ratio of each pixel's weights, dB", xticks=[], yticks=[]
+    )
+    right.figure.colorbar(shown, ax=right)
 plt.show()
 
 # %%
@@ -86,7 +91,7 @@ report = pruning.snr_report(
 )
 print(report)
 
-figure, axes = plt.subplots(1, 2, figsize=(7.4, 2.9), layout="constrained")
+axes = plotting.new_axes(1, 2, size=(7.4, 2.9))[0]
 plotting.pruning_curve(report, axes)
 plt.show()
 
