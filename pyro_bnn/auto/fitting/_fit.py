@@ -212,8 +212,9 @@ def fit(
             all other networks and guides, the default is to draw each weight once per step.
         kl_weight: Weight of the KL term.
         callbacks: Functions that are called with the history; none for an ensemble.
-        progress: Whether to show a progress bar, for an ensemble one that counts members. By default (None) there is a
-            bar on a terminal and in a notebook, after two seconds, and nothing elsewhere.
+        progress: Whether to show a progress bar, for an ensemble one that counts members, or epochs if one step updates
+            all members. By default (None) there is a bar on a terminal and in a notebook, after two seconds, and
+            nothing elsewhere.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network
             consists of modules of torch and of this package, and there are no `callbacks`.
         checkpoint: File to which checkpoints are written. The files of members have endings like ``.0-of-5``.
