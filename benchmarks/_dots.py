@@ -1,5 +1,6 @@
 """Pictures with a line for each method and a panel for each number, so that names never cover points."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ from pyro_bnn import plotting
 
 from ._results import page_style, save_small
 
+GREY = "0.5"
 MeanAndError = tuple[float, float | None]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Title of a panel, its axis, and a dashed line for comparison with its name."""
+    """Title of a panel, its axis, and a dashed line for comparison with its name; the row of this name is grey."""
 
     title: str
     ticks: Sequence[float] = ()  # of a logarithmic axis
@@ -33,7 +35,8 @@ def draw(
 ) -> None:
     """Draw the points with their error bars; `points` has, by method, a mean and an error for each panel.
 
-    The methods are in the order of the first panel. Each panel is wide enough for all of its bars.
+    The methods are in the order of the first panel. Each panel is wide enough for all of its bars. The title says what
+    the dashed lines are.
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     places = range(len(names))
@@ -42,10 +45,12 @@ def draw(
         for number, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
             means, errors = zip(*(points[name][number] for name in names), strict=True)
             bars = [error or 0.0 for error in errors]
-            ax.errorbar(means, places, xerr=bars, fmt="o", markersize=4.5, elinewidth=1.2, capsize=0)
+            reference, value = panel.line or ("", math.nan)
+            for name, mean, place, bar in zip(names, means, places, bars, strict=True):
+                color = GREY if name == reference else plotting.PALETTE[0]
+                ax.errorbar(mean, place, xerr=bar, fmt="o", color=color, markersize=4.5, elinewidth=1.2, capsize=0)
             if panel.line is not None:
-                label, value = panel.line
-                ax.axvline(value, color="0.5", linestyle="--", linewidth=0.9, zorder=1.8, label=label)
+                ax.axvline(value, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
             if panel.ticks:
                 ax.set_xscale("log")
                 ax.set_xticks(panel.ticks)
@@ -59,11 +64,7 @@ def draw(
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
             ax.set_yticks(places, labels=names if number == 0 else [""] * len(names))
             ax.tick_params(axis="y", length=0)
-        lines = {}
-        for ax in axes:
-            handles, labels = ax.get_legend_handles_labels()
-            lines |= {label: handle for handle, label in zip(handles, labels, strict=True)}
-        axes[0].figure.suptitle(title, fontsize=8)
-        if lines:
-            axes[0].figure.legend([*lines.values()], [*lines], loc="outside lower center", ncols=3)
+        lines = dict.fromkeys(panel.line[0] for panel in panels if panel.line)
+        dashed = f"\ndashed: {'; '.join(lines)}" if lines else ""
+        axes[0].figure.suptitle(title + dashed, fontsize=8)
         save_small(axes[0], path, table)

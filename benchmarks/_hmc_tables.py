@@ -242,9 +242,17 @@ def picture(rows: Sequence[Row], folder: Path) -> None:
     points = {name: [mean_and_error([row[key] for row in some]) for key in keys] for name, some in found.items()}
     halves = [row["total_variation"] for row in yardstick.halves()]
     panels = [
-        Panel("total variation from HMC", line=("two chains of HMC, from the other two", fmean(halves)), from_zero=True)
+        Panel(
+            "total variation from HMC",
+            line=("two chains of HMC from the other two (left)", fmean(halves)),
+            from_zero=True,
+        )
         if halves
         else Panel("total variation from HMC"),
-        Panel("CPU seconds of a fit", ticks=(5, 10, 20, 40)),
+        Panel(
+            "CPU seconds of a fit (log scale)",
+            ticks=(5, 10, 20, 50, 100, 200, 500),
+            line=("time of all four (right)", yardstick.record["cpu_seconds"]),
+        ),
     ]
     draw(points, panels, folder / "hmc_images.png", title=TITLE, table=lines)

@@ -153,7 +153,7 @@ def picture(rows: Sequence[Row], title: str, path: Path) -> None:
 def panels(points: Mapping[str, Sequence[MeanAndError]]) -> list[Panel]:
     """The three panels of a picture of costs."""
     one = TITLES["deterministic"]
-    titles = ("NLL, nats", "test error, %", "training time, ratio")
+    titles = ("NLL, nats", "test error, %", "training time, ratio (log scale)")
     lines = [None if one not in points else (one, points[one][number][0]) for number in range(3)]
     ticks: tuple[Sequence[float], ...] = ((), (), (1, 2, 5))
     return [Panel(*parts) for parts in zip(titles, ticks, lines, strict=True)]

@@ -8,13 +8,11 @@ coverage by data set, and in the thirds of the test rows by predicted standard d
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.lines import Line2D
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -49,8 +47,8 @@ THIRDS = ("smallest", "middle", "largest")
 IN_THIRDS: tuple[tuple[str, str], ...] = (("network", "Intervals of the network"), ("scaled", "Scaled intervals"))
 """Kinds of intervals whose coverage in the thirds has a panel, and its title."""
 
-OF_THIRDS = ("#56B4E9", "#8A6BBE", "#C2185B")
-"""Colours of the thirds, which are none of the colours of the kinds of intervals and differ on dark ground, too."""
+OF_THIRDS = ("0.62", "0.38", "0")
+"""Greys of the thirds, since the colours are those of the kinds of intervals."""
 
 LOWEST = 65
 """Lowest coverage of a third that the panels show, in per cent: they have the same range."""
@@ -128,22 +126,13 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
             ax.set_title(f"{title}, thirds of the test rows by predicted sd")
             ax.set_ylim(LOWEST, 102)
         for ax in axes:
-            ax.set_xticks(range(len(names)), names)
+            ax.set_xticks(range(len(names)), names if ax is axes[-1] else [""] * len(names))
             ax.set_ylabel("coverage, %")
         axes[0].set_ylim(87, 95)
-        _legend(axes)
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
+        thirds = [*zip(*axes[1].get_legend_handles_labels(), strict=True)][1:]  # without the dashed line
+        axes[1].legend(*zip(*thirds, strict=True), loc="lower right", ncols=3)
         save_small(axes[0], path, table(rows), num_colors=32)
-
-
-def _legend(axes: Sequence[Any]) -> None:
-    """One legend above the panels: kinds of intervals in its first row, thirds in its second."""
-    kinds, thirds = (ax.get_legend_handles_labels() for ax in axes[:2])
-    columns = zip_longest(
-        zip(*kinds, strict=True), [*zip(*thirds, strict=True)][1:], fillvalue=(Line2D([], [], alpha=0), "")
-    )
-    ordered = [entry for column in columns for entry in column]
-    handles, labels = zip(*ordered, strict=True)
-    axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=len(ordered) // 2, columnspacing=1.2)
 
 
 def _panel(
@@ -166,7 +155,9 @@ def _panel(
             yerr=[error or 0.0 for _, error in found],
             linestyle="none",
             marker="os^Dv"[index],
-            markersize=5,
+            markersize=4,
+            markerfacecolor="white",
+            markeredgewidth=1.2,
             elinewidth=1,
             color=colors[index],
             label=label,

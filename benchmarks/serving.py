@@ -45,21 +45,23 @@ def in_words(ratio: Cell) -> str:
 
 
 def picture(found: list[Served], path: Path) -> None:
-    """Latencies of one row and of many, a panel for each number of rows; ways without a latency say so."""
-    names = list(dict.fromkeys(one.way for one in found))
+    """Latencies of one row and of many, a panel for each number of rows; the name of a way says who has none."""
+    names, cases = (list(dict.fromkeys(parts)) for parts in zip(*((one.way, one.case) for one in found), strict=True))
     with page_style():
         axes = plotting.new_axes(1, len(COUNTS), size=("page", 3.0))
         for ax, count in zip(axes[0], COUNTS, strict=True):
-            for style, case in zip(("o", "s", "D"), dict.fromkeys(one.case for one in found), strict=False):
+            for style, case in zip(("o", "s", "D"), cases, strict=False):
                 some = [one for one in found if one.case == case and one.rows == count]
                 ax.plot([1e3 * one.median for one in some], [names.index(one.way) for one in some], style, label=case)
-                for way in {*names} - {one.way for one in some}:
-                    place = (0.99, names.index(way) + 0.5)  # below the row
-                    note = ax.annotate(f"{case}: not compiled", place, xycoords=("axes fraction", "data"))
-                    note.set(ha="right", va="center", fontsize=8)
-            ax.set(xscale="log", xlabel="latency, ms", title=f"{count} row{'s' if count > 1 else ''}")
-            ax.set(ylim=(len(names) - 0.1, -0.5))
-            ax.set_yticks(range(len(names)), labels=names if ax is axes[0, 0] else [""] * len(names))
+            ax.set(xscale="log", xlabel="latency, ms (log scale)", title=f"{count} row{'s' if count > 1 else ''}")
+            ax.set(ylim=(len(names) - 0.5, -0.5))
+            ax.set_yticks(range(len(names)), labels=[""] * len(names))
+        limits = [limit for ax in axes[0] for limit in ax.get_xlim()]
+        for ax in axes[0]:  # so that places can be compared
+            ax.set_xlim(min(limits), max(limits))
+        measured = {(one.way, one.case) for one in found}
+        labels = [way + "".join(f"\n(not {case})" for case in cases if (way, case) not in measured) for way in names]
+        axes[0, 0].set_yticklabels(labels)
         axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
         save_small(axes[0, 0], path, table(found))
 

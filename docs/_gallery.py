@@ -1,6 +1,7 @@
-"""Settings of sphinx-gallery for the scripts: which pictures are theirs, and their arguments."""
+"""Settings of sphinx-gallery for the scripts: their order, their pictures, and their arguments."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,32 @@ def arguments(
     """
     is_garments = Path(script_vars["src_file"]).name == "fashion_mnist.py"
     return [] if HAS_IMAGES or not is_garments else ["--dataset", "digits"]
+
+
+class InOrderOfTheList:
+    """Sort key of the scripts of a folder: the order in which its header lists them.
+
+    Args:
+        folder: The folder of the scripts.
+    """
+
+    def __init__(self, folder: str) -> None:
+        header = (Path(folder) / "GALLERY_HEADER.rst").read_text()
+        self.names = re.findall(r"<sphx_glr_gallery_[a-z]+_(\w+\.py)>", header)
+
+    def __call__(self, name: str) -> int:
+        """The place of a script; one that is not listed is an error."""
+        return self.names.index(name)
+
+
+def say_if_nothing_ran(app: Sphinx, page: str, source: list[str]) -> None:
+    """Where scripts were not run, say on their pages how to get their output and pictures."""
+    if str(app.config.plot_gallery) != "False" or not page.startswith(
+        "gallery/"
+    ):
+        return
+    note = "*This build did not run the scripts:* ``nox -s docs -- full`` *adds their output and pictures.*"
+    source[0] = re.sub(r"(?m)^=+\n", rf"\g<0>\n{note}\n\n", source[0], count=1)
 
 
 def crop_thumbnails(app: Sphinx) -> None:

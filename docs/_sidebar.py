@@ -1,4 +1,4 @@
-"""Titles of groups in the sidebar, among the pages of how-to, results and reference."""
+"""Titles of groups in the sidebar, among the pages of how-to, examples, results and reference."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,14 @@ from typing import Any
 from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
+LISTS = {
+    "how_to/index": "how_to/index.md",
+    "gallery/examples/index": "../examples/GALLERY_HEADER.rst",
+    "results/index": "results/index.md",
+    "api": "api.rst",
+}
+"""Page -> the document that lists its pages in groups."""
+
 ITEM = '<li class="toctree-l2'
 
 
@@ -14,8 +22,9 @@ def groups(document: Path) -> list[tuple[str, int]]:
     """The sections of a page that lists pages, each with the number of its pages."""
     text = document.read_text()
     if document.suffix == ".rst":
-        parts = re.split(r"(?m)^(\S.*)\n-+\n", text)[1:]
-        names = r"(?m)^   (?!:)\S+$"
+        parts = re.split(r"(?m)^(\S.*)\n-+\n|^\*\*(.*)\*\*$", text)[1:]
+        parts = [part for part in parts if part is not None]
+        names = r"(?m)^   (?!:)\S+$|^- :ref:"
     else:
         parts = re.split(r"(?m)^## (.*)\n", text.partition("```{toctree}")[0])[
             1:
@@ -53,8 +62,7 @@ def add_titles(
     """Add the titles to the sidebar of one page."""
     if "furo_navigation_tree" not in context:
         return
-    for document in ("how_to/index.md", "results/index.md", "api.rst"):
-        target = document.rpartition(".")[0]
+    for target, document in LISTS.items():
         page = "#" if name == target else re.escape(context["pathto"](target))
         context["furo_navigation_tree"] = with_titles(
             context["furo_navigation_tree"], page, groups(HERE / document)

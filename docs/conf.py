@@ -10,6 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
@@ -89,7 +90,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["gallery/tutorials", "gallery/examples"],
     "filename_pattern": r"\.py$",
     "ignore_pattern": r"readme_picture",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "_gallery.InOrderOfTheList",
     "image_scrapers": ("_gallery.pictures",),
     "image_srcset": ["2x"],
     "reset_argv": "_gallery.arguments",
@@ -123,23 +124,32 @@ analyze = ModuleAnalyzer.analyze
 ModuleAnalyzer.analyze = without_overloads
 
 
+def mark_wide_blocks(_: Sphinx, document: nodes.document) -> None:
+    """Give blocks of more than 80 columns a class, so that their letters can be smaller than those of others."""
+    for block in document.findall(nodes.literal_block):
+        if max(map(len, block.astext().splitlines()), default=0) > 80:
+            block["classes"].append("wide")
+
+
 def setup(app: Sphinx) -> None:
     """Crop thumbnails after sphinx-gallery has made them, and add titles to the sidebar after the theme has made it.
 
     Types in the reference are made shorter, names link to the reference, and pictures get dark versions.
     """
     from _dark import add_dark_pictures
-    from _gallery import crop_thumbnails
+    from _gallery import crop_thumbnails, say_if_nothing_ran
     from _names import Links
     from _sidebar import add_titles
     from _types import public_bases, short_types
 
     # before Sphinx collects the pictures of a page
     app.connect("doctree-read", add_dark_pictures, priority=400)
+    app.connect("doctree-read", mark_wide_blocks)
     links = Links()
     app.connect("env-updated", links.collect)
     app.connect("doctree-resolved", links.add)
     app.connect("autodoc-process-bases", public_bases)
     app.connect("object-description-transform", short_types, priority=900)
     app.connect("builder-inited", crop_thumbnails, priority=900)
+    app.connect("source-read", say_if_nothing_ran)
     app.connect("html-page-context", add_titles, priority=900)

@@ -7,9 +7,9 @@ Left: a curve that was measured in two intervals only; elsewhere the ground is g
 under a N(0, 4²) prior, and a mean-field Gaussian approximates it. The band of NUTS widens where there are no data, and
 contains the true curve in the gap and in most other places; the mean-field band is too narrow. Right: a network trained
 on garments (FashionMNIST) classifies a new garment and a digit (MNIST), a kind that it has never seen. 100 networks
-drawn from its posterior vote: they agree on the garment, and disagree on the digit. Each of the two images has the
-median entropy of its test set. Without FashionMNIST in `--data`, scikit-learn's digits are used instead: 0 to 6 are
-known, 7 to 9 are not. The script writes `front.png`.
+drawn from its posterior vote: they agree on the garment, and disagree on the digit. Of all new garments and of all
+threes, the images are those with the median entropy. Without FashionMNIST in `--data`, scikit-learn's digits are used
+instead: 0 to 6 are known, 7 to 9 are not. The script writes `front.png`.
 """
 
 import argparse
@@ -99,9 +99,10 @@ def load(root: Path | None) -> tuple[data.Images, Tensor, str, str]:
     """Known images, unknown images, and names for both."""
     try:
         images = data.load_images("fashion-mnist", root=root)
+        digits = data.load_images("mnist", root=root)
         return (
             images,
-            data.load_images("mnist", root=root).x_test,
+            digits.x_test[digits.y_test == 3],
             "a garment: known",
             "a digit: unknown",
         )
@@ -195,20 +196,32 @@ def draw(
     left, right = figure.subfigures(1, 2, width_ratios=(1.05, 1))
     ax, x = left.subplots(), GRID.flatten()
     looks = {
-        "NUTS": (BLUE, "-", {"facecolor": "#BFDDF0"}),
-        "mean field": (
-            GREEN,
-            "--",
-            {"facecolor": "none", "edgecolor": GREEN, "hatch": "/////"},
-        ),
+        "exact (NUTS)": {
+            "facecolor": "#BFDDF0",
+            "edgecolor": BLUE,
+            "linestyle": "-",
+        },
+        "mean field": {
+            "facecolor": "none",
+            "edgecolor": GREEN,
+            "linestyle": "--",
+            "hatch": "/////",
+        },
     }
-    for name, (color, line, look) in looks.items():
-        mean = curves[name].mean.flatten()
-        sd = curves[name].epistemic.sqrt().flatten()
+    for (name, look), shown in zip(looks.items(), curves.values(), strict=True):
+        mean, sd = shown.mean.flatten(), shown.epistemic.sqrt().flatten()
         low, high = mean - 2 * sd, mean + 2 * sd
         ax.fill_between(x, low, high, linewidth=0, **look)
-        ax.plot(x, low, line, color=color, linewidth=0.9)
-        ax.plot(x, high, line, color=color, linewidth=0.9, label=name)
+        for end in (low, high):
+            ax.plot(
+                x,
+                end,
+                look["linestyle"],
+                color=look["edgecolor"],
+                linewidth=0.9,
+            )
+        # shows a band in the legend
+        ax.fill([], [], linewidth=0.9, label=name, **look)
     truth = 10 * torch.sin(2 * torch.pi * x)
     ax.plot(x, truth, ":", color=VERMILION, label="true curve")
     ax.plot(
@@ -227,7 +240,9 @@ def draw(
         ylim=(-27, 23),
         xticks=(-1, -0.5, 0, 0.5, 1),
     )
-    ax.set_title("± 2 standard deviations of the function", fontsize=8)
+    ax.set_title(
+        "How sure is the network? (± 2 standard deviations)", fontsize=8
+    )
     for start, end in (
         (-1, float(xy[0].min())),
         (-GAP / 2, GAP / 2),

@@ -53,6 +53,15 @@ def test_the_table_beside_a_picture_has_the_rows_that_were_drawn(name):
     assert {*lines} <= {*(DOCS / "results" / f"{name}.md").read_text().splitlines()}
 
 
+def test_the_front_page_divides_its_picture_between_the_halves():
+    css = (DOCS / "_static" / "custom.css").read_text()
+    sizes = [(int(width), int(height)) for width, height in re.findall(r"aspect-ratio: (\d+) / (\d+)", css)]
+    with Image.open(PICTURES / "front.png") as picture:
+        assert picture.size == (sum(width for width, _ in sizes), sizes[0][1])
+        cut = picture.convert("L").crop((sizes[0][0] - 2, 0, sizes[0][0] + 2, picture.height))
+    assert cut.getextrema() == (255, 255)
+
+
 @pytest.mark.daily("estimators", "priors", "width")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_maker_of_a_picture_runs(name, tmp_path, capsys):

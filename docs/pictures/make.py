@@ -32,7 +32,8 @@ GAP = (25.0, 32.0)
 
 NOISE = 0.65
 REGIONS = ("where data are", "in the gap", "beyond 42.2")
-BLUE, *_ = plotting.PALETTE
+BLUE, VERMILION, *_ = plotting.PALETTE
+Predictions = Mapping[str, pb.uncertainty.RegressionPrediction]
 LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
 """Letters of all pictures have 8 points, so that they can be read where a page is 600 pixels wide."""
 
@@ -97,26 +98,59 @@ def spread(prediction: pb.uncertainty.RegressionPrediction, fit: Patients) -> st
     return "".join(f"{float(sd[rows].mean()):16.2f}" for rows in (inside, gap, beyond))
 
 
-def bands(
-    ax: Axes, prediction: pb.uncertainty.RegressionPrediction, fit: Patients, left_out: Patients, title: str
-) -> None:
-    """The bands of a prediction on the grid, with data; the ground is grey where the fit has none."""
-    for start, end in ((15, float(fit.x.min())), GAP, (float(fit.x.max()), 50)):
+def two_rows(columns: int) -> np.ndarray:
+    """Axes for bands, and lower ones for their standard deviations."""
+    axes = plotting.new_axes(2, columns, size=("page", 3.7))
+    axes[0, 0].get_gridspec().set_height_ratios((1.8, 1))
+    return axes
+
+
+def ground(ax: Axes, x: Tensor, *gaps: tuple[float, float]) -> None:
+    """A grey ground where there are no data: in gaps, and on both sides of the data."""
+    for start, end in ((15, float(x.min())), *gaps, (float(x.max()), 50)):
         ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data")
-    plotting.regression_bands(GRID, prediction, data=(fit.x, fit.y), ax=ax)
-    ax.get_legend().remove()  # one above all axes is enough
-    ax.plot(left_out.x, left_out.y, "x", color="0.45", markersize=2, markeredgewidth=0.6, label="left out", zorder=4)
-    ax.set(title=title, xlabel="body mass index", ylabel="", xticks=(20, 30, 40, 50))
+
+
+def points(ax: Axes, patients: Patients, marker: str, color: str, label: str) -> None:
+    """Small points, above the bands but below their lines."""
+    size = 1.5 if marker == "o" else 2
+    ax.plot(patients.x, patients.y, marker, color=color, markersize=size, markeredgewidth=0.4, label=label, zorder=1.9)
+
+
+def bands_and_deviations(
+    axes: np.ndarray, predictions: Predictions, fit: Patients, left_out: Patients, compared: str
+) -> None:
+    """For each prediction on the grid its bands with the data, and below them its epistemic standard deviation.
+
+    The deviation of the prediction `compared` is in each of the lower panels. `axes` has the shape (2, predictions).
+    """
+    reference = predictions[compared].epistemic.sqrt()
+    for (upper, lower), (title, prediction) in zip(axes.T, predictions.items(), strict=True):
+        for ax in (upper, lower):
+            ground(ax, fit.x, GAP)
+        plotting.regression_bands(GRID, prediction, ax=upper)
+        upper.get_legend().remove()  # one above all axes is enough
+        points(upper, fit, "o", "black", "data")
+        points(upper, left_out, "x", VERMILION, "left out")
+        lower.plot(GRID, reference, color="0.5", linestyle="--", linewidth=0.9, label=f"sd of {compared}")
+        lower.plot(GRID, prediction.epistemic.sqrt(), color=BLUE, linestyle="-")
+        upper.set(title=title, xlabel="", ylabel="", xticks=(20, 30, 40, 50), xticklabels=[])
+        lower.set(xlabel="body mass index", xlim=(15, 50), xticks=(20, 30, 40, 50))
+        lower.set_ylim(0, 1.05 * float(max(one.epistemic.max() for one in predictions.values())) ** 0.5)
 
 
 def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
-    """One legend above all axes of a row, with the same limits and ticks of y, and the label of y at the left only."""
-    for ax in axes:
+    """One legend above all axes, the same limits and ticks of y in the upper row, and labels of y at the left only."""
+    for ax in axes[0]:
         ax.set(ylim=(low, high), yticks=ticks)
-    for ax in axes[1:]:
+    for ax in axes[:, 1:].flat:
         ax.set_yticklabels([])
-    axes[0].set_ylabel("progression / 100")
-    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    axes[0, 0].set_ylabel("progression / 100")
+    axes[1, 0].set_ylabel("epistemic sd")
+    entries = [*zip(*axes[0, 0].get_legend_handles_labels(), strict=True)]
+    entries += zip(*axes[1, 0].get_legend_handles_labels(), strict=True)
+    handles, labels = zip(*entries, strict=True)
+    axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=6, columnspacing=1.0)
 
 
 def legend_above(ax: Axes) -> None:
@@ -158,14 +192,19 @@ def priors(out: Path, quick: bool) -> None:
         print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}", flush=True)
         ax.plot(x, functions[:5].T, color=BLUE, linestyle="-", linewidth=0.9)
         band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor="0.85", linewidth=0, zorder=0)
-        ax.set(title=name, xlabel="x", xlim=(-3, 3), xticks=(-3, 0, 3))
+        ax.set(
+            title=f"{name}: sd {float(sds[60]):.1f}",
+            xlabel="x" if ax in axes[1] else "",
+            xlim=(-3, 3),
+            xticks=(-3, 0, 3),
+        )
     for ax in axes.flat:  # a scale of its own, since the standard deviations differ by a factor of ten
         end = max(abs(limit) for limit in ax.get_ylim())
         ax.set(ylim=(-end, end), ylabel="f(x)" if ax in axes[:, 0] else "")
     handles = [axes[0, 0].lines[0], band]
-    labels = ["five drawn functions", f"± 2 sd of {num_draws} drawn functions; the y-axes differ"]
+    labels = ["five drawn functions", f"± 2 standard deviations of {num_draws} drawn functions"]
     axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    write(axes[0, 0], out / "priors.png", num_colors=16)
+    write(axes[0, 0], out / "priors.png", num_colors=12)
 
 
 def width(out: Path, quick: bool) -> None:
@@ -189,11 +228,14 @@ def width(out: Path, quick: bool) -> None:
         print(f"{name:24s} {widths[-1]:5d} {sds[-1]:14.2f} {largest[-1]:32.2f}", flush=True)
         axes[0, 0].plot(widths, sds, style, label=name)
         axes[0, 1].plot(widths, largest, style, label=name)
-    for ax, label in zip(axes[0], ("sd of a logit", "largest of 5 probabilities, mean"), strict=True):
+    titles = ("standard deviation of a logit", "largest of the 5 class probabilities, mean")
+    for ax, title in zip(axes[0], titles, strict=True):
         ax.set_xscale("log", base=2)
         ax.set_xticks(widths, labels=[str(units) for units in widths])
-        ax.set(xlabel="hidden units in each of two layers", ylabel=label)
+        ax.set(xlabel="hidden units in each of two layers", title=title)
     axes[0, 0].set_yscale("log")
+    axes[0, 1].axhline(0.2, color="0.5", linestyle=":", linewidth=0.9)
+    axes[0, 1].text(256, 0.21, "chance", ha="right", va="bottom", color="0.35")
     axes[0, 1].set_ylim(0, 1.04)
     legend_above(axes[0, 0])
     write(axes[0, 0], out / "width.png")
@@ -201,18 +243,20 @@ def width(out: Path, quick: bool) -> None:
 
 def kl_weight(out: Path, quick: bool) -> None:
     """One fit for each of four KL weights, from warm to cold."""
-    axes = plotting.new_axes(1, 4, size=("page", 2.5))
+    axes = two_rows(4)
     model, fit, aside, left_out = with_gap()
+    predictions = {}
     print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>16s}" for name in REGIONS))
-    for ax, weight in zip(axes[0], (3.0, 1.0, 0.1, 0.01), strict=True):
+    for weight in (3.0, 1.0, 0.1, 0.01):
         posterior = fitted(model, fit.x, fit.y, 30 if quick else 4000, weight)
         prediction = pb.predict(model, posterior, GRID, num_samples=400, seed=0)
         nll = pb.predict(model, posterior, aside.x, y=aside.y, num_samples=400, seed=0).nll
         kl = sum(posterior.history.kl[-50:]) / len(posterior.history.kl[-50:])
         print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction, fit)}", flush=True)
-        bands(ax, prediction, fit, left_out, f"KL weight {weight:g}")
-    one_legend(axes[0], -1, 4.5, range(-1, 5))
-    write(axes[0, 0], out / "kl_weight.png", num_colors=24)
+        predictions[f"KL weight {weight:g}"] = prediction
+    bands_and_deviations(axes, predictions, fit, left_out, "KL weight 1")
+    one_legend(axes, -1, 4.5, range(-1, 5))
+    write(axes[0, 0], out / "kl_weight.png", num_colors=36)
 
 
 def estimators(out: Path, quick: bool) -> None:
@@ -266,11 +310,13 @@ def estimators(out: Path, quick: bool) -> None:
             print(f"{size:19d}" + "".join(map(str.rjust, cells, widths)), flush=True)
         for (name, row), style in zip(found.items(), ("o-", "s--", "D-."), strict=True):
             values, errors = zip(*row, strict=True)
-            ax.errorbar(sizes, values, yerr=errors, fmt=style, linewidth=1.2, markersize=4, label=name)
-        ax.set(xscale="log", yscale="log", xlabel="rows in the batch", title=title)
+            size = 7 if name == "Flipout" else 4  # it lies below local reparameterisation
+            ax.errorbar(sizes, values, yerr=errors, fmt=style, linewidth=1.2, markersize=size, label=name)
+        ax.set(xscale="log", yscale="log", ylim=(4e-3, 8), xlabel="rows in the batch", title=title)
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
         ax.minorticks_off()
-    axes[0, 0].set_ylabel("variance of the gradient of the loss\nper row, all parameters (± s.e.)")
+    axes[0, 0].set_ylabel("noise of the gradient (variance)")
+    axes[0, 1].set_yticklabels([])
     with matplotlib.rc_context({"legend.handlelength": 4}):  # long enough for a dash and a dot
         legend_above(axes[0, 0])
     write(axes[0, 0], out / "estimators.png")
@@ -298,13 +344,14 @@ def trust(out: Path, quick: bool) -> None:
     posteriors = {"NUTS": chains, "mean field": mean_field, "Laplace": laplace}
     print(chains.status)
     print(f"{'epistemic sd':14s}" + "".join(f"{name:>16s}" for name in REGIONS))
-    axes = plotting.new_axes(1, 3, size=("page", 2.6))
-    for ax, (name, posterior) in zip(axes[0], posteriors.items(), strict=True):
-        prediction = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
-        print(f"{name:14s}{spread(prediction, fit)}", flush=True)
-        bands(ax, prediction, fit, left_out, name)
-    one_legend(axes[0], -2, 7, range(0, 7, 2))
-    write(axes[0, 0], out / "trust.png", num_colors=24)
+    predictions = {}
+    for name, posterior in posteriors.items():
+        predictions[name] = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
+        print(f"{name:14s}{spread(predictions[name], fit)}", flush=True)
+    axes = two_rows(3)
+    bands_and_deviations(axes, predictions, fit, left_out, "NUTS")
+    one_legend(axes, -2, 7, range(0, 7, 2))
+    write(axes[0, 0], out / "trust.png", num_colors=36)
 
 
 def regression(out: Path, quick: bool) -> None:
@@ -318,6 +365,7 @@ def regression(out: Path, quick: bool) -> None:
     posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)
     print(posterior.status)
     ax = plotting.new_axes(1, 1, size=("page", 3.2))[0, 0]
+    ground(ax, x)
     prediction = pb.predict(model, posterior, GRID, seed=0)
     plotting.regression_bands(GRID, prediction, data=(x, y), ax=ax)
     ax.set(xlabel="body mass index", ylabel="progression / 100")

@@ -7,9 +7,6 @@ data.
 To make a network Bayesian, choose a **prior** (what weights are plausible before the data are seen), a **likelihood**
 (how targets scatter around the network's output) and a **guide** (what shapes the posterior may have). This tutorial
 chooses them one by one, for 200 noisy points of a sine.
-
-If there are no pictures on this page, run ``python docs/tutorials/plot_1_plain_to_bayesian.py``,
-or build the pages with ``nox -s docs -- full``.
 """
 
 # %%
@@ -105,10 +102,11 @@ ax.set(xlabel="x", ylabel="y", title="30 networks from the prior")
 plt.show()
 
 # %%
-# The functions have the size of the data and bend where the data are, so the prior is suitable. With a prior scale of
-# 0.1 all of them would be flat lines near 0; with 10 they would reach thousands. This picture is the cheapest check of
-# a prior. (These targets lie between -12 and 12. For standardised targets, start with ``FanInNormalPrior``; the page
-# on priors says why.)
+# The functions have the size of the data: with a prior scale of 0.1 all of them would be flat lines near 0; with 10
+# they would reach thousands. They bend only a little, near the data, and none has the shape of the sine: 200 data
+# points are enough to bend them. Outside of the data nothing bends them, so the fit goes on in a straight line there.
+# This picture is the cheapest check of a prior. (These targets lie between -12 and 12. For standardised targets, start
+# with ``FanInNormalPrior``; the page on priors says why.)
 #
 # **Trap: scales.** The effect of a prior scale depends on the scale of the inputs. Standardise them (as the first layer
 # does here), and standardise targets whose scale is far from the range 1 to 10.

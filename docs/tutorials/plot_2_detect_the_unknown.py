@@ -10,9 +10,6 @@ can measure this disagreement.
 If FashionMNIST and MNIST are available (``$PYRO_BNN_DATA``, or ``pyro-bnn train fashion-mnist --download``), the known
 images are garments and the unknown ones are handwritten digits. Otherwise the known images are scikit-learn's small
 digits 0 to 6, and the unknown ones are 7, 8 and 9.
-
-If there are no pictures on this page, run ``python docs/tutorials/plot_2_detect_the_unknown.py``,
-or build the pages with ``nox -s docs -- full``.
 """
 
 # %%
@@ -156,6 +153,9 @@ print(
 )
 
 # %%
+# Both networks are equally accurate, but the plain one is more than 90 % sure of about 30 % of the unknown images, and
+# the Bayesian one of 2 to 4 %.
+#
 # Let each of the 100 drawn networks vote for its most probable class:
 
 figure, axes = plt.subplots(2, 6, figsize=(7.4, 3.8), layout="constrained")
@@ -227,6 +227,11 @@ plt.show()
 # Each curve shows the share of images with a score below the value on the axis: the further apart the two curves, the
 # better. The last panel has the ROC curves; the area below a curve, the AUROC, is the probability that a random unknown
 # image has a larger score than a random known one (0.5 is guessing, 1 perfect).
+#
+# On the garments the AUROC is 0.84 with the entropy of the plain network, 0.95 with the entropy of the Bayesian one,
+# and 0.98 with the mutual information. On the small digits all three scores are equally good (0.97 to 0.98, with a
+# standard error of 0.01): there the Bayesian network does not detect better, but its probabilities are better. It says
+# that it is unsure, where the plain network names a digit with more than 90 %.
 #
 # A rule for work
 # ---------------

@@ -6,9 +6,6 @@ deviation, the weight can be removed.
 
 We train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights, remove 95 % of them,
 train the others further, and make a plain sparse network.
-
-If there are no pictures on this page, run ``python docs/tutorials/plot_4_prune.py``,
-or build the pages with ``nox -s docs -- full``.
 """
 
 # %%
