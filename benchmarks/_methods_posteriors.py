@@ -150,8 +150,8 @@ class Swag(Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
-        rates = (0.02,) if network.is_lenet and not network.is_mirrored else (0.01, 0.02, 0.05, 0.1)
-        return [cls(lr, point.prior_scale) for lr in rates]
+        rates = (0.005, 0.01, 0.02, 0.05) if network.is_mirrored else (0.01, 0.02, 0.05, 0.1)
+        return [cls(lr, point.prior_scale) for lr in ((0.02,) if network.name == "lenet" else rates)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         return self._fit(problem, problem.seed)

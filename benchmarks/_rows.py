@@ -253,11 +253,12 @@ def _predicting(options: Options) -> Iterator[Row]:
 
 def _ensembles_of_points(options: Options) -> Iterator[Row]:
     def ensemble(device: str) -> Cell:
-        problem = _ensembles.Problem(300 if options.quick else 60_000)
-        pair = _ensembles.Ensemble(problem, 3 if options.quick else 10, num_workers=2), _ensembles.OneFit(problem)
+        problem = _ensembles.Problem(300 if options.quick else 60_000, device)
+        pair = _ensembles.Ensemble(problem, 3 if options.quick else 10), _ensembles.OneFit(problem)
         return alternate(*pair, 1 if options.quick else 3)
 
     yield Row("ensemble of ten LeNet-5, two processes / one fit", ensemble, at_most(6), on=("cpu",))
+    yield Row("ensemble of ten LeNet-5, one step for all / one fit", ensemble, None, at_most(3), on=("cuda",))
 
 
 def _others(options: Options) -> Iterator[Row]:

@@ -85,10 +85,11 @@ class Runs:
         return record
 
     def run_ensemble(self, tasks: list[Task]) -> dict[str, Any]:
-        """Measure and record the mixture of several points, each with its own batch normalisation."""
-        name = f"ensemble-of-{len(tasks)}"
+        """Measure and record the mixture of several networks, each with its own batch normalisation."""
+        method, count = tasks[0].method, len(tasks)
+        name = f"{method}-ensemble-of-{count}"
         members = [self.run(task) for task in tasks]
-        told = {**asdict(tasks[0]), "method": "ensemble", "seeds": [task.seed for task in tasks]}
+        told = {**asdict(tasks[0]), "method": f"{method}, ensemble", "seeds": [task.seed for task in tasks]}
         record, is_done = self._found(name, told)
         if not is_done:
             networks = [self._trained(task, member) for task, member in zip(tasks, members, strict=True)]
@@ -98,7 +99,8 @@ class Runs:
             record["machine"] = members[0]["machine"]
             posterior = pb.EnsemblePosterior([PinnedPosterior(problem.model, found) for problem, found in networks])
             setting = replace(tasks[0].setting, method="ensemble")
-            self._measure(name, record, setting, 0, networks[0][0], posterior, num_samples=len(tasks))
+            draws = 1 if tasks[0].setting.is_point else max(self._num_samples // count, 1)  # of each member
+            self._measure(name, record, setting, 0, networks[0][0], posterior, num_samples=draws * count)
         return record
 
     def _found(self, name: str, task: dict[str, Any]) -> tuple[dict[str, Any], bool]:

@@ -99,8 +99,8 @@ def test_an_ensemble_is_the_mean_of_its_points(benchmark):
             probs.append(cifar.pb.predict(problem.model, point, problem.inputs(images.x_test), num_samples=1).probs)
     finally:
         torch.set_default_dtype(torch.float64)
-    assert any(row.startswith("| ensemble | 0, 1 | 2 |") for row in printed.splitlines())
-    found = json.loads((benchmark.out / "ensemble-of-2.json").read_text())["scores"]
+    assert any(row.startswith("| map, ensemble | 0, 1 | 2 |") for row in printed.splitlines())
+    found = json.loads((benchmark.out / "map-ensemble-of-2.json").read_text())["scores"]
     expected = _residual_scores.quality(torch.stack(probs).mean(0), images.y_test)
     assert found["nll"] == pytest.approx(expected["nll"], rel=1e-4)
     assert found["nll"] != pytest.approx(_residual_scores.quality(probs[0], images.y_test)["nll"], rel=1e-3)

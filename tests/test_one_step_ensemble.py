@@ -149,13 +149,14 @@ def test_a_step_of_all_members_is_recorded_if_no_code_of_the_user_is_left_out(
     torch.testing.assert_close(weights(replayed), weights(ordinary), rtol=0, atol=0)
 
 
-def test_on_a_device_members_wait_once_an_epoch_and_have_the_numbers_of_the_cpu(as_on_a_gpu):
-    model, data = problem()
+@pytest.mark.parametrize("network", ["mlp", "lenet"])
+def test_on_a_device_members_wait_once_an_epoch_and_have_the_numbers_of_the_cpu(as_on_a_gpu, network):
+    model, data = problem(network)
     expected = fitted(model, data, batch_size=6)
     counts = []
     for num_epochs in (2, 4):
         with Accelerator() as accelerator:
-            model, data = problem()
+            model, data = problem(network)
             accelerator.reset()
             found = fitted(model.to(DEVICE), data, batch_size=6, max_epochs=num_epochs)
             assert in_one_step(found)

@@ -338,3 +338,15 @@ def test_wrong_arguments_are_named(options, message):
 def test_wrong_settings_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_loader_gives_the_same_chain_as_its_rows_in_one_batch_but_only_latent_variables_are_judged():
+    x, y = torch.linspace(-1, 1, 32)[:, None], torch.linspace(-2, 2, 32)[:, None]
+    model = pb.BayesianModel(
+        nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.3), num_data=32
+    )
+    options = {"sampler": pb.SGLD(1e-4), "num_epochs": 60, "num_samples": 30, "seed": 0}
+    rows, loaded = (quietly(pb.fit_sgmcmc, model, data, **options) for data in ((x, y), [(x, y)]))
+    torch.testing.assert_close(loaded.chains, rows.chains)
+    assert "predictions: largest R-hat" in rows.status.message
+    assert "latent variables: largest R-hat" in loaded.status.message

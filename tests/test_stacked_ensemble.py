@@ -112,3 +112,24 @@ def test_weights_of_rows_and_classes_belong_to_each_member():
     assert_same_fits(model, (x, pb.GaussianLikelihood.join_weights(y, torch.rand(NUM_DATA))))
     model, (x, y) = problem(likelihood=pb.CategoricalLikelihood(class_weights=[1.0, 3.0]))
     assert_same_fits(model, (x, y.argmax(-1)))
+
+
+class Several(nn.Module):
+    """Reads words, numbers and a table that all rows share, in one tensor for each row."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.numbers = nn.Embedding(5, 3), nn.Linear(4, 3)
+
+    def forward(self, words, numbers, table):
+        return (self.words(words) * self.numbers(numbers) @ table).sum(-1)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_network_may_have_several_inputs_and_one_output_a_row(is_named):
+    torch.manual_seed(0)
+    likelihood = pb.BernoulliLikelihood()
+    model = pb.BayesianModel(Several(), prior=pb.NormalPrior(), likelihood=likelihood, num_data=NUM_DATA)
+    parts = torch.randint(5, (NUM_DATA,)), torch.randn(NUM_DATA, 4), pb.Shared(torch.randn(3, 2))
+    x = dict(zip(("words", "numbers", "table"), parts, strict=True)) if is_named else parts
+    assert_same_fits(model, (x, torch.arange(NUM_DATA) % 2))

@@ -212,8 +212,9 @@ def fit(
             all other networks and guides, the default is to draw each weight once per step.
         kl_weight: Weight of the KL term.
         callbacks: Functions that are called with the history; none for an ensemble.
-        progress: Whether to show a progress bar, for an ensemble one that counts members. By default (None) there is a
-            bar on a terminal and in a notebook, after two seconds, and nothing elsewhere.
+        progress: Whether to show a progress bar, for an ensemble one that counts members, or epochs if one step updates
+            all members. By default (None) there is a bar on a terminal and in a notebook, after two seconds, and
+            nothing elsewhere.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network
             consists of modules of torch and of this package, and there are no `callbacks`.
         checkpoint: File to which checkpoints are written. The files of members have endings like ``.0-of-5``.
@@ -274,10 +275,14 @@ def fit(
         An ensemble is `num_members` such variational fits, each with new initial weights and another order of the
         batches. The fit of each member is one of a point (:class:`DeltaGuide`), or of the guide that `guide` makes.
         Several processes fit the members side by side, and need some seconds to start. Members do not depend on the
-        number of processes. If the fits change parameters or buffers of the network, such as the statistics of batch
-        normalisation, each member keeps its own, and the network of the model does not change. If the likelihood has
-        learned parameters, such as the noise scale of ``GaussianLikelihood()``, each member learns its own, and the
-        model then has the mean of these, with which all members predict.
+        number of processes. On a GPU, one step updates all members if they are points. Then all members have the same
+        order of the batches, so they differ by their initial weights only. They also end together, and the history of
+        each is the mean over all. If this is impossible, for example with batch normalisation, dropout, a loader or
+        `validation` rows, members are fitted one after the other, and the status says why. If the fits change
+        parameters or buffers of the network, such as the statistics of batch normalisation, each member keeps its own,
+        and the network of the model does not change. If the likelihood has learned parameters, such as the noise scale
+        of ``GaussianLikelihood()``, each member learns its own, and the model then has the mean of these, with which
+        all members predict.
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
     if str(method).lower() in OTHERS:

@@ -167,8 +167,9 @@ def fit_sgmcmc(
     free = layout.views(draws.draws())
     samples = {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in points[0].sites}
     statistics = ChainStatistics(seconds=seconds)
-    name, x = type(sampler).__name__, cast(Inputs, data[0]) if isinstance(data, tuple) else None
-    status = judge(samples, statistics, name, model, x).status
+    name = type(sampler).__name__
+    judged = (model, cast(Inputs, data[0])) if isinstance(data, tuple) else (None, None)
+    status = judge(samples, statistics, name, *judged).status
     return MCMCPosterior(samples, statistics, status, sampler=name)
 
 
