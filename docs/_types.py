@@ -1,10 +1,13 @@
 """Shorter types in the reference: the alias `Inputs` by its name, and no private base classes."""
 
 import re
-from typing import Any
+from abc import ABC
+from typing import Any, Generic, get_origin
 
 from docutils import nodes
 from sphinx.application import Sphinx
+
+import pyro_bnn
 
 INPUTS = re.compile(
     r"~?[\w.]*Tensor \| ~?[\w.]*Shared \| ~?[\w.]*Sequence\[~?[\w.]*Inputs\] "
@@ -13,12 +16,27 @@ INPUTS = re.compile(
 """What `Inputs` stands for; Sphinx writes it out once more within itself."""
 
 
+def nearest(base: Any) -> list[Any]:
+    """The base class, or in place of one that users cannot name, its own bases."""
+    cls = get_origin(base) or base
+    spaces = (pyro_bnn, *vars(pyro_bnn).values())
+    if not cls.__module__.startswith("pyro_bnn.") or any(
+        getattr(space, cls.__name__, None) is cls for space in spaces
+    ):
+        return [base]
+    return [known for one in cls.__bases__ for known in nearest(one)]
+
+
 def public_bases(
     app: Sphinx, name: str, cls: type, options: Any, bases: list[type]
 ) -> None:
-    """Leave out private base classes."""
-    public = [base for base in bases if "._core." not in f"{base.__module__}."]
-    bases[:] = public or [object]
+    """Leave out private base classes, and those that say nothing to a reader."""
+    found = dict.fromkeys(known for base in bases for known in nearest(base))
+    bases[:] = [
+        base
+        for base in found
+        if (get_origin(base) or base) not in (object, ABC, Generic)
+    ] or [object]
 
 
 def short_types(
