@@ -19,7 +19,7 @@ from ._dots import Panel, draw
 from ._images import quality
 from ._methods import Fit
 from ._methods_scores import Pictures
-from ._methods_tables import QUALITY, TITLES, search
+from ._methods_tables import ONE, QUALITY, TITLES, search
 from ._results import Row, cell_of, head_of, line_of, mean_and_error, write_json
 
 TITLE = "A LeNet of 2,618 weights on 2,000 digits of MNIST; bars: one standard error over seeds"
@@ -166,22 +166,30 @@ def note_chains(
 # --- tables and picture ---
 
 
-COLUMNS: Mapping[str, tuple[str, float, int]] = {
+Columns = Mapping[str, tuple[str, float, int]]
+"""Title, key, factor and digits."""
+
+COLUMNS: Columns = {
     "agreement, %": ("agreement", 100.0, 2),
     "total variation": ("total_variation", 1.0, 4),
     "the same, unknown": ("total_variation_unknown", 1.0, 3),
-    **QUALITY,
-    "AUROC entropy": ("auroc_entropy", 1.0, 3),
-    "AUROC mutual inf.": ("auroc_mutual_information", 1.0, 3),
+    **ONE,
     "CPU seconds": ("cpu_seconds", 1.0, 1),
 }
-"""Title, key, factor and digits."""
+DETECTION: Columns = {
+    "ECE": QUALITY["ECE"],
+    "AUROC entropy": ("auroc_entropy", 1.0, 3),
+    "AUROC mutual inf.": ("auroc_mutual_information", 1.0, 3),
+}
+"""The columns of a second table, since all of them are too wide for a page."""
 
 
 def report(rows: Sequence[Row], searched: Sequence[Row], folder: Path) -> str:
     """All tables in Markdown; without chains only that of the settings."""
     yardstick = Yardstick.load(folder)
-    parts = [] if yardstick is None else [scores(rows, yardstick, folder), chains(yardstick)]
+    parts = []
+    if yardstick is not None:
+        parts = [scores(rows, yardstick, folder, columns) for columns in (COLUMNS, DETECTION)] + [chains(yardstick)]
     if searched:
         parts.append(search(searched))
     return "\n\n".join(parts) + "\n"
@@ -197,8 +205,8 @@ def compared(rows: Sequence[Row], yardstick: Yardstick, folder: Path) -> dict[st
     return dict(sorted(found.items(), key=lambda pair: fmean(row["total_variation"] for row in pair[1])))
 
 
-def scores(rows: Sequence[Row], yardstick: Yardstick, folder: Path) -> str:
-    """One line for each method, means over seeds with standard errors; the chains are above."""
+def scores(rows: Sequence[Row], yardstick: Yardstick, folder: Path, columns: Columns) -> str:
+    """One line for each method that has such numbers, means over seeds with standard errors; the chains are above."""
     record = yardstick.record
     own = {**record["scores"], "cpu_seconds": record["cpu_seconds"]}
     cells = {
@@ -207,11 +215,12 @@ def scores(rows: Sequence[Row], yardstick: Yardstick, folder: Path) -> str:
         "one of them, and the others": yardstick.singles(),
         **compared(rows, yardstick, folder),
     }
-    lines = head_of(["method", *COLUMNS])
+    lines = head_of(["method", *columns])
     for name, some in cells.items():
-        values = ([factor * row[key] for row in some if key in row] for key, factor, _ in COLUMNS.values())
-        digits = (digits for _, _, digits in COLUMNS.values())
-        lines.append(line_of([name, *map(cell_of, values, digits)]))
+        values = [[factor * row[key] for row in some if key in row] for key, factor, _ in columns.values()]
+        if any(values):
+            digits = (digits for _, _, digits in columns.values())
+            lines.append(line_of([name, *map(cell_of, values, digits)]))
     return "\n".join(lines)
 
 
@@ -237,7 +246,7 @@ def picture(rows: Sequence[Row], folder: Path) -> None:
     yardstick = Yardstick.load(folder)
     if yardstick is None or not rows:
         return
-    lines, found = scores(rows, yardstick, folder).splitlines(), compared(rows, yardstick, folder)
+    lines, found = scores(rows, yardstick, folder, COLUMNS).splitlines(), compared(rows, yardstick, folder)
     keys = ("total_variation", "cpu_seconds")
     points = {name: [mean_and_error([row[key] for row in some]) for key in keys] for name, some in found.items()}
     halves = [row["total_variation"] for row in yardstick.halves()]
