@@ -62,8 +62,9 @@ def two_heads(
 
 
 def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam with smaller steps for the full-rank guide's matrix: a whole row
-    determines the deviation of one weight.
+    """Adam, with smaller steps for the matrix of the full-rank guide: all entries
+    of a row together set one weight's standard deviation, so full steps would
+    be too large.
     """
     groups = [
         [

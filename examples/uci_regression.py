@@ -9,7 +9,7 @@ posterior (NUTS). The script prints the root mean squared error and the mean log
 units of the target, with standard errors over the splits. With `--data` it uses one of six UCI data sets in its
 published splits, otherwise scikit-learn's diabetes data in random splits.
 
-There are few data, so a single point fits their noise. Its predictions are then too certain, and their log-likelihood
+With so few rows, a plain network (MAP) fits the noise. Its predictions are then too certain, and their log-likelihood
 is low.
 """
 

@@ -4,6 +4,7 @@
 
 import os
 import pickle
+import platform
 import re
 import shlex
 import signal
@@ -12,7 +13,9 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
+import pyro
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import pyro_bnn as pb
@@ -193,7 +196,11 @@ def test_without_a_command_the_commands_are_listed(pyro_bnn):
 
 
 def test_version(pyro_bnn):
-    assert pyro_bnn("--version") == (0, f"pyro-bnn {pb.__version__}\n", "")
+    code, out, err = pyro_bnn("--version")
+    assert (code, err) == (0, "")
+    known = {"pyro-bnn": pb.__version__, "Pyro": pyro.__version__, "Python": platform.python_version()}
+    assert {name: out.split(f"{name} ")[1].split()[0] for name in known} == known
+    assert f"\ntorch {torch.__version__.partition('+')[0]}" in out  # the index says `+cpu`, the metadata may not
 
 
 IN_WORDS = {

@@ -15,7 +15,7 @@ MORE_EPOCHS = "Raise --epochs, or --lr."
 def more_time(config: RunConfig, history: History) -> str:
     """Return the remedy for a variational fit that the time limit ended before its last epoch.
 
-    The named limit is that of the run plus the time that the remaining epochs would take at the speed of this fit. For
+    The suggested limit is that of this run plus the time for the remaining epochs at the speed of this fit. For
     tables and arrays the method is named, too: with the larger limit alone, chains could take the place of this fit.
     """
     num_done, epochs = len(history.epochs), config.epochs

@@ -99,8 +99,8 @@ def allow_local_mode(module: PyroModule) -> None:
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
     """Make a `pyro.param` statement for a module's parameter, which Pyro can trace, but does not put into its store.
 
-    A frozen parameter gets no statement, since Pyro's optimizers would treat its gradient as 0, and weight decay would
-    change it.
+    A frozen parameter gets no `pyro.param` statement: Pyro's optimizers would give it the gradient 0, and weight decay
+    would then change the parameter.
     """
     if not parameter.requires_grad:
         return parameter

@@ -2,9 +2,11 @@
 
 import functools
 import inspect
+import platform
 import re
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -45,13 +47,22 @@ program = typer.Typer(
 def _tell_version(is_asked: bool) -> None:
     if is_asked:
         typer.echo(f"pyro-bnn {pyro_bnn.__version__}")
+        for title, package in (("torch", "torch"), ("Pyro", "pyro-ppl")):
+            typer.echo(f"{title} {metadata.version(package)}")
+        typer.echo(f"Python {platform.python_version()} on {platform.platform()}")
         raise typer.Exit
 
 
 @program.callback()
 def _top(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_tell_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Show the versions, also of torch, Pyro and Python, and exit.",
+            callback=_tell_version,
+            is_eager=True,
+        ),
     ] = False,
 ) -> None: ...
 

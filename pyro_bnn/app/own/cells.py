@@ -1,4 +1,4 @@
-"""Reading of the cells of a column, which are texts, as numbers, dates or labels."""
+"""Turn the cells of a column from text into numbers, dates or labels."""
 
 import shlex
 from collections.abc import Sequence

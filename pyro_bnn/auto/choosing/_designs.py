@@ -45,7 +45,7 @@ def open_designs(
     prior: PriorLike | None = None,
     likelihood: str | None = None,
 ) -> list[Design]:
-    """Replace parts of all designs in `choices` by the given parts, and return the designs without repeats."""
+    """Set the given fields in every design of `choices`; return the designs, without duplicates."""
     made = None if prior is None else as_prior("prior", prior)
     parts = {"hidden": hidden, "activation": activation, "prior": made, "likelihood": likelihood}
     given = {name: value for name, value in parts.items() if value is not None}

@@ -208,7 +208,7 @@ def _status(
             f"posterior was kept; {said}.",
         )
     if plateau.is_converged and trend is not None:
-        rise = "its noise" if trend.rise <= trend.noise else f"{NEGLIGIBLE:g} nats"
+        rise = "it fluctuates" if trend.rise <= trend.noise else f"{NEGLIGIBLE:g} nats"
         last = f"the last {trend.num_values} epochs"
         return Status(True, f"converged: the ELBO rose by less than {rise} over {last}; {said}.")
     if limit is not None and limit.is_over:

@@ -64,8 +64,8 @@ class MCLMC(Sampler):
 
     Args:
         steps_per_draw: Number of steps from one draw to the next, also in warm-up.
-        energy_error: Target for the mean squared energy error of a step, in nats, divided by the number P of latent
-            numbers, at the end of warm-up. For a Gaussian posterior, the bias of the variances is proportional to the
+        energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
+            the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
             square root of this target, and small for 5e-4.
         first_energy_error: The same target at the beginning of warm-up. The target changes linearly during warm-up.
 

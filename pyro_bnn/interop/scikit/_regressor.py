@@ -45,8 +45,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     - ``"ensemble"`` fits several point estimates, and suits targets with little noise.
     - ``"laplace"`` fits a Gaussian around one point estimate. In a network of at most 1000 weights, the Gaussian covers
       all weights, and in a larger one those of the last layer. Predictions use the network linearised in its weights.
-      The evidence chooses the noise, and also the prior unless you set the prior. Laplace's method needs a Gaussian
-      prior and a likelihood that is not a mixture.
+      The noise is the one with the largest evidence; so is the prior, unless you set it. Laplace's method needs a
+      Gaussian prior and a likelihood that is not a mixture.
     - ``"kronecker"`` is Laplace's method with Kronecker factors. The Gaussian covers all weights of a network of any
       size.
     - ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.

@@ -78,7 +78,7 @@ class Comparison(Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *names))
 
     def _repr_html_(self) -> str:
-        """Return a table of all scores as HTML. The scores of the pairs are empty for the first method."""
+        """Return a table of all scores as HTML, whose first method, the reference, has no scores of comparisons."""
         pairs = {(row.region, row.method): row.scores for row in self._from_first}
         names, distances = list(self.methods[0].scores), list(self.pairs[0].scores)
         rows = []

@@ -158,7 +158,7 @@ def intervals_section(subject: Subject) -> Section | None:
 
 
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
-    """Return the share of the targets that lie in their interval, and the range of this share for correct intervals.
+    """Return the share of the targets inside their intervals, and the range of this share if the intervals are correct.
 
     Uncalibrated intervals of counts contain more probability than their level. For such intervals, the promised share
     of the targets is not the level but the probability in the intervals, computed from the prediction.
