@@ -70,12 +70,11 @@ class InOrderOfTheList:
     """
 
     def __init__(self, folder: str) -> None:
-        header = (Path(folder) / "GALLERY_HEADER.rst").read_text()
-        self.names = re.findall(r"<sphx_glr_gallery_[a-z]+_(\w+\.py)>", header)
+        self.header = Path(folder) / "GALLERY_HEADER.rst"
 
     def __call__(self, name: str) -> int:
         """The place of a script; one that is not listed is an error."""
-        return self.names.index(name)
+        return self.header.read_text().index(f"_{name}>")
 
 
 def say_if_nothing_ran(app: Sphinx, page: str, source: list[str]) -> None:

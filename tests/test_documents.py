@@ -285,6 +285,12 @@ def test_no_line_of_a_paragraph_is_taken_for_a_comment_or_a_list():
         assert not lost, f"{document}: {lost}"
 
 
+def test_the_list_of_results_has_one_short_line_for_each_page():
+    lines = re.findall(r"(?m)^\| \[[^]]+\]\((\w+)\.md\) \| (.*) \|$", (ROOT / "docs/results/index.md").read_text())
+    assert {page for page, _ in lines} == {path.stem for path in (ROOT / "docs/results").glob("*.md")} - {"index"}
+    assert [line for _, line in lines if len(line.split()) > 15] == []
+
+
 def test_local_links_lead_somewhere():
     for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
