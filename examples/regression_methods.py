@@ -29,7 +29,7 @@ INSIDE = GRID.flatten().abs() <= 0.5
 PRIOR, MAP_PRIOR = (
     pb.NormalPrior(1.0),
     pb.NormalPrior(2.0),
-)  # a point estimate fits better with a wide prior
+)  # a plain network fits better with a wide prior
 MIXTURE = pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.05)
 WEIGHT_DECAY, DROPOUT, BATCH_SIZE = (
     1e-3,

@@ -5,7 +5,7 @@ A transformer tells from which library a docstring comes.
 
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
-typer are the unknown texts. The script fits a small `nn.TransformerEncoder` twice: a point estimate with Adam, and a
+typer are the unknown texts. The script fits a small `nn.TransformerEncoder` twice: a plain network with Adam, and a
 posterior over all weights with natural gradients. It prints a table, and writes pictures of accuracy against
 confidence, `transformer_point.png` and `transformer_posterior.png`. The texts and the results depend on the installed
 versions.
@@ -160,9 +160,7 @@ class Reader(nn.Module):
 def fit(
     x: Tensor, y: Tensor, is_bayesian: bool, num_epochs: int, seed: int
 ) -> tuple[nn.Module, pb.GuidePosterior]:
-    """Learn from texts: the mode of the posterior density with Adam, or a
-    Gaussian for each weight.
-    """
+    """Fit a plain network to texts with Adam, or a Gaussian for each weight."""
     torch.manual_seed(seed)
     prior, likelihood = pb.NormalPrior(0.3), pb.CategoricalLikelihood()
     model = pb.BayesianModel(

@@ -161,7 +161,7 @@ def natural(task: Task) -> Fitted:
 
 
 def ensemble(task: Task) -> Fitted:
-    """Fit a deep ensemble, a mixture of point estimates from several starts."""
+    """Fit a deep ensemble, a mixture of plain networks from several starts."""
     members = []
     for member in range(_checks.at_least("num_members", task.settings.num_members, 1)):
         seed = task.seed + SEED_STEP * member
@@ -172,7 +172,7 @@ def ensemble(task: Task) -> Fitted:
 
 
 def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fitted:
-    """Fit a Gaussian around a point estimate, for predictions by a network that is linearised in its weights.
+    """Fit a Gaussian around a plain network, for predictions by a network that is linearised in its weights.
 
     With the structure "kronecker", the Gaussian covers all weights, and the covariance of each layer is a Kronecker
     product.
@@ -199,7 +199,7 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
 
 
 def swag(task: Task) -> Fitted:
-    """Find a point estimate, and fit a Gaussian of low rank to the further path of the optimizer.
+    """Train a plain network, and fit a Gaussian of low rank to the further path of the optimizer.
 
     On this path, the optimizer follows noisy gradients of small batches.
     """

@@ -42,14 +42,14 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. The chains cost several
       times as much as one network. The chains predict best if the modes of the posterior differ, above all with two or
       more hidden layers.
-    - ``"ensemble"`` fits several point estimates, and suits targets with little noise.
-    - ``"laplace"`` fits a Gaussian around one point estimate. In a network of at most 1000 weights, the Gaussian covers
+    - ``"ensemble"`` trains several plain networks, and suits targets with little noise.
+    - ``"laplace"`` fits a Gaussian around one plain network. In a network of at most 1000 weights, the Gaussian covers
       all weights, and in a larger one those of the last layer. Predictions use the network linearised in its weights.
       The noise is the one with the largest evidence; so is the prior, unless you set it. Laplace's method needs a
       Gaussian prior and a likelihood that is not a mixture.
     - ``"kronecker"`` is Laplace's method with Kronecker factors. The Gaussian covers all weights of a network of any
       size.
-    - ``"swag"`` fits a Gaussian of low rank to the path of a point estimate.
+    - ``"swag"`` fits a Gaussian of low rank to the path of training a plain network.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer. A single number means one layer. If None, the method
