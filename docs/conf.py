@@ -9,6 +9,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -60,6 +61,7 @@ templates_path = ["_templates"]
 
 autosummary_generate = True
 autodoc_typehints = "description"
+toc_object_entries_show_parents = "hide"
 # descriptions link to the types, whose modules are private
 napoleon_attr_annotations = False
 autodoc_default_options = {"members": True, "show-inheritance": True}
@@ -124,6 +126,20 @@ analyze = ModuleAnalyzer.analyze
 ModuleAnalyzer.analyze = without_overloads
 
 
+def example_first(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Show the example of an estimator above its many parameters."""
+    if name in ("pyro_bnn.BNNRegressor", "pyro_bnn.BNNClassifier"):
+        start = lines.index("Example:")
+        lines[:] = [
+            *lines[: lines.index("Args:")],
+            *lines[start:],
+            "",
+            *lines[lines.index("Args:") : start],
+        ]
+
+
 def mark_wide_blocks(_: Sphinx, document: nodes.document) -> None:
     """Give blocks of more than 80 columns a class, so that their letters can be smaller than those of others."""
     for block in document.findall(nodes.literal_block):
@@ -149,6 +165,8 @@ def setup(app: Sphinx) -> None:
     app.connect("env-updated", links.collect)
     app.connect("doctree-resolved", links.add)
     app.connect("autodoc-process-bases", public_bases)
+    # before napoleon reads the sections
+    app.connect("autodoc-process-docstring", example_first, priority=400)
     app.connect("object-description-transform", short_types, priority=900)
     app.connect("builder-inited", crop_thumbnails, priority=900)
     app.connect("source-read", say_if_nothing_ran)
