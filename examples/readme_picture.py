@@ -195,33 +195,20 @@ def draw(
     figure = Figure(figsize=(7, 2.75), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1.05, 1))
     ax, x = left.subplots(), GRID.flatten()
-    looks = {
-        "exact (NUTS)": {
-            "facecolor": "#BFDDF0",
-            "edgecolor": BLUE,
-            "linestyle": "-",
-        },
-        "mean field": {
-            "facecolor": "none",
-            "edgecolor": GREEN,
-            "linestyle": "--",
-            "hatch": "/////",
-        },
-    }
-    for (name, look), shown in zip(looks.items(), curves.values(), strict=True):
+    looks = (
+        ("exact (NUTS)", BLUE, "-", {"facecolor": "#BFDDF0"}),
+        ("mean field", GREEN, "--", {"facecolor": "none", "hatch": "/////"}),
+    )
+    for (name, color, line, fill), shown in zip(
+        looks, curves.values(), strict=True
+    ):
         mean, sd = shown.mean.flatten(), shown.epistemic.sqrt().flatten()
-        low, high = mean - 2 * sd, mean + 2 * sd
-        ax.fill_between(x, low, high, linewidth=0, **look)
-        for end in (low, high):
-            ax.plot(
-                x,
-                end,
-                look["linestyle"],
-                color=look["edgecolor"],
-                linewidth=0.9,
-            )
+        ends = torch.stack([mean - 2 * sd, mean + 2 * sd])
+        look = {"edgecolor": color, **fill}
+        ax.fill_between(x, *ends, linewidth=0, **look)
+        ax.plot(x, ends.T, line, color=color, linewidth=0.9)
         # shows a band in the legend
-        ax.fill([], [], linewidth=0.9, label=name, **look)
+        ax.fill([], [], linestyle=line, linewidth=0.9, label=name, **look)
     truth = 10 * torch.sin(2 * torch.pi * x)
     ax.plot(x, truth, ":", color=VERMILION, label="true curve")
     ax.plot(
