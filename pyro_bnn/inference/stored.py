@@ -94,7 +94,7 @@ class StoredPosterior(Posterior):
 
         Args:
             posterior: The posterior, or any Pyro guide.
-            num_samples: Number of draws S. Memory and files take S numbers for each weight.
+            num_samples: Number of draws S. S numbers are stored for each weight.
             seed: Seed that makes the draws repeatable and leaves torch's generator unchanged; None uses torch's
                 generator.
 

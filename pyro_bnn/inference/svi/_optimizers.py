@@ -116,7 +116,7 @@ class SkippingOptimizer(Optimizer, ABC):
         """Return what else distinguishes recordings of the next step, and alternates between a few values."""
 
     def was_replayed(self, kl_weight: float) -> None:
-        """Count a step that was replayed, so that `step` was not called."""
+        """Count a step that was made by a replay, without a call of `step`."""
 
 
 def prepare_recording(optimizer: Optimizer) -> None:

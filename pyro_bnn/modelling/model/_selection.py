@@ -308,7 +308,7 @@ def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], insid
     """Warn if a glob selects some of a block's parameters of one kind, but not all.
 
     The block is the part of the glob before the layer's name, such as ``net.stage1`` in ``net.stage1.conv*.weight``. A
-    glob without a wildcard in the layer's name, such as ``net.fc.*`` or ``**.conv1.weight``, causes no warning.
+    glob that spells out the layer's own name, such as ``net.fc.*`` or ``**.conv1.weight``, causes no warning.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):

@@ -16,9 +16,9 @@ def batch_bald(
 ) -> tuple[Tensor, Tensor]:
     r"""Choose several rows whose labels together tell most about the weights. The rows are chosen one by one.
 
-    The rows with the largest values of :func:`bald` are often alike, so a second label adds little to the first.
-    Each step of BatchBALD takes the labels of the rows chosen so far as known, and adds the row whose label then tells
-    most:
+    The rows with the largest values of :func:`bald` are often alike, so a second label adds little to the first. Each
+    step of BatchBALD treats the labels of the chosen rows as known, and adds the row whose label would then be most
+    informative:
 
     .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].

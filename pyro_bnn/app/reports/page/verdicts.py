@@ -53,7 +53,7 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
-    """Return the name and the prediction of the baseline with the lowest NLL. The name is worded for a sentence."""
+    """Return the name and the prediction of the baseline with the lowest NLL. The name fits into a sentence."""
     name, best = max(baselines.items(), key=lambda item: _mean_density(item[1]))
     return IN_A_SENTENCE.get(name, name), best
 
