@@ -156,7 +156,9 @@ def test_ctrl_c_gives_one_line_and_leaves_nothing(pyro_bnn, tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runs, "fit_svi", stop)
-    assert pyro_bnn("train", "digits", "--out", tmp_path / "r") == (130, "", "error: stopped.\n")
+    code, out, err = pyro_bnn("train", "digits", "--out", tmp_path / "r")
+    assert (code, out, err.count("\n")) == (130, "", 1)
+    assert f"{tmp_path / 'r'} was stopped, and nothing of it is kept: only variational fits (--method svi) can" in err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -73,7 +73,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
 
     assert forked(work) == signal.SIGKILL
     assert sorted(os.listdir(tmp_path)) == [".run.lock", ".run.part"]
-    with pytest.raises(FileNotFoundError, match="run was stopped before its first checkpoint; train it again"):
+    with pytest.raises(FileNotFoundError, match="run was stopped, and nothing of it is kept: only variational"):
         find_run(tmp_path / "run")
     make(tmp_path / "run")
     assert content(tmp_path / "run") == {"config.json": "new", "result.json": "new"}
@@ -171,7 +171,7 @@ def test_what_cannot_be_resumed_says_why(tmp_path, unfinished):
         pass
     (unfinished.parent / ".run.part" / CHECKPOINT).unlink()
     with (
-        pytest.raises(FileNotFoundError, match="was stopped before its first checkpoint; train it again"),
+        pytest.raises(FileNotFoundError, match="was stopped, and nothing of it is kept: only variational"),
         resuming(unfinished),
     ):
         pass

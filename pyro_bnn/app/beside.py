@@ -22,9 +22,15 @@ MAX_TREE_DEPTH = 8
 For posteriors of networks, few trajectories of NUTS make a U-turn within 255 steps.
 """
 
+NUM_CHAINS = 4
+"""Number of chains of NUTS."""
+
 MOST_POINTS = 1000
 """Heuristic: at most this many rows are predicted, since the predictions of all draws are kept in memory."""
 
+
+UNKNOWN = "not known"
+"""The cell of a number that chains which have not converged do not tell."""
 
 LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")
 """The scores that have the unit of the target."""
@@ -51,6 +57,7 @@ def compare_with_chains(
         (rows.x_train, rows.y_train),
         max_tree_depth=MAX_TREE_DEPTH,
         num_samples=num_samples,
+        num_chains=NUM_CHAINS,
         num_warmup=num_samples,
         compile="auto",
         progress=True,
@@ -62,7 +69,7 @@ def compare_with_chains(
     kind, x, y = ("test rows", rows.x_test, rows.y_test) if len(rows.x_test) else ("rows", rows.x_train, rows.y_train)
     x, y = x[:MOST_POINTS], y[:MOST_POINTS]
     regions = {kind: torch.ones(len(x), dtype=torch.bool)}
-    result = compare(model, entries, x, y=y, regions=regions, num_samples=4 * num_samples, seed=seed)
+    result = compare(model, entries, x, y=y, regions=regions, num_samples=NUM_CHAINS * num_samples, seed=seed)
     return _in_units(result, rows.facts.target)
 
 
@@ -108,7 +115,19 @@ def side_by_side(result: Comparison) -> str:
     """Return a narrow table of a comparison of two methods, with a row for each score and a column for each method."""
     import pandas  # imported late: importing takes long
 
-    columns, pair = {row.method: row.cells for row in result.methods}, result.pairs[0]
-    columns[pair.method] |= pair.cells
+    columns, pair = {row.method: _cells(row) for row in result.methods}, result.pairs[0]
+    columns[pair.method] |= _cells(pair)
+    if columns[pair.reference].get("total sd") == UNKNOWN:
+        columns[pair.method] |= dict.fromkeys(("total sd ratio", "wasserstein"), UNKNOWN)
     table = pandas.DataFrame(columns).fillna("").rename(index=COLUMNS)
     return f"{pair.region}; the last {len(pair.scores)} rows compare with {pair.reference}:\n{table.to_string()}"
+
+
+def _cells(row: Scores) -> dict[str, str]:
+    """Return the cells of a method. A standard deviation is not known if its error is more than half of it."""
+    unknown = {
+        name: UNKNOWN
+        for name, score in row.scores.items()
+        if " sd" in name and score.standard_error > 0.5 * abs(score.value)
+    }
+    return row.cells | unknown

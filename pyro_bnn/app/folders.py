@@ -26,6 +26,13 @@ When a picture is written, the ending of the folder's picture format replaces `P
 """
 
 
+NOTHING_KEPT = (
+    "was stopped, and nothing of it is kept: only variational fits (--method svi) can be resumed; run the same "
+    "`pyro-bnn train` command again."
+)
+"""What to say about an unfinished run without a checkpoint."""
+
+
 @dataclass
 class Folder:
     """A folder to which this process writes. A file appears there when it is complete and listed in the manifest."""
@@ -150,7 +157,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
                 f"{run} is finished: there is nothing to resume; evaluate it with `pyro-bnn evaluate {run}`."
             )
         if not is_resumable(place):
-            raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it again.")
+            raise FileNotFoundError(f"{run} {NOTHING_KEPT}")
         folder = Folder(place.part, place, Manifest.read(place.part))
         if place.real.exists() and not folder.manifest.replaces:
             raise FileExistsError(f"{run} was created after the unfinished run began; move it away.")
@@ -199,7 +206,7 @@ def find_run(run: str | Path) -> Path:
         raise FileNotFoundError(
             f"{run} is not finished: {_progress(place)}; `pyro-bnn train --resume {run}` continues it."
         )
-    raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it again.")
+    raise FileNotFoundError(f"{run} {NOTHING_KEPT}")
 
 
 def is_resumable(place: Place) -> bool:
@@ -216,6 +223,8 @@ def _working(folder: Folder) -> Iterator[Folder]:
     except KeyboardInterrupt as error:
         if is_resumable(place):
             raise KeyboardInterrupt(f"stopped; `pyro-bnn train --resume {place.shown}` continues it.") from error
+        if folder.manifest.command == "train":
+            raise KeyboardInterrupt(f"{place.shown} {NOTHING_KEPT}") from error
         raise
     folder.manifest.is_finished = True
     folder.manifest.write(place.part)

@@ -5,6 +5,7 @@ The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`,
 with `reference` ("" if it describes a single method), `method`, `region`, `score`, `value` and `standard_error`.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,11 +17,11 @@ from .stopping import loading
 
 EXAMPLES = (
     "pyro-bnn compare",
-    "pyro-bnn compare --num-samples 150 --out quick",
+    "pyro-bnn compare --num-samples 300 --out quick",
     "pyro-bnn compare houses --out houses-compared",
 )
 
-NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN = 3000, 500, 200
+NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN = 3000, 500, 400
 
 
 def compare(
@@ -64,9 +65,10 @@ def compare(
         raise ValueError("--data and --download need a run; name its folder, or leave out both options.")
     with loading():
         from ..._core.scope import silent_fits
-        from ...inference.mcmc import LARGEST_R_HAT, LARGEST_WITHIN
+        from ...inference.posterior import Status
         from .. import runs, sources
-        from ..beside import compare_with_chains, side_by_side, units_of
+        from ..agreement import agreement
+        from ..beside import NUM_CHAINS, compare_with_chains, side_by_side, units_of
         from ..folders import creating
         from ..own.network import own_code
         from ..remedies import MORE
@@ -78,8 +80,11 @@ def compare(
     def tell(line: str) -> None:
         method, _, status = line.partition(": ")
         statuses[method] = status
-        said = status if status.lower().startswith(f"{method}:") else line
-        output.say(said if run is None else said.replace(". ", ".\n"))
+        if method == "nuts":
+            finding = status.partition(". ")[0]  # without remedies, which name arguments of Python
+            output.say(f"{finding.rstrip('.')}.")
+        elif run is None:
+            output.say(line)
 
     config = None if run is None else runs.load_config(run)
     if run is not None:
@@ -100,13 +105,11 @@ def compare(
                     f"The run has a cold posterior (--kl-weight {config.kl_weight}), but the chains have KL weight 1."
                 )
             result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
+            agreed = agreement(result, NUM_CHAINS)
             shown = rows.x_train, rows.facts.target.in_units(rows.y_train)
-            if "mclmc" in statuses:
-                output.say(
-                    f"As the reference, NUTS must reach an R-hat of {LARGEST_R_HAT}; the chains of a run need "
-                    f"{LARGEST_WITHIN}."
-                )
         pictures = save_comparison(result, folder, shown)
+    is_exact, result = bool(result.status), replace(result, status=Status(True, ""))
+    verdict = result.verdict if run is None else agreed
     output.table(f"\n{result if run is None else side_by_side(result)}")
     output.say()
     if config is None:
@@ -117,12 +120,15 @@ def compare(
         "± is a standard error: of the draws for differences between methods, and of the mean over rows or points "
         "for scores of one method."
     )
-    if config is not None and result.status:
-        output.say(result.verdict)
-    if not result.status:
-        doubt = "" if config is None else "NUTS did not converge, so these numbers do not tell how good the run is. "
+    if config is not None:
+        output.say(verdict, style="bold")
+    if not is_exact:
+        doubt = "NUTS did not converge, so small distances from it are not certain. " if config is None else ""
         smaller = ", or compare a run with a smaller network" if config is not None and config.hidden else ""
-        output.say(f"{doubt}Draw more (--num-samples {MORE * count}){smaller}.")
+        output.say(
+            f"{doubt}For a more exact reference, draw more (--num-samples {MORE * count}: about {MORE} times the time)"
+            f"{smaller}."
+        )
     output.say(f"\n{', '.join(['comparison.csv', 'comparison.json', *pictures])} in {out}.")
     output.document(
         folder=out,
@@ -130,7 +136,7 @@ def compare(
         seed=seed,
         pictures=pictures,
         statuses=statuses,
-        verdict=result.verdict,
+        verdict=verdict,
         rows=result.rows(),
     )
 

@@ -70,8 +70,8 @@ def train(
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Continue the unfinished run in this folder. The only other options allowed are --data, --download, "
-            "--device, --format and --json.",
+            help="Continue the unfinished variational run in this folder. The only other options allowed are --data, "
+            "--download, --device, --format and --json.",
             show_default=False,
         ),
     ] = None,
@@ -80,7 +80,8 @@ def train(
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
-    The settings, the history and the posterior are written to a folder. A stopped run continues with --resume.
+    The settings, the history and the posterior are written to a folder. Chains, the default for
+    tables and arrays, are kept only when they are complete. A stopped variational run continues with --resume.
 
     Settings that you do not give come from the recipe. The default recipes of image sets train cold posteriors, which
     means that the KL weight is below 1. For tables and arrays, held-out training rows choose the network, its prior and

@@ -1,0 +1,53 @@
+"""What `compare` says about a run if the chains of NUTS have not converged."""
+
+import pytest
+import torch
+
+from pyro_bnn.app.agreement import agreement
+from pyro_bnn.inference.posterior import Status
+from pyro_bnn.results.comparison import Comparison, Estimate, Scores
+from pyro_bnn.scores.uncertainty import ClassificationPrediction
+
+
+def judged(probability_of_chain, distance, *, is_ok=False):
+    """Judge a run at a distance from four chains, of which one has another probability than 0.5 for its class."""
+    probs = torch.full((4, 1, 10), 0.5)
+    probs[0] = probability_of_chain
+    probs = probs.reshape(4, 1, 10).repeat_interleave(5, 0)  # five equal draws in each chain
+    logits = torch.stack([probs, 1 - probs], -1).squeeze(1).log()  # (S, N, C)
+    nothing = torch.zeros(10)
+    nuts = ClassificationPrediction(
+        num_samples=20,
+        log_density=None,
+        targets=None,
+        probs=logits.exp().mean(0),
+        aleatoric=nothing,
+        votes=None,
+        mutual_information=nothing,
+        variance_of_logits=nothing,
+        logits=logits,
+    )
+    scores = {"agreement": Estimate(1.0, 0.0), "total variation": Estimate(distance, 0.001)}
+    pair = Scores("run", "rows", scores, "nuts")
+    result = Comparison([], [pair], {"nuts": nuts}, torch.zeros(10, 1), Status(is_ok, "NUTS."))
+    return agreement(result, 4)
+
+
+@pytest.mark.parametrize(
+    ("of_chain", "distance", "beginning"),
+    [
+        (0.51, 0.01, "The run predicts like NUTS. "),
+        (0.9, 0.01, "The run predicts like all chains of NUTS together, but these chains do not agree yet. "),
+        (0.51, 0.3, "The run does not predict like NUTS. "),
+        (0.9, 0.3, "Not decided: the total variation between the run and NUTS is 0.3000, and a chain of NUTS differs"),
+    ],
+)
+def test_chains_that_have_not_converged_still_tell_what_is_certain(of_chain, distance, beginning):
+    said = judged(of_chain, distance)
+    assert said.startswith(beginning)
+    assert f"{abs(of_chain - 0.5):.4f}" in said  # how far a chain is from the others
+
+
+def test_after_convergence_nothing_is_in_doubt():
+    assert judged(0.51, 0.3, is_ok=True).startswith("The run does not predict like NUTS. ")
+    assert "has not converged" not in judged(0.51, 0.01, is_ok=True)
