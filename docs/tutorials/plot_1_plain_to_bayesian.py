@@ -112,8 +112,9 @@ plt.show()
 # This picture is the cheapest check of a prior. (These targets lie between -12 and 12. For standardised targets, start
 # with ``FanInNormalPrior``; the page on priors says why.)
 #
-# **Trap: scales.** The effect of a prior scale depends on the scale of the inputs. Standardise them (as the first layer
-# does here), and standardise targets whose scale is far from the range 1 to 10.
+# **Trap: scales.** The effect of a prior scale depends on the scales of the inputs and of the targets. Standardise
+# both. (Here the first layer standardises the inputs. The targets keep their scale, for which the picture shows that
+# this prior is wide enough.)
 #
 # Decision three: the guide
 # -------------------------

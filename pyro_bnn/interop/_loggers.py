@@ -149,7 +149,7 @@ class TensorBoard(HistoryWriter):
             self._writer = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the number of steps written. TensorBoard discards later steps in the same folder."""
+        """Restore the number of steps written. TensorBoard then discards the interrupted run's later steps."""
         super().load_state_dict(state_dict)
         self._must_forget = True
 

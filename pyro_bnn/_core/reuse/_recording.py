@@ -27,7 +27,7 @@ class _OpaqueError(Exception):
 
 
 class Absent(Tensor):
-    """A placeholder for a tensor that is not kept, since only skipped modules use it.
+    """A placeholder for a tensor that need not be kept, because only skipped modules use it.
 
     Every operation on the placeholder raises :class:`Diverged`.
     """

@@ -29,8 +29,8 @@ class Driver:
         name: Name of the column.
         mean: For numbers, the root mean square change of the predicted means, divided by their standard deviation over
             the rows. For classes, the mean change of the probabilities (total variation).
-        epistemic: Mean absolute change of the epistemic uncertainty, divided by its mean over the rows. For numbers
-            this uncertainty is the epistemic standard deviation, for classes the mutual information.
+        epistemic: Mean absolute change of the epistemic uncertainty, divided by the mean epistemic uncertainty of the
+            rows. It is the epistemic standard deviation for numbers, and the mutual information for classes.
         growth: Mean of the epistemic uncertainty after the permutation, divided by its mean before.
     """
 

@@ -62,8 +62,8 @@ def fit_in_one_step(
         options: Options of a variational fit.
 
     Returns:
-        A posterior for each member, or in a few words the reason why members must be fitted one after the other. The
-        histories are means over members.
+        Either a posterior for each member, whose history is the mean over the members, or a short reason why members
+        must be fitted one after the other.
     """
     if unusual := sorted(options.keys() - OPTIONS):
         return f"`{unusual[0]}` is given"

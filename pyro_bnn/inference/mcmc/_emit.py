@@ -170,7 +170,7 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Return tensors without values, which have the shape and the dtype of a result in a block."""
+    """Return empty tensors (device meta) with the shape and dtype that a result has in one block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")

@@ -71,8 +71,8 @@ class TimedChains:
         seconds: Wall time of the constructor without the C compiler.
         compile_seconds: Wall time of the C compiler; about 0 if the same text was compiled before.
         num_warmup: Warm-up draws of each chain in the last run, which are fewer than planned if warm-up ended early.
-        seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain. Each is divided by
-            the number of chains that run together.
+        seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain. Both are times of
+            all chains that run together, divided by the number of chains.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.

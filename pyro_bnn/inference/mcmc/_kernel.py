@@ -218,7 +218,7 @@ NOT_ASKED = "`compile` is False"
 
 
 class NotInCError(ValueError):
-    """Error if ``compile=True`` was passed, but C cannot compute the draws. `reason` is a clause that says why not."""
+    """Error if ``compile=True`` was passed, but C cannot compute the draws. `reason` says why, in half a sentence."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -30,7 +30,7 @@ class Status:
 
     Args:
         ok: Whether inference shows no sign of trouble.
-        message: Text that says what happened and, if there is no `remedy`, what to try.
+        message: What happened. If `remedy` is empty, this text also says what to try.
         detail: The last part of the message, about how the result was computed. A caller that replaces the message
             keeps this part.
         remedy: Advice on what to try. The advice names arguments of the function that did the inference. A scikit-learn
@@ -198,7 +198,7 @@ class Posterior(Shown, ABC):
 
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Yield draws, ``{site: value of shape (*event)}``, which use torch's global generator.
+        """Yield draws, ``{site: value of shape (*event)}``, with torch's global random generator.
 
         Each draw must have its own tensors, since earlier draws may still be in use.
 
