@@ -10,6 +10,21 @@ import threading
 import lazy_loader
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_INSTEAD = {
+    "BNN": "`BNNRegressor`, `BNNClassifier` and `BayesianModel` are the networks",
+    "evaluate": "call `predict(model, posterior, x, y=y).score()`",
+    "infer": "call `fit(model, (x, y))`",
+    "load": "call `load_posterior(path, model)`",
+    "mcmc": "call `fit_nuts(model, (x, y))`",
+    "nuts": "call `fit_nuts(model, (x, y))`",
+    "plot": "`plotting` has functions that draw",
+    "sample": "call `fit_nuts(model, (x, y))`",
+    "save": "call `save_posterior(posterior, path, model)`",
+    "score": "call `predict(model, posterior, x, y=y).score()`",
+    "train": "call `fit(model, (x, y))`",
+}
+"""What to use in place of names that a newcomer may try."""
+
 _one_at_a_time = threading.RLock()  # Pyro's imports are circular: two threads at once would see half-loaded modules
 
 
@@ -20,6 +35,7 @@ def __getattr__(name: str) -> object:
         except AttributeError as error:
             near = [f"`{known}`" for known in difflib.get_close_matches(name, __all__)]
             hint = f"; did you mean {' or '.join(near)}?" if near else "; `dir(pyro_bnn)` lists the names."
+            hint = f"; {_INSTEAD[name]}." if name in _INSTEAD else hint
             raise AttributeError(f"module 'pyro_bnn' has no attribute '{name}'{hint}", name=name) from error
 
 

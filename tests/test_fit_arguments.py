@@ -95,6 +95,11 @@ MISTAKES = [
     (lambda: pb.NormalPrior(sigma=3), "did you mean `scale`"),
     (lambda: pb.MeanFieldGuide(MODEL, scale=1), "unexpected argument `scale`; `init` sets"),
     (lambda: pb.BayesianModel(nn.Linear(2, 1)), "needs `prior`, `likelihood` and `num_data`.*PoissonLikelihood"),
+    (lambda: pb.nets.mlp(1, 10, 1), r"takes 1 .* got 3; .*Example: mlp\(\[1, 50, 50, 1\]\)"),
+    (lambda: pb.save_posterior(MODEL, "x.pt"), "needs `model`, .*Example: save_posterior"),
+    (lambda: pb.load_posterior("x.pt"), "needs `model`, .*Example: load_posterior"),
+    (lambda: pb.plotting.regression_bands(X), "needs `prediction`, .*Example: regression_bands"),
+    (lambda: pb.plotting.weight_histograms({}), "needs `scales`, .*Example: weight_histograms"),
     (lambda: pb.fit(MODEL, model=MODEL, data=(X, Y)), "multiple values for argument 'model'. Example"),
 ]
 

@@ -232,3 +232,52 @@ def test_pyplot_shows_new_figures_if_it_is_imported():
     thread.join()
     assert len(plt.get_fignums()) == 2  # windows cannot be opened by other threads
     subprocess.run([sys.executable, "-c", WITHOUT_PYPLOT], check=True)
+
+
+def drawn(ax):
+    """The numbers of all lines of a plot."""
+    return [np.asarray(line.get_xydata(), float) for line in ax.lines]
+
+
+def test_arrays_are_drawn_like_tensors():
+    x, y = torch.linspace(-1, 1, 20)[:, None], torch.arange(20) % 2
+    model, inputs, _ = small_model()
+    prediction = pb.predict(model, pb.MeanFieldGuide(model), inputs, num_samples=3, seed=0)
+    probs = torch.rand(20, 2).softmax(-1)
+    numbers = pb.uncertainty.RegressionPrediction(
+        num_samples=3,
+        log_density=None,
+        mean=x,
+        aleatoric=torch.ones(20, 1),
+        variance_of_means=torch.ones(20, 1),
+        components=None,
+    )
+    scores = {"score": torch.rand(20)}
+    pairs = [
+        (plotting.regression_bands(x, numbers, data=(x, x)), plotting.regression_bands(*a(x), numbers, data=a(x, x))),
+        (plotting.reliability_diagram(probs, y)[0], plotting.reliability_diagram(*a(probs, y))[0]),
+        (plotting.detection_curves(scores, scores)[0], plotting.detection_curves(of(scores), of(scores))[0]),
+    ]
+    for ours, theirs in pairs:
+        assert len(drawn(ours)) > 1
+        for first, second in zip(drawn(ours), drawn(theirs), strict=True):
+            np.testing.assert_array_equal(first, second)
+    ours, theirs = (plotting.reliability_diagram(given, y[:6])[0] for given in (prediction, prediction.probs))
+    assert ours.get_title() == theirs.get_title()
+
+
+def a(*tensors):
+    return [tensor.numpy() for tensor in tensors]
+
+
+def of(scores):
+    return {name: tensor.numpy() for name, tensor in scores.items()}
+
+
+def test_what_a_function_returns_can_be_saved(history, tmp_path):
+    axes = plotting.loss_curves(history)
+    for index, given in enumerate((axes, list(axes), axes[0])):
+        plotting.save(given, tmp_path / f"{index}.png")
+    assert (tmp_path / "0.png").read_bytes() == (tmp_path / "2.png").read_bytes()
+    with pytest.raises(ValueError, match=r"`ax` must be axes, .* got list"):
+        plotting.save([], tmp_path / "none.png")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .._core import checks as _checks
+from .._core.signatures import explained
 
 
 class Standardize(nn.Module):
@@ -114,6 +115,7 @@ class MCDropout(nn.Module):
         return f"p={self.p}"
 
 
+@explained("mlp([1, 50, 50, 1])")
 def mlp(
     sizes: Sequence[int],
     *,

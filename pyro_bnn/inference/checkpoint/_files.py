@@ -10,6 +10,7 @@ from torch import nn
 from ..._core import checks as _checks
 from ..._core.files import DamagedFileError, read_state, understood, write_state
 from ..._core.records import plain, record
+from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
 from ..posterior import Calibration, Destination, Posterior, Saved, restored, restored_calibration, saved
@@ -30,6 +31,7 @@ class Content:
     posterior: Saved
 
 
+@explained('save_posterior(posterior, "posterior.pt", model)')
 def save_posterior(
     posterior: Posterior | Callable[..., object],
     path: str | Path,
@@ -155,6 +157,7 @@ def load_calibration(path: str | Path) -> Calibration:
         return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))
 
 
+@explained('load_posterior("posterior.pt", model)')
 def load_posterior(
     path: str | Path,
     model: BayesianModel | Callable[..., object] | None,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs
+from ..._core.remedies import Advised
 from ..._core.scope import EXCLUSIVE, Stream
 from ..._core.summary import Shown, Summary, counted, in_time, shape_row
 from ...modelling.model import SITE_PREFIX, BayesianModel
@@ -94,7 +95,7 @@ def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> I
         yield {name: value[row] for name, value in samples.items()}
 
 
-class Posterior(Shown, ABC):
+class Posterior(Advised, Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
     A table on the page "What a posterior can answer" shows which posterior classes have which of these methods and

@@ -20,6 +20,7 @@ from torch.distributions import Normal
 
 from ... import nets
 from ..._core import checks as _checks
+from ..._core.remedies import Advised
 from ..._core.scope import seeded
 from ..._core.summary import few, in_lines
 from ...auto import fitting
@@ -59,7 +60,7 @@ Self = TypeVar("Self", bound="BNNEstimator")
 P = TypeVar("P", bound=Prediction)
 
 
-class BNNEstimator(Settings):
+class BNNEstimator(Advised, Settings):
     """Base class: a network that has a posterior over its weights and is fitted to a table."""
 
     model_: BayesianModel

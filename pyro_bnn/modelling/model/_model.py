@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, map_inputs, num_rows, take
+from ..._core.remedies import Advised
 from ..._core.scope import eval_mode, local_param, seeded
 from ..._core.signatures import explained
 from ..._core.summary import Shown, Summary
@@ -24,7 +25,7 @@ from ._selection import SITE_PREFIX, Rules
 from ._summary import summary_of
 
 
-class BayesianModel(Shown, LatentVariables[P_co]):
+class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     r"""A Pyro model that gives priors to the weights of any `torch.nn.Module`.
 
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.

@@ -7,7 +7,9 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.signatures import explained
 from ...scores.metrics import calibration_bins, expected_calibration_error
+from ...scores.uncertainty import ClassificationPrediction
 from ._figures import BLACK, BLUE, GREY, SKY, Width, check_axes, figure_of_width, inches, styled
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
@@ -98,9 +100,10 @@ def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
     return axes[:, :num_images]
 
 
+@explained("reliability_diagram(prediction, y)")
 @styled
 def reliability_diagram(
-    probs: Tensor,
+    probs: Tensor | ClassificationPrediction,
     y: Tensor,
     *,
     num_bins: int = 15,
@@ -116,7 +119,7 @@ def reliability_diagram(
     calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not calibrated.
 
     Args:
-        probs: Class probabilities, shape (N, C).
+        probs: Class probabilities, shape (N, C), or a prediction that has them.
         y: Labels, shape (N,).
         num_bins: Number of bins.
         equal_mass: Whether the bins have equal numbers of inputs instead of equal width.
@@ -137,7 +140,7 @@ def reliability_diagram(
         >>> ax.get_ylabel(), below.get_xlabel()
         ('accuracy', 'confidence (probability of the predicted class)')
     """
-    _checks.rows("probs", probs)
+    probs = probs.probs if isinstance(probs, ClassificationPrediction) else _checks.rows("probs", probs)
     _checks.rows("y", y)
     check_axes(axes, 2)
     if axes is None:

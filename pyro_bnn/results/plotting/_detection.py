@@ -12,6 +12,9 @@ from ...scores.metrics import ood_scores
 from ...scores.uncertainty import ClassificationPrediction
 from ._figures import BLUE, DASHES, GREY, PALETTE, VERMILION, Width, flat, panels, styled
 
+NUM_TICKS = 4
+"""Largest number of intervals between ticks, so that numbers with four decimals do not overlap."""
+
 InputScores = Mapping[str, Tensor] | ClassificationPrediction
 
 
@@ -53,6 +56,7 @@ def detection_curves(
         ax.ecdf(low, color=BLUE, linestyle="-", label=f"known ({len(low):,})")
         ax.ecdf(high, color=VERMILION, linestyle=DASHES[1], label=f"unknown ({len(high):,})")
         ax.set(xlabel=name, ylim=(-0.02, 1.02))
+        ax.locator_params(axis="x", nbins=NUM_TICKS)
         if index == 0:
             ax.legend(loc="lower right")
         if index == 0 or width == "column":

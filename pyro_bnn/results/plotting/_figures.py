@@ -3,13 +3,14 @@
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import matplotlib
 import numpy as np
+import torch
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
@@ -113,14 +114,21 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that calls `draw` in the context :func:`style`."""
+    """Return a function that calls `draw` in the context :func:`style`, and with tensors in place of NumPy arrays."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
         with style():
-            return draw(*args, **kwargs)
+            return draw(*map(_as_tensors, args), **_as_tensors(kwargs))
 
     return drawing
+
+
+def _as_tensors(value: Any) -> Any:
+    """Return arrays of numbers as tensors, also those in a dictionary, and all else as it is."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "bfiu":
+        return torch.tensor(value)
+    return {name: _as_tensors(part) for name, part in value.items()} if type(value) is dict else value
 
 
 @styled
@@ -172,13 +180,13 @@ def inches(width: str) -> float:
 
 
 @styled
-def save(ax: Axes, path: str | Path) -> None:
+def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
     """Write the figure that has the given axes to a file.
 
     A picture has 250 pixels per inch. A PDF has embedded fonts.
 
     Args:
-        ax: Any axes of the figure.
+        ax: Axes of the figure, or several axes, as the functions of this module return them.
         path: The file. The ending of its name determines the format.
 
     Example:
@@ -189,11 +197,12 @@ def save(ax: Axes, path: str | Path) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     plotting.save(ax, Path(folder) / "empty.png")
     """
-    _checks.kind("ax", ax, Axes, "axes, such as those that a function of this module returns")
+    first: Any = np.asarray(ax, object).flat[0] if isinstance(ax, np.ndarray | list | tuple) and len(ax) else ax
+    _checks.kind("ax", first, Axes, "axes, such as those that a function of this module returns")
     path = _checks.path("path", path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"`path` must lie in a folder that exists, got {path}; make {path.parent} first.")
-    figure = ax.figure
+    figure = first.figure
     while isinstance(figure, SubFigure):
         figure = figure.figure
     endings = figure.canvas.get_supported_filetypes()
@@ -247,7 +256,7 @@ def points_of(data: object) -> tuple[np.ndarray, np.ndarray] | None:
     parts = _checks.items("data", data, "a pair (x, y) of tensors")
     if len(parts) != 2:
         raise ValueError(f"`data` must be a pair (x, y) of tensors, got {len(parts)}.")
-    x, y = (flat(_checks.tensor("data", part)) for part in parts)
+    x, y = (flat(_checks.tensor("data", _as_tensors(part))) for part in parts)
     if len(x) != len(y):
         raise ValueError(f"`data` must have as many inputs as targets, got {len(x)} and {len(y)} numbers.")
     return x, y

@@ -5,6 +5,7 @@ from matplotlib.colors import PowerNorm
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.signatures import explained
 from ...scores.uncertainty import RegressionPrediction
 from ._figures import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, flat, one_axes, points_of, styled
 
@@ -13,6 +14,7 @@ TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE
 """Colours of the bands. The fills have relative luminances of 0.38 and 0.82, so that they also differ in grey print."""
 
 
+@explained("regression_bands(x, prediction)")
 @styled
 def regression_bands(
     x: Tensor,
@@ -77,6 +79,7 @@ def regression_bands(
     return ax
 
 
+@explained("predictive_density(x, prediction, torch.linspace(-3, 3, 100))")
 @styled
 def predictive_density(
     x: Tensor,
@@ -131,8 +134,8 @@ def predictive_density(
     )
     ax.figure.colorbar(image, ax=ax, label="p(y | x)").outline.set_linewidth(0.5)
     if points is not None:
-        ax.plot(*points, ".", color=VERMILION, markersize=2, markeredgewidth=0, alpha=0.5, label="data")
-        ax.legend(loc="upper left", markerscale=3)
+        ax.plot(*points, ".", color=VERMILION, markersize=3, markeredgewidth=0, alpha=0.8, label="data")
+        ax.legend(loc="upper left", markerscale=2)
     ax.set(xlabel="x", ylabel="y", xlim=(float(x.min()), float(x.max())), ylim=(float(y.min()), float(y.max())))
     return ax
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from ..._core import checks as _checks
+from ..._core.signatures import explained
 from ..pruning import PruningReport, decibel
 from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
@@ -238,6 +239,7 @@ def weight_density(
     return ax
 
 
+@explained("weight_histograms(guide.locations(), guide.scales())")
 @styled
 def weight_histograms(
     locations: Mapping[str, Tensor],

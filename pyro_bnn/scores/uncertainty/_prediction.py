@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 
 from ..._core import checks as _checks
 from ..._core.reflection import move_distribution
+from ..._core.remedies import Advised
 from ..._core.summary import Shown, Summary, counted
 from ._entropy import require_two
 
@@ -51,7 +52,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction(Shown, ABC):
+class Prediction(Advised, Shown, ABC):
     """Result of `predict`: probabilities of classes, or moments of numbers, depending on the subclass.
 
     ``prediction[rows]`` is the prediction of a part of the inputs, where `rows` is a boolean mask of shape (N,), a

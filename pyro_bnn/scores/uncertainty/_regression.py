@@ -72,7 +72,7 @@ class RegressionPrediction(Prediction):
             return f"standard deviation (root mean square) {float(self.aleatoric.mean()) ** 0.5:.3g}, aleatoric only"
         sds = [float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means)]
         parts = (share(sd, sds[0]) for sd in sds)
-        return "standard deviation (root mean square) {}; aleatoric {}, epistemic {}".format(*parts)
+        return "standard deviation (root mean square) {}; aleatoric sd {}, epistemic sd {}".format(*parts)
 
     @property
     def epistemic(self) -> Tensor:

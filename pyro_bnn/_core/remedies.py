@@ -1,0 +1,96 @@
+"""What to use in place of attributes that objects of other libraries have."""
+
+from typing import TYPE_CHECKING
+
+FIT = "call `pyro_bnn.fit(model, (x, y))`"
+PREDICT = "call `pyro_bnn.predict(model, posterior, x)`"
+SCORE = "call `pyro_bnn.predict(model, posterior, x, y=y).score()`"
+SAVE = "call `pyro_bnn.save_posterior(posterior, path, model)`"
+PLOT = "`pyro_bnn.plotting` has functions that draw"
+DRAWS = "call `posterior.sample(num_samples)`, which returns a dictionary of draws"
+MOMENTS = "call `posterior.moments()`, which returns the means and the standard deviations"
+INTERVAL = "call `lower, upper = prediction.interval(0.9)`"
+DISTRIBUTION = "call `predict_distribution(X)`"
+
+INSTEAD = {
+    "BayesianModel": {
+        "evaluate": SCORE,
+        "fit": FIT,
+        "posterior": f"{FIT}, which returns the posterior",
+        "predict": f"{PREDICT} with the posterior that `pyro_bnn.fit` returns",
+        "predict_proba": f"{PREDICT}, whose result has `probs`",
+        "sample": "call `pyro_bnn.fit_nuts(model, (x, y))` for draws from the posterior, or `model(x)` from the prior",
+        "save": SAVE,
+        "score": SCORE,
+        "summary": "call `print(model)`",
+    },
+    "Posterior": {
+        "get_samples": DRAWS,
+        "load": "call `pyro_bnn.load_posterior(path, model)`",
+        "mean": MOMENTS,
+        "plot": PLOT,
+        "predict": PREDICT,
+        "samples": DRAWS,
+        "save": SAVE,
+        "score": SCORE,
+        "std": MOMENTS,
+        "stddev": MOMENTS,
+        "summary": "call `print(posterior)`, or `posterior.diagnose(model)`",
+        "variance": MOMENTS,
+    },
+    "Prediction": {
+        "lower": INTERVAL,
+        "plot": PLOT,
+        "samples": "call `prediction.sample(num_samples)`",
+        "upper": INTERVAL,
+    },
+    "RegressionPrediction": {
+        **dict.fromkeys(["aleatoric_sd", "aleatoric_std"], "use `prediction.aleatoric.sqrt()`"),
+        **dict.fromkeys(["epistemic_sd", "epistemic_std"], "use `prediction.epistemic.sqrt()`"),
+        **dict.fromkeys(["scale", "std", "stddev", "total_sd"], "use `prediction.sd`"),
+        **dict.fromkeys(["var", "variance"], "use `prediction.total`, or its parts `aleatoric` and `epistemic`"),
+        "labels": "a prediction of numbers has a `mean`",
+        "probs": "a prediction of numbers has a `mean`",
+    },
+    "ClassificationPrediction": {
+        **dict.fromkeys(["mean", "prob", "probabilities"], "use `prediction.probs`"),
+        **dict.fromkeys(["classes", "label", "mode"], "use `prediction.labels`"),
+        **dict.fromkeys(["entropy", "uncertainty"], "use `prediction.total`, or its parts `aleatoric` and `epistemic`"),
+        **dict.fromkeys(["lower", "upper"], "classes have no interval; `ConformalSets` gives sets of classes"),
+        **dict.fromkeys(["sd", "std", "stddev", "variance"], "use `prediction.total`, the entropy in nats"),
+        "samples": "use `prediction.logits`, for which `predict` needs `keep_draws=True`",
+    },
+    "BNNEstimator": {
+        "model": "use `model_` after `fit`",
+        "posterior": "use `posterior_` after `fit`",
+        "predict_std": "call `predict(X, return_std=True)`",
+        "status": "use `status_` after `fit`",
+    },
+    "BNNRegressor": {"predict_proba": f"{DISTRIBUTION}, as a regressor has no classes"},
+    "BNNClassifier": {
+        "predict_interval": "call `predict_set(X)`",
+        "predict_std": f"{DISTRIBUTION}, which has the uncertainties of classes",
+    },
+}
+"""Advice for each missing attribute, ``{class: {attribute: advice}}``. Subclasses inherit the advice."""
+
+
+class Advised:
+    """Base class of objects whose missing attributes have an error message that says what to use instead.
+
+    The attributes stay missing, so `hasattr` is false.
+    """
+
+    if not TYPE_CHECKING:  # a type checker should still report missing attributes
+
+        def __getattr__(self, name: str) -> object:
+            try:
+                return super().__getattr__(name) if hasattr(super(), "__getattr__") else self.__getattribute__(name)
+            except AttributeError as error:
+                found = (INSTEAD.get(cls.__name__, {}).get(name) for cls in type(self).__mro__)
+                advice = next(filter(None, found), None)
+                if advice is None:
+                    raise
+                # Without the object, Python adds no similar name, which might mean something else.
+                message = f"'{type(self).__name__}' object has no attribute '{name}'; {advice}."
+                raise AttributeError(message, name=name) from error

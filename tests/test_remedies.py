@@ -1,0 +1,99 @@
+"""Missing attributes that other libraries have: the error says what to use instead."""
+
+import copy
+import pickle
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn._core.remedies import INSTEAD, Advised
+
+NUM_ROWS = 6
+
+
+def model_of(likelihood, outputs):
+    net = nn.Linear(1, outputs)
+    return pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=NUM_ROWS)
+
+
+def objects():
+    """One object for each class in the table, with the names by which the advice calls it and its parts."""
+    x = torch.linspace(-1, 1, NUM_ROWS)[:, None]
+    numbers, classes = model_of(pb.GaussianLikelihood(0.1), 1), model_of(pb.CategoricalLikelihood(), 2)
+    posterior = pb.fit_laplace(numbers, (x, 2 * x))
+    return {
+        "BayesianModel": numbers,
+        "Posterior": posterior,
+        "Prediction": pb.predict(numbers, posterior, x, num_samples=3, seed=0),
+        "RegressionPrediction": pb.predict(numbers, posterior, x, num_samples=3, seed=0),
+        "ClassificationPrediction": pb.predict(classes, pb.MeanFieldGuide(classes), x, num_samples=3, seed=0),
+        "BNNEstimator": pb.BNNRegressor(),
+        "BNNRegressor": pb.BNNRegressor(),
+        "BNNClassifier": pb.BNNClassifier(),
+    }
+
+
+def test_a_missing_attribute_has_advice_and_stays_missing():
+    found = objects()
+    assert found.keys() == INSTEAD.keys()
+    for kind, advice in INSTEAD.items():
+        for name, words in advice.items():
+            assert not hasattr(found[kind], name)
+            assert getattr(found[kind], name, 3) == 3
+            with pytest.raises(AttributeError, match=re.escape(f"has no attribute '{name}'; {words}.")):
+                getattr(found[kind], name)
+
+
+def test_what_the_advice_names_exists():
+    found = objects()
+    owners = {**found, "prediction": found["RegressionPrediction"], "posterior": found["Posterior"]}
+    for kind, advice in INSTEAD.items():
+        for words in advice.values():
+            for owner, name in re.findall(r"\b(pyro_bnn|posterior|prediction)\.(\w+)", words):
+                holder = found[kind] if owner == "prediction" else owners.get(owner, pb)
+                assert hasattr(holder, name), (kind, words)
+
+
+def test_other_missing_attributes_have_the_usual_error():
+    found = objects()
+    for one in found.values():
+        with pytest.raises(AttributeError, match=r"has no attribute 'nonsense'$"):
+            one.nonsense  # noqa: B018
+    with pytest.raises(AttributeError) as caught:
+        found["Posterior"].sampl  # noqa: B018
+    assert caught.value.obj is found["Posterior"]  # from which Python finds similar names
+
+
+def test_an_error_of_a_property_is_not_hidden():
+    class Broken(Advised):
+        @property
+        def fails(self):
+            return None.part
+
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'part'"):
+        Broken().fails  # noqa: B018
+
+
+def test_objects_can_be_copied_and_pickled():
+    for one in objects().values():
+        for other in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+            assert type(other) is type(one)
+            assert not hasattr(other, "plot")
+
+
+def test_a_layer_of_a_model_may_have_a_name_of_the_table():
+    model = model_of(pb.GaussianLikelihood(0.1), 1)
+    model.fit = nn.Linear(1, 1)
+    assert isinstance(model.fit, nn.Linear)
+
+
+@pytest.mark.parametrize("name", ["train", "save", "BNN", "evaluate", "plot"])
+def test_a_missing_name_of_the_package_has_advice(name):
+    assert not hasattr(pb, name)
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'; .*`\w+") as caught:
+        getattr(pb, name)
+    for called in re.findall(r"`(\w+)", str(caught.value)):
+        assert hasattr(pb, called)
