@@ -126,17 +126,35 @@ analyze = ModuleAnalyzer.analyze
 ModuleAnalyzer.analyze = without_overloads
 
 
+EXAMPLE_FIRST = {
+    f"pyro_bnn.{name}"
+    for name in (
+        "BNNClassifier",
+        "BNNRegressor",
+        "BayesianModel",
+        "fit",
+        "predict",
+    )
+}
+
+
 def example_first(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Show the example of an estimator above its many parameters."""
-    if name in ("pyro_bnn.BNNRegressor", "pyro_bnn.BNNClassifier"):
+    """Show the example of a name that most programs need above its many parameters."""
+    if name in EXAMPLE_FIRST:
         start = lines.index("Example:")
+        end = (
+            lines.index("Notes:", start)
+            if "Notes:" in lines[start:]
+            else len(lines)
+        )
         lines[:] = [
             *lines[: lines.index("Args:")],
-            *lines[start:],
+            *lines[start:end],
             "",
             *lines[lines.index("Args:") : start],
+            *lines[end:],
         ]
 
 

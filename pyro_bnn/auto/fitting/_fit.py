@@ -178,8 +178,9 @@ def fit(
         model: The model.
         data: A tuple (x, y) with all rows, or a loader. :func:`fit_svi` describes the data, and the arguments of a
             variational fit, in detail.
-        method: ``"auto"`` chooses as described below. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or
-            raises an error if chains are impossible. ``"ensemble"`` fits an ensemble.
+        method: ``"auto"`` runs chains if they are possible (see the notes), and otherwise makes a variational fit.
+            ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if chains are impossible.
+            ``"ensemble"`` fits an ensemble.
         time_limit: Seconds that the call may take, compilation included; not for an ensemble. If the time is short,
             there are fewer and shorter chains, or a variational fit ends before its plateau. The status says what was
             cut short. If the time is too short for chains, the variational fit takes the time that is left. With a
@@ -187,10 +188,10 @@ def fit(
             rows and weights. On two cores, chains then take about half a minute for a thousand rows, ten seconds for
             few rows, and two and a half minutes for many rows. Wide networks take twice as long.
         num_members: Number of members of an ensemble; None is 5. A prediction draws each member once by default.
-        num_workers: Number of processes that fit members of an ensemble, this one included. None takes as many as torch
-            has threads in this process, and at most `num_members`; but one for a model on a GPU, or data in a loader,
-            or if `torch.distributed` shares the fits. In a fit with tensors on a CPU, each process uses torch's number
-            of threads divided by `num_members`. Each process has a copy of the data.
+        num_workers: Number of processes that fit members of an ensemble, this one included. None takes the smaller of
+            `num_members` and torch's number of threads in this process. It takes one process if the model is on a GPU,
+            if the data are a loader, or if `torch.distributed` shares the fits. In a fit with tensors on a CPU, each
+            process uses torch's number of threads divided by `num_members`. Each process has a copy of the data.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
             `reset_parameters` of each layer. Pass a function if your network has weights of its own, or initial weights
             other than torch's. What the function leaves as it is starts at the weights of the model, for example a
