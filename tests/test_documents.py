@@ -226,6 +226,11 @@ def test_every_example_is_in_the_table():
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
 
 
+def test_every_example_has_a_line_in_the_list_of_examples():
+    listed = re.findall(r"(?m)^- \[(\w+\.py)\]\((\w+\.py)\)", (ROOT / "examples" / "README.md").read_text())
+    assert sorted(listed) == sorted((name, name) for name in EXAMPLES)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_short(name):
     assert len((ROOT / "examples" / name).read_text().splitlines()) < 310  # of at most 80 columns

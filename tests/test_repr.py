@@ -356,11 +356,25 @@ class Balance(HTMLParser):
 def test_notebooks_show_the_same_as_a_table():
     for value in objects().values():
         page = Balance(value._repr_html_())
-        assert {*page.tags} <= {"div", "strong", "table", "tr", "td", "th"}
+        assert {*page.tags} <= {"div", "strong", "code", "table", "tr", "td", "th"}
         assert page.texts[0].startswith(type(value).__name__)
     page = Balance(objects()["fit"]._repr_html_())
     assert page.tags.count("tr") == 4
     assert {"net.0.weight", "(5, 4)", "20"} <= {*page.texts}
+
+
+def test_a_notebook_shows_what_matters():
+    """A bad status is in red, code has its own letters, and a comparison says what it found."""
+    posterior = chains()
+    assert 'style="color' in posterior._repr_html_().partition("NOT OK")[0]
+    posterior.status = pb.Status(True, "try `<b>`.")
+    shown = posterior._repr_html_()
+    assert "ok: try <code>&lt;b&gt;</code>." in shown
+    assert "color" not in shown
+    comparison = objects()["comparison"]
+    texts = Balance(comparison._repr_html_()).texts
+    assert "seconds" in texts
+    assert " ".join(comparison.verdict.split()).replace("`", "") in " ".join(texts)
 
 
 def test_numbers_are_aligned_at_the_right_and_names_at_the_left():

@@ -1,6 +1,7 @@
 """Summaries of objects: at the prompt the notes in full and a table of few lines, in a notebook a small table."""
 
 import html
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -11,6 +12,7 @@ from torch import Tensor
 MOST_LINES, WIDTH, TABLE_WIDTH = 12, 80, 100  # lines of a `repr` with short notes, characters in a line
 NAME_WIDTH = 44  # characters in a cell
 MOST_HTML_ROWS = 40  # rows of a table in a notebook
+NOT_OK, ALARM = "NOT OK", "color: #b00020; font-weight: bold"  # first words of a bad status, and how they look
 
 Cell = str | int | float | None
 
@@ -49,8 +51,11 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return the title, the notes and the table as HTML, in which all texts are escaped."""
-        notes = "".join(f"<div>{html.escape(_on_one_line(note))}</div>" for note in self.notes)
+        """Return the title, the notes and the table as HTML, in which all texts are escaped.
+
+        A note that begins with "NOT OK" is in bold red letters.
+        """
+        notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
         if rows and self.header:
@@ -176,6 +181,13 @@ def _clipped(text: str, width: int) -> str:
         return text
     kept = width - 3
     return f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
+
+
+def _html_note(note: str) -> str:
+    """Return a note as HTML, with code in place of what is between backticks."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(_on_one_line(note)))
+    style = f' style="{ALARM}"' if note.startswith(NOT_OK) else ""
+    return f"<div{style}>{text}</div>"
 
 
 def _html_row(cells: Sequence[str], tag: str, are_right: Sequence[bool]) -> str:

@@ -34,6 +34,9 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     `PyroSample` of the model. The site is named after the parameter's path in the network, such as ``net.0.weight``.
     All other parameters stay learnable. A parameter with several names (tied weights) is one site.
 
+    A call ``model(x)`` runs the network with weights drawn from the prior, also after a fit, as for every Pyro model.
+    For predictions under a posterior call :func:`~pyro_bnn.predict`.
+
     The weights are drawn outside the data plate. The log-likelihood of a batch of B rows is multiplied by
     ``num_data / B``, so for every batch size the expected ELBO is that of the whole data set. The weights may have
     leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.

@@ -78,15 +78,19 @@ class Comparison(Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *names))
 
     def _repr_html_(self) -> str:
-        """Return a table of all scores as HTML, whose first method, the reference, has no scores of comparisons."""
+        """Return the verdict and a table of all scores as HTML.
+
+        The first method, the reference, has no scores of comparisons.
+        """
         pairs = {(row.region, row.method): row.scores for row in self._from_first}
         names, distances = list(self.methods[0].scores), list(self.pairs[0].scores)
         rows = []
         for row in self.methods:
             scores = row.scores | pairs.get((row.region, row.method), {})
             cells = (Number(scores[name]) if name in scores else None for name in (*names, *distances))
-            rows.append((row.region, row.method, *cells))
-        return Summary(self._title(), rows=rows, header=("region", "method", *names, *distances)).html()
+            rows.append((row.region, row.method, row.seconds, *cells))
+        header = ("region", "method", "seconds", *names, *distances)
+        return Summary(self._title(), self.verdict.splitlines(), rows, header).html()
 
     def __str__(self) -> str:
         blocks = []
