@@ -59,7 +59,7 @@ def with_titles(tree: str, page: str, found: list[tuple[str, int]]) -> str:
 def add_titles(
     app: Sphinx, name: str, template: str, context: dict[str, Any], tree: Any
 ) -> None:
-    """Add the titles to the sidebar of one page."""
+    """Add the titles to the sidebar of one page, and places where long names may break."""
     if "furo_navigation_tree" not in context:
         return
     for target, document in LISTS.items():
@@ -67,3 +67,6 @@ def add_titles(
         context["furo_navigation_tree"] = with_titles(
             context["furo_navigation_tree"], page, groups(HERE / document)
         )
+    context["furo_navigation_tree"] = re.sub(
+        r"(?<=[a-z])(?=[A-Z][^<>]*<)", "<wbr>", context["furo_navigation_tree"]
+    )
