@@ -14,7 +14,7 @@ from ..._core import checks as _checks
 from ..._core.copies import tree
 from ..._core.reflection import elementwise, move_distribution
 from ..._core.summary import counted
-from ..joint import LOG_ROOT_TAU, Joint, Layout, NormalDensity, Piece, Site, find_sites
+from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece, Site, find_sites
 from ..scale_maps import Precision, ScaleMap
 from ._flat import Choice, GaussianGuide
 from ._init import Init
@@ -97,11 +97,12 @@ class MeanFieldGuide(GaussianGuide):
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         locations, scales = self.locations(), self.scales()
-        layout = Layout({name: loc.shape for name, loc in locations.items()})
-        like = next(iter(locations.values()))
         for _ in range(num_samples):
-            noise = layout.views(torch.randn(layout.num_elements, dtype=like.dtype, device=like.device))
-            yield self.constrained({n: torch.addcmul(loc, scales[n], noise[n]) for n, loc in locations.items()})
+            free = {}
+            for name, loc in locations.items():
+                noise = torch.randn(loc.shape, dtype=loc.dtype, device=loc.device)
+                free[name] = torch.addcmul(loc, scales[name], noise)
+            yield self.constrained(free)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
         is_closed = {name: closed_form and density.is_closed for name, density in joint.densities.items()}
