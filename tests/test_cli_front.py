@@ -41,6 +41,8 @@ def wide(monkeypatch):
 # --- what is loaded when ----------------------------------------------------------------------------------------------
 
 MISTAKES = [["trian"], ["train", "--epochs", "x"], ["train", "digits"], ["train", "cifar", "--out", "r"]]
+MISTAKES += [["weights", "nowhere"], ["train", "nowhere.csv", "--target", "y", "--out", "r"]]
+MISTAKES += [["predict", "full", "nowhere.csv"], ["report", "nowhere"], ["compare", "nowhere"]]
 MISTAKES += [["train", "digits", "--out", "full"], ["demo", "--out", "full"]]  # a folder with a file
 FRESH = """
 import os, sys
@@ -65,7 +67,7 @@ os.environ.update(COMP_WORDS="pyro-bnn train d", COMP_CWORD="2")
 assert not run()
 assert not HEAVY & sys.modules.keys()
 del os.environ["_PYRO_BNN_COMPLETE"]
-assert run("weights", "nowhere") == 2
+assert run("weights", "full") == 2
 assert {"torch", "pyro"} <= sys.modules.keys()  # the check sees them
 """
 
@@ -121,7 +123,7 @@ import os, pty, sys, time
 begin = time.perf_counter()
 child, terminal = pty.fork()
 if not child:
-    os.execv(sys.executable, [sys.executable, "-c", "from pyro_bnn.app.cli import main; main()", "weights", "nowhere"])
+    os.execv(sys.executable, [sys.executable, "-c", "from pyro_bnn.app.cli import main; main()", "weights", "."])
 first = os.read(terminal, 11)
 seconds = time.perf_counter() - begin
 rest = b""
@@ -163,7 +165,7 @@ def test_ctrl_c_while_a_library_loads_ends_in_a_sentence(tmp_path, late):
     code = "from pyro_bnn.app.cli import main; main()" if late else "import torch"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(pb.__file__).parent.parent)])}
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "weights", "nowhere"],
+        [sys.executable, "-c", code, "weights", "."],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -268,7 +270,13 @@ class ReachedError(Exception):
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_are_read(example, monkeypatch):
+def test_examples_are_read(example, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for run in ("digits-run", "garments", "houses"):
+        (tmp_path / run).mkdir()
+    for file in ("houses.csv", "new.csv", "data.npz"):
+        (tmp_path / file).touch()
+
     def reached():
         raise ReachedError
 

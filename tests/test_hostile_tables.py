@@ -134,9 +134,12 @@ def test_a_table_that_cannot_be_used_is_refused_with_a_remedy(pyro_bnn, tmp_path
 
 def test_a_file_that_is_none_is_refused(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.csx").touch()
     for name, message in (
         ("nothing.csv", "there is no file nothing.csv"),
-        ("table.xlsx", "unknown dataset 'table.xlsx'; choose mnist, fashion-mnist, digits, or a file of your own"),
+        ("text.csx", "text.csx ends in .csx; rename it to an ending of tables (.csv,"),
+        ("texts.csv", "there is no file texts.csv (did you mean 'text.csx'?)."),
+        ("table.xlsx", "unknown data set 'table.xlsx'; choose mnist, fashion-mnist, digits, or a file of your own"),
     ):
         code, _, err = pyro_bnn("train", name, "--target", "y", "--out", "run")
         assert (code, message in err) == (2, True), err

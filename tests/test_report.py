@@ -150,7 +150,7 @@ def test_what_is_printed_is_what_the_page_says(good):
 
 def test_thresholds_stand_beside_the_verdicts(good):
     num_verdicts = sum(line.startswith(("good:", "note:", "problem:")) for line in good[1].splitlines())
-    assert good[0].count("<small>Thresholds: ") == num_verdicts > 0
+    assert good[0].count("<summary>Thresholds</summary>") == num_verdicts > 0
 
 
 def test_a_file_of_ones_own_is_not_replaced(good, pyro_bnn, runs, tmp_path):  # noqa: F811
@@ -164,6 +164,8 @@ def test_a_file_of_ones_own_is_not_replaced(good, pyro_bnn, runs, tmp_path):  # 
         code, _, err = pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", wrong)
         assert code == 2
         assert "--out must" in err
+    code, _, err = pyro_bnn("report", runs / "good", "--out", tmp_path / "page.pdf")
+    assert (code, "--out must end in .html" in err) == (2, True)
     code, printed, _ = pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", out, "--force", "--json")
     assert code == 0
     document = json.loads(printed)
@@ -229,6 +231,17 @@ def test_a_loss_that_still_falls_is_not_settled():
     assert has_settled(history_of(falling)).level == "note"
     assert "still falling" in has_settled(history_of(falling)).text
     assert "too few to tell" in has_settled(history_of(falling[:5])).text
+
+
+def test_a_short_training_with_a_lowered_learning_rate_is_not_said_to_have_settled():
+    history = History(num_data=10)
+    for epoch in range(40):
+        history.add_step(-100 * math.exp(-epoch / 3), 0.0, 1.0)
+        history.end_epoch([10], 0.1 * (1 - epoch / 40), 1.0)
+    short = has_settled(history, usual_steps=3000)
+    assert (short.level, short.short) == ("note", "the training had only 40 epochs (40 steps; the default is 3,000)")
+    assert short.text.endswith("Raise --epochs, or --lr.")
+    assert has_settled(history, usual_steps=80).level == "good"
 
 
 def test_the_calibration_error_by_chance_is_that_of_calibrated_labels():

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pyro_bnn.app.chains import Choice
+from pyro_bnn.app.chains import Choice, in_plain_words
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page.chains import diagnostics_of, of_chains
 from pyro_bnn.app.reports.page.fit import about_section
-from pyro_bnn.app.reports.page.section import first_line
+from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -78,10 +78,13 @@ def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
     ]
 
 
-def test_chains_that_are_not_explored_are_named_in_the_first_line():
+def test_chains_that_are_not_explored_are_named_in_the_first_line_only_beside_a_fault():
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
     short = of_chains(posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
-    assert first_line([short], "RMSE 2") == "Usable, but 1 of 2 chains is too short to explore its mode: RMSE 2."
+    assert first_line([short], "RMSE 2") == "Usable: RMSE 2; 1 note in the report."
+    wide = Verdict("problem", "uncertainty", "too wide", "", "")
+    said = first_line([wide, short], "RMSE 2")
+    assert said.startswith("Usable for its predictions, not for its uncertainty: 1 of 2 chains is too short")
     unknown = of_chains(posterior, None)
     assert (unknown.level, unknown.short) == (
         "note",
@@ -107,3 +110,24 @@ def test_the_command_to_repeat_chains_with_a_time_limit_repeats_the_choice(made,
     assert values["is_timed"]
     assert values["is_compared"] == bool(made)
     assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --time-limit 20 --target y --out run-again")
+
+
+@pytest.mark.parametrize(
+    ("diverged", "within", "said"),
+    [
+        (0, [1.0, 1.02], "The network is trained, and the sampler ran long enough."),
+        (0, [1.0, 1.5], "The network is trained. The sampler would need longer to be exact."),
+        (30, [1.0, 1.5], "The network is trained, but many steps of the sampler failed."),
+    ],
+)
+def test_train_begins_with_a_sentence_without_jargon(diverged, within, said):
+    diverging = (torch.arange(200) < diverged).reshape(2, 100)
+    status = Status(True, "well.", remedy="Longer." if within[1] > 1.1 else "")
+    posterior = MCMCPosterior(
+        {"w": torch.zeros(2, 100)},
+        ChainStatistics(diverging=diverging),
+        status,
+        sampler="MCLMC",
+        modes=Modes(torch.tensor(within), 1.0, 0.0),
+    )
+    assert in_plain_words(posterior) == f"{said} The scores on test rows tell how good it is."

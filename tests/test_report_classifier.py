@@ -138,6 +138,15 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
     assert f"NLL {-own:.4f} against {-theirs:.3f} nats" in section.verdicts[2].text
 
 
+def test_a_class_that_is_often_missed_is_not_said_to_be_found():
+    y = torch.tensor([0] * 32 + [1] * 28)
+    labels = torch.tensor([0] * 31 + [1] + [0] * 10 + [1] * 18)
+    probs = torch.nn.functional.one_hot(labels, 2) * 0.8 + 0.1
+    verdict = accuracy_section(classifier(probs, y, torch.full((60, 2), 0.5))).verdicts[1]
+    assert (verdict.level, verdict.short) == ("note", "misses 36 % of “b”")
+    assert verdict.text.startswith("36 % of “b” are missed, and 3 % of “a”; balanced accuracy 80.6 %")
+
+
 def test_of_many_classes_those_of_the_lowest_recall_are_listed():
     y = torch.arange(25).repeat(4)
     probs = torch.nn.functional.one_hot(y, 25) * 0.9 + 0.004

@@ -74,6 +74,18 @@ def test_inputs_of_a_category_are_permuted_together():
     assert size.mean == pytest.approx(math.sqrt(2), rel=0.1)
 
 
+def test_a_column_with_one_value_in_the_test_rows_has_no_known_effect():
+    x = torch.randn(100, 3)
+    x[:, 1] = 2.0
+    found = drivers.drivers_of(regression(x=x))
+    assert {driver.name: driver.varies for driver in found} == {"input 0": True, "input 1": False, "input 2": True}
+    subject = SimpleNamespace(drivers=found, classified=None)
+    values = drivers_section(subject).values
+    assert (values["constant"], values["num_constant"], values["num_drawn"]) == ("input 1", 1, 2)
+    assert "input 1" not in values["conclusion"]
+    assert drivers_section(SimpleNamespace(drivers=[found[-1]], classified=None)) is None
+
+
 def test_nothing_for_images_or_many_columns(monkeypatch):
     run = regression()
     monkeypatch.setattr(drivers, "MOST_COLUMNS", 2)

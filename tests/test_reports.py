@@ -39,7 +39,7 @@ def run(trained, tmp_path):
 def test_prune_prints_and_writes_table_and_pictures(pyro_bnn, run):  # noqa: F811
     code, out, err = pyro_bnn("prune", run, "--fractions", ".5,.9,1", "--num-samples", 5)
     assert (code, err) == (0, "")
-    assert "7,207 weights, 307 data points, ensembles of 5 draws" in out
+    assert "7,207 weights, 307 rows, ensembles of 5 draws:" in out
     assert "smaller" in out
     with (run / "pruning.csv").open() as file:
         rows = list(csv.DictReader(file))

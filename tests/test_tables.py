@@ -138,13 +138,13 @@ def test_classes_are_predicted_from_a_table(pyro_bnn, tmp_path):  # noqa: F811
         (["0", "1", "1"], "categorical"),
         (["3", "8", "5"], "categorical"),
         ([str(i) for i in range(30)], "gaussian"),
-        (["0.5", "1.0", "2"], "gaussian"),
+        (["1.0", "0.0", "1.0"], "gaussian"),
     ],
 )
 def test_the_kind_of_target_is_guessed_and_said(cells, likelihood):
     found, reason = guessed(cells_of(*cells, name="y"))
     assert found == likelihood
-    assert ("classification" in reason) == (likelihood == "categorical")
+    assert ("classification" in reason, "(for classes" in reason) == (likelihood == "categorical", cells[0] == "1.0")
 
 
 # --- reading and encoding ---------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
             1.47,
             1.6,
             (3,),
-            "R-hat within chains is above 1.1: how well such chains predict is seen from the test scores. For longer",
+            "R-hat within chains is above 1.1. For a more exact result, pass a larger time limit, such as",
         ),
         (1.04, 1.6, (3,), "R-hat within chains is at most 1.1, so each chain is long enough for the mode"),
         (1.04, 1.05, (3,), "R-hat is at most 1.1 within and between chains, so the chains are long enough."),

@@ -90,8 +90,7 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
         )
     message = chosen.in_words(agreement)
     if modes.num_unexplored:
-        said = f"R-hat within chains is above {limit}: how well such chains predict is seen from the test scores."
-        return replace(status, message=message, remedy=f"{said} {more}")
+        return replace(status, message=f"{message} R-hat within chains is above {limit}.", remedy=more)
     is_agreed = modes.between <= limit
     if is_linear and not is_agreed:
         said = f"R-hat between chains is above {limit}, but a linear model has one mode, so the chains are too short."
@@ -100,6 +99,24 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
     if is_agreed:
         verdict = f"R-hat is at most {limit} within and between chains, so the chains are long enough."
     return replace(status, message=f"{message} {verdict}")
+
+
+def is_in_trouble(posterior: MCMCPosterior) -> bool:
+    """Return whether chains have another fault than that they could be longer."""
+    return posterior.statistics.has_many_diverging or posterior.modes is None
+
+
+def in_plain_words(posterior: MCMCPosterior) -> str:
+    """Say how the fit went, for readers who do not know chains."""
+    if posterior.statistics.has_many_diverging:
+        said = "The network is trained, but many steps of the sampler failed."
+    elif posterior.modes is None:
+        said = "The network is trained, but there are too few draws to check the sampler."
+    elif posterior.status.remedy:
+        said = "The network is trained. The sampler would need longer to be exact."
+    else:
+        said = "The network is trained, and the sampler ran long enough."
+    return f"{said} The scores on test rows tell how good it is."
 
 
 def fault_of(posterior: MCMCPosterior) -> str:

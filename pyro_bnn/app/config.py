@@ -41,8 +41,12 @@ def kind_of(dataset: str) -> str:
         return "images"
     if ending == ".npz" or ending in TABLES:
         return "arrays" if ending == ".npz" else "table"
+    if ending and Path(dataset).is_file():
+        raise ValueError(
+            f"{dataset} ends in {ending}; rename it to an ending of tables ({', '.join(TABLES)}) or arrays (.npz)"
+        )
     raise ValueError(
-        f"unknown dataset {dataset!r}; choose {', '.join(GREY_SETS)}, or a file of your own: a table "
+        f"unknown data set {dataset!r}; choose {', '.join(GREY_SETS)}, or a file of your own: a table "
         f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)"
     )
 

@@ -137,16 +137,16 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
         return RECIPES[dataset, name]
     if dataset not in DATA_SETS:
         raise ValueError(
-            f"unknown data set {dataset!r}{_near(dataset, DATA_SETS)}; choose {', '.join(DATA_SETS)}, or a file of "
+            f"unknown data set {dataset!r}{near(dataset, DATA_SETS)}; choose {', '.join(DATA_SETS)}, or a file of "
             "your own with its ending, such as table.csv."
         )
-    raise ValueError(f"unknown recipe {name!r}{_near(name, NAMES)}; choose one of {', '.join(sorted(NAMES))}.")
+    raise ValueError(f"unknown recipe {name!r}{near(name, NAMES)}; choose one of {', '.join(sorted(NAMES))}.")
 
 
-def _near(name: str, names: Collection[str]) -> str:
+def near(name: str, names: Collection[str]) -> str:
     """Return a question whether the nearest name is meant; empty if no name is near."""
-    near = difflib.get_close_matches(name, names, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    found = difflib.get_close_matches(name, names, 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def default(setting: str) -> str:

@@ -29,4 +29,4 @@ def longer_chains(seconds: float | None) -> str:
     """Return the remedy for chains that are too short. `seconds` is the time that the fit took, if it is known."""
     guess = "" if seconds is None else f", such as --time-limit {10 * math.ceil(MORE * seconds / 10)}"
     why = "" if seconds is None else " (four times the time of this fit; how long they need is not known)"
-    return f"For longer chains, pass a larger time limit{guess}{why}."
+    return f"For a more exact result, pass a larger time limit{guess}{why}."

@@ -63,6 +63,8 @@ def compare(
         raise ValueError("--num-steps is for the sine; leave it out with a run.")
     if run is None and (data is not None or download):
         raise ValueError("--data and --download need a run; name its folder, or leave out both options.")
+    if run is not None:
+        options.check_run(run)
     with loading():
         from ..._core.scope import silent_fits
         from ...inference.posterior import Status

@@ -60,4 +60,5 @@ def demo(
     output.say("All scores of the digits:\n")
     output.table(f"{digits}\n")
     output.say(f"Done in {seconds:.0f} s, imports not counted. Pictures in {out}: {', '.join(pictures)}")
+    output.say(f"Next: pyro-bnn report {out}; then pyro-bnn train TABLE.csv --target COLUMN --out RUN")
     output.document(folder=out, pictures=pictures, seconds=seconds, digits=digits, regression=regression)

@@ -39,6 +39,7 @@ def evaluate(
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
     last line says whether the run is usable; for images, `pyro-bnn report` says so.
     """
+    options.check_run(run)
     with loading():
         from .. import runs
         from ..folders import updating

@@ -168,6 +168,24 @@ def read_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def check_run(run: Path) -> None:
+    """Raise if there is no folder of a run, finished or not. This needs no slow imports."""
+    part = run.parent / f".{run.name}.part"
+    if not os.path.lexists(run) and not os.path.lexists(part) and run.parent.is_dir():
+        runs = [path.parent.name for path in run.parent.glob("*/manifest.json")]
+        raise FileNotFoundError(
+            f"{run} holds no training run: there is no such folder{recipes.near(run.name, runs)}; make one with "
+            "`pyro-bnn train`."
+        )
+
+
+def check_rows(rows: Path) -> None:
+    """Raise if there is no file of rows. This needs no slow imports."""
+    if not os.path.lexists(rows) and rows.parent.is_dir():
+        files = [path.name for path in rows.parent.iterdir() if path.is_file()]
+        raise FileNotFoundError(f"there is no file {rows}{recipes.near(rows.name, files)}.")
+
+
 def check_file(out: Path, *, force: bool) -> None:
     """Raise if the file `out` cannot be written or must not be replaced. Call this before anything is computed."""
     if out.is_dir():

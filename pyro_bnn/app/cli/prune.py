@@ -53,19 +53,21 @@ def prune(
 
     For each share of removed weights, the command prints scores, the file size and the speed. The weights with the
     lowest signal-to-noise ratio |mean| / sd are removed first. Tables and pictures are written into the run's folder.
-    The run itself keeps all its weights.
+    The run itself keeps all its weights. The run must be variational (`train --method svi`, or images).
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")
     shares = options.read_numbers(float, fractions, "--fractions")
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
+    options.check_run(run)
     with loading():
         from .. import datasets, runs, sources
         from ..folders import creating, updating
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
         from ..reports.pruning import FILES, report_pruning, save_pruned_run
+        from .pruned import tables_of
 
     output = Output("prune", as_json=as_json)
     device = options.check_device(device)
@@ -90,6 +92,6 @@ def prune(
             pruned = {"folder": out, "status": status}
     if pruned is not None:
         output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {out}\n")
-    output.table(f"{report}\n\n{gains}")
+    output.table(tables_of(report, gains))
     output.say(f"\npruning.csv, pruning.json, {' and '.join(pictures)} in {run}.")
     output.document(folder=run, pictures=pictures, report=report, gains=gains, pruned=pruned)

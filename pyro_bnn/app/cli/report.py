@@ -37,7 +37,10 @@ def report(
     weights and the settings.
     """
     if out is not None:
+        if out.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"--out must end in .html, since the report is an HTML page, got {out}; print it as PDF.")
         options.check_file(out, force=force)
+    options.check_run(run)
     with loading():
         from ..._core.files import write_atomically
         from .. import runs

@@ -19,6 +19,7 @@ import typer
 
 from .. import recipes
 from ..config import settings
+from ..specs import TABLES
 from . import options
 from .output import Output
 from .stopping import loading
@@ -104,6 +105,8 @@ def train(
         recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
     if resume is None and (dataset is None or out is None):
         raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
+    if dataset is not None and Path(dataset).suffix in (*TABLES, ".npz"):
+        options.check_rows(Path(dataset))
     if out is not None:
         options.check_folder(out, force=force)
     with loading():
@@ -111,6 +114,7 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
+        from ..chains import in_plain_words, is_in_trouble
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
         from ..processes import joined, run_folder, shared
@@ -151,11 +155,12 @@ def train(
     last = known.facts.in_units(posterior.history).epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
     said = str(posterior.status)
-    lines = said.replace(". ", ".\n")  # one for each fact on chains
-    said = lines if last is None else f"{said[0].upper()}{said[1:]} The fit took {seconds:.0f} s."
-    is_good = bool(posterior.status) and not (last is None and posterior.status.remedy)
-    output.say(said, style="green" if is_good else "yellow")
-    if runs.is_chains(posterior):
+    if not runs.is_chains(posterior):
+        said = f"{said[0].upper()}{said[1:]} The fit took {seconds:.0f} s."
+        output.say(said, style="green" if posterior.status else "yellow")
+    else:
+        output.say(in_plain_words(posterior), style="yellow" if is_in_trouble(posterior) else "green")
+        output.say(said.replace(". ", ".\n"), style="dim")  # a line for each fact
         output.say(f"Predictions use {runs.num_draws(posterior, None):,} of the {posterior.num_stored:,} draws.")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))

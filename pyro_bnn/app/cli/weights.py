@@ -40,8 +40,10 @@ def weights(
     """Show the posterior of a trained network's weights.
 
     The command prints a summary of each site, and writes pictures of all sites and of one weight into the run's folder.
+    The run must be variational (`train --method svi`, or images).
     """
     place = options.read_numbers(int, index, "--index")
+    options.check_run(run)
     with loading():
         from .. import datasets, runs
         from ..folders import updating

@@ -108,7 +108,9 @@ def guessed(cells: Cells) -> tuple[str, str]:
     if num_values <= MOST_GUESSED_CLASSES and all(text.lstrip("+-").isdecimal() for text in cells.present):
         remedy = "(for numbers: --likelihood gaussian)"
         return "categorical", f"Target {cells.name!r} holds whole numbers with {count}: classification {remedy}."
-    return "gaussian", f"Target {cells.name!r} holds numbers: regression."
+    few = f" with {count}" if num_values <= MOST_GUESSED_CLASSES else ""
+    remedy = " (for classes: --likelihood categorical)" if few else ""
+    return "gaussian", f"Target {cells.name!r} holds numbers{few}: regression{remedy}."
 
 
 def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:

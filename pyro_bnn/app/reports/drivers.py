@@ -38,6 +38,7 @@ class Driver:
     mean: float
     epistemic: float
     growth: float
+    varies: bool = True  # False if the column has one value in the test rows, so that a permutation changes nothing
 
 
 def columns_of(run: Trained) -> dict[str, slice]:
@@ -79,7 +80,9 @@ def drivers_of(run: Trained) -> list[Driver]:
             permuted = x.clone()
             permuted[:, inputs] = x[torch.randperm(len(x), generator=generator), inputs]
             changes.append(_changes(before, predicted(permuted)))
-        drivers.append(Driver(name, *torch.tensor(changes).mean(0).tolist()))
+        varies = bool((x[:, inputs] != x[0, inputs]).any())
+        mean, epistemic, growth = torch.tensor(changes).mean(0).tolist()
+        drivers.append(Driver(name, mean, epistemic, growth, varies))
     return sorted(drivers, key=lambda driver: -driver.mean)
 
 

@@ -21,7 +21,6 @@ from ..folders import Folder
 from ..manifest import verified
 from ..own.targets import Target
 from ..runs import CONFIG, DATA, HISTORY, write_posterior
-from .numbers import percent
 from .pictures import save_picture
 
 FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
@@ -48,23 +47,6 @@ class PruningGains:
     rows: tuple[Gain, ...]
     num_images: int  # rows predicted in a timed call
     file_bytes: int
-
-    def __str__(self) -> str:
-        lines = [
-            f"{'removed':>8s} {'file, MB':>10s} {'smaller':>9s} {'dense, ms':>10s} {'sparse, ms':>11s} {'faster':>8s}"
-        ]
-        for row in self.rows:
-            smaller = f"{self.file_bytes / row.file_bytes:.1f} x"
-            faster = f"{row.dense_seconds / row.sparse_seconds:.1f} x"
-            lines.append(
-                f"{row.fraction:8.4g} {row.file_bytes / 1e6:10.3f} {smaller:>9s} {1e3 * row.dense_seconds:10.2f} "
-                f"{1e3 * row.sparse_seconds:11.2f} {faster:>8s}"
-            )
-        lines.append(
-            f"times: mean weights, {self.num_images} rows, {torch.get_num_threads()} thread(s); a layer with more "
-            f"than {percent(pruning.MAX_DENSITY, 0)} of its weights left stays dense."
-        )
-        return "\n".join(lines)
 
 
 def report_pruning(

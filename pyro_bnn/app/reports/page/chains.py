@@ -1,6 +1,7 @@
 """The report's section on chains: their diagnostics, and the log-density along each chain."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ...remedies import longer_chains
@@ -80,11 +81,12 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
     few = f"{unexplored} of {count} {verb}"
     unknown = "too few draws to tell whether the chains have explored their modes"
     more = longer_chains(posterior.seconds)
-    return judged(
-        "fit" if is_diverging else "limit",
+    verdict = judged(
+        "fit",
         rule,
         (is_diverging, "problem", "the chains are in trouble", posterior.status.message),
         (modes is None, "note", unknown, f"{sentence(unknown)}. {more}"),
         (unexplored > 0, "note", few, f"{few}{least}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
     )
+    return replace(verdict, is_cause=verdict.level == "note")

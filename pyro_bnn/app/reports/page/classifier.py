@@ -25,9 +25,9 @@ MOST_CLASSES = 20
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
 """Shares of the test rows that are left to the network. A human would classify the other, least certain rows."""
 
-MISSED, BEHIND = 0.5, 0.1
+MISSED, FOUND, BEHIND = 0.5, 0.75, 0.1
 """Heuristic: a class is mostly missed if the 95 % interval of its recall lies below `MISSED`. The recall of a class is
-low if the upper end of this interval is more than `BEHIND` below the accuracy."""
+low if it is below `FOUND`, or if the upper end of this interval is more than `BEHIND` below the accuracy."""
 
 FEWEST = 5
 """Heuristic: smallest number of wrongly classified rows, and of rightly classified rows. With fewer rows of either
@@ -182,15 +182,18 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
         f"of {lowest['rows']})"
     )
     rarer = f"Found clearly less often than the others: {behind}; {numbers}."
+    share, highest = percent(1 - lowest["recall"], 0), max(classes, key=lambda row: row["recall"])
+    often = f"{share} of {name} are missed, and {percent(1 - highest['recall'], 0)} of “{highest['name']}”; {numbers}."
     few = f"Too few rows of {name} to tell whether it is found: {numbers}."
     return judged(
         "predictions",
         f"Problem: the 95 % interval of a class's recall lies below {percent(MISSED, 0)}. Note: such an interval lies "
         f"more than {100 * BEHIND:.0f} points below the accuracy, or the lowest recall is below {percent(MISSED, 0)}, "
-        "perhaps by chance.",
+        f"perhaps by chance, or below {percent(FOUND, 0)}.",
         (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}."),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
+        (lowest["recall"] < FOUND, "note", f"misses {share} of {name}", often),
         (True, "good", "", f"Every class is mostly found: {numbers}."),
     )
 

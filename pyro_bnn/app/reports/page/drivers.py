@@ -7,7 +7,7 @@ import numpy as np
 from ....results import plotting
 from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, TINY, Driver
 from ..pictures import drawn, panel
-from .section import Section
+from .section import Section, in_series
 from .subject import Subject
 
 MOST_DRAWN = 10
@@ -25,12 +25,18 @@ def drivers_section(subject: Subject) -> Section | None:
     """Make the section on how predictions and uncertainty change if a column is permuted; None without columns."""
     if not subject.drivers:
         return None
+    varying = [driver for driver in subject.drivers if driver.varies]
+    constant = [driver for driver in subject.drivers if not driver.varies]
+    if not varying:
+        return None
     values = {
         "drivers": subject.drivers,
         "is_class": subject.classified is not None,
-        "conclusion": conclusion_of(subject.drivers, is_class=subject.classified is not None),
-        "picture": _bars(subject.drivers[:MOST_DRAWN]),
-        "num_drawn": min(len(subject.drivers), MOST_DRAWN),
+        "conclusion": conclusion_of(varying, is_class=subject.classified is not None),
+        "constant": in_series([driver.name for driver in constant]),
+        "num_constant": len(constant),
+        "picture": _bars(varying[:MOST_DRAWN]),
+        "num_drawn": min(len(varying), MOST_DRAWN),
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
     }

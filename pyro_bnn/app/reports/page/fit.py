@@ -23,7 +23,7 @@ from ...chains import OF_NET
 from ...config import RunConfig, settings
 from ...remedies import MORE_EPOCHS, more_time
 from ...runs import cut_short, is_chains, is_cut_short
-from ...starting import VARIATIONAL
+from ...starting import NUM_STEPS, VARIATIONAL
 from ..numbers import percent
 from ..pictures import drawn, panel
 from .section import Section, Verdict, plural, sentence
@@ -41,6 +41,9 @@ STILL_FALLING = 0.01
 
 LOWERED = 0.1
 """Heuristic: any loss settles if the learning rate falls below this share of the largest learning rate of the run."""
+
+SHORT = 0.5
+"""Heuristic: a training whose learning rate was lowered can be judged if it had this share of the default steps."""
 
 FEW_AT_PRIOR = 0.5
 """Heuristic: the posterior is judged good if less than this share of the weights is still at the prior."""
@@ -75,8 +78,14 @@ def training_section(subject: Subject) -> Section | None:
             "kl_weight": last.kl_weight,
             "pictures": [drawn(ax) for ax in axes],
         },
-        (was_cut_short(subject.config, history) if is_cut_short(subject.config, history) else has_settled(history),),
+        (_of_length(subject.config, history),),
     )
+
+
+def _of_length(config: RunConfig, history: History) -> Verdict:
+    if is_cut_short(config, history):
+        return was_cut_short(config, history)
+    return has_settled(history, 0 if config.kind == "images" else NUM_STEPS)
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
@@ -100,16 +109,18 @@ def was_cut_short(config: RunConfig, history: History) -> Verdict:
     return Verdict("note", "limit", done, text, "Reported if the time limit ended the training.", is_cause=True)
 
 
-def has_settled(history: History) -> Verdict:
+def has_settled(history: History, usual_steps: int = 0) -> Verdict:
     """Judge whether the loss still fell in the last quarter of training.
 
-    The loss of every epoch is computed with the last KL weight.
+    The loss of every epoch is computed with the last KL weight. `usual_steps` is the number of steps of the default
+    settings, if there are such settings.
     """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     rule = (
         f"Note: there were fewer than {FEWEST_EPOCHS} epochs, or a straight line through the loss in the last quarter "
         f"of the epochs falls by more than {percent(STILL_FALLING, 0)} of the whole fall and {NUM_ERRORS:g} standard "
-        "errors."
+        f"errors; for tables and arrays, also if less than {percent(SHORT, 0)} of the default number of steps were "
+        "made, and the learning rate was lowered."
     )
     if num_epochs < FEWEST_EPOCHS:
         text = (
@@ -129,8 +140,18 @@ def has_settled(history: History) -> Verdict:
         return Verdict("note", "fit", "the loss was still falling", text, rule, is_cause=True)
     rates = [record.learning_rate for record in history.epochs]
     is_lowered = rates[-1] < LOWERED * max(rates)
-    why = "; but the learning rate was lowered, which makes any loss settle" if is_lowered else ""
-    text = f"The training had settled: the loss hardly fell any more over the last {len(end)} epochs{why}."
+    flat = f"the loss hardly fell any more over the last {len(end)} epochs"
+    if is_lowered and len(history.elbo) < SHORT * usual_steps:
+        short = (
+            f"only {plural(num_epochs, 'epoch')} ({plural(len(history.elbo), 'step')}; the default is {usual_steps:,})"
+        )
+        text = (
+            f"The training had {short}. At its end {flat}, but the learning rate was lowered by then, which makes any "
+            f"loss settle. {MORE_EPOCHS}"
+        )
+        return Verdict("note", "fit", f"the training had {short}", text, rule, is_cause=True)
+    why = ", while the learning rate was lowered as planned" if is_lowered else ""
+    text = f"The training had settled: {flat}{why}."
     return Verdict("good", "fit", "", text, rule)
 
 

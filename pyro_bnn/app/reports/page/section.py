@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
-"""What a verdict is about. The first line names every note on predictions, every "limit" of the other verdicts, and
+"""What a verdict is about. The first line names the first fault of "baseline", "predictions" and "limit", and
 every note "unclear", which says that the rows are too few to tell whether the predictions are of use."""
 
 Case: TypeAlias = tuple[bool, Level, str, str]
@@ -68,9 +68,12 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     named_causes = [note for note in causes if unsure or note.about == "limit"]
     limiting = [note for note in notes if note.about in ("predictions", "limit") and not note.is_cause]
     unclear = [note.short for note in notes if note.about == "unclear"]
-    limits = [verdict.short for verdict in problems if verdict.about == "baseline"]
-    limits += [note.short for note in limiting]
+    of_baseline = [verdict for verdict in verdicts if verdict.about == "baseline" and verdict.level != "good"]
+    limits = [verdict.short for verdict in [*of_baseline, *limiting]]
     others = len(notes) - len(named_causes) - len(limiting) - len(unclear)
+    others -= sum(verdict.level == "note" for verdict in of_baseline)
+    if not (unsure or unclear):  # the first reason is enough, and the others are below
+        others += max(len(named_causes) + len(limits) - 1, 0)
     below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} in the report" if others else ""
     if unsure:
         unsure = [*(note.short for note in named_causes), *unsure]
@@ -82,7 +85,7 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     if unsure:
         named = "; ".join([*unsure, *limits])
         return f"Usable for its predictions, not for its uncertainty: {named}. {sentence(usable)}{below}."
-    return f"Usable, but {'; '.join(limits)}: {usable}{below}." if limits else f"Usable: {usable}{below}."
+    return f"Usable, but {limits[0]}: {usable}{below}." if limits else f"Usable: {usable}{below}."
 
 
 def sentence(text: str) -> str:

@@ -94,7 +94,7 @@ def of_baseline(
     if guess is not None and guess[1] > own:
         also = f" and {guess[0]}"
         beats = f"{beats} So does {guess[0]}, which ignores all inputs: NLL {number(-guess[1])}."
-    about: About = "baseline" if is_beaten and gain > -LARGE_LOSS else "predictions"
+    about: About = "baseline" if is_tied or (is_beaten and gain > -LARGE_LOSS) else "predictions"
     return judged(
         "uncertainty" if is_beaten and is_nearer else about,
         "The baseline with the lowest NLL is compared. Problem: its NLL is lower than that of the network by more than "

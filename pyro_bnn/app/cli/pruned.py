@@ -1,0 +1,63 @@
+"""The printed tables of `pyro-bnn prune`."""
+
+from itertools import takewhile
+
+import torch
+
+from ...results import pruning
+from ..reports.numbers import percent
+from ..reports.pruning import PruningGains
+from .tables import aligned
+
+SMALL_LOSS = 0.01
+"""Heuristic: a rise of the NLL by this number, in nats per row, counts as no loss."""
+
+
+def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
+    """Return a sentence that says how many weights can go, and two tables with notes, divided by empty lines."""
+    first = report.rows[0]
+    name, form = ("RMSE", ".4g") if first.accuracy is None else ("accuracy", ".2%")
+    heads = [f"{name}, mean", "NLL, mean", f"{name}, draws", "NLL, draws"]
+    cells = [["removed", "left", "ratio", *heads]]
+    for row in report.rows:
+        mean, drawn = (row.mean_rmse, row.rmse) if row.accuracy is None else (row.mean_accuracy, row.accuracy)
+        scores = [format(mean, form), f"{row.mean_nll:.4f}", format(drawn, form), f"{row.nll:.4f}"]
+        ratio = f"{row.threshold:.3g}" if row.threshold else "-"
+        cells.append([f"{100 * row.fraction:.4g} %", f"{row.num_weights:,}", ratio, *scores])
+    savings = [["removed", "file, MB", "smaller", "dense, ms", "sparse, ms", "speed"]]
+    savings += [
+        [
+            f"{100 * row.fraction:.4g} %",
+            f"{row.file_bytes / 1e6:.3f}",
+            f"{gains.file_bytes / row.file_bytes:.1f} x",
+            f"{1e3 * row.dense_seconds:.2f}",
+            f"{1e3 * row.sparse_seconds:.2f}",
+            f"{row.dense_seconds / row.sparse_seconds:.1f} x",
+        ]
+        for row in gains.rows
+    ]
+    times = (
+        f"Times: mean weights, {gains.num_images} rows, {torch.get_num_threads()} thread(s). Speed: dense / sparse. A "
+        f"layer with more than {percent(pruning.MAX_DENSITY, 0)} of its weights left stays dense."
+    )
+    title = f"{report.num_weights:,} weights, {report.num_data:,} rows, ensembles of {report.num_samples} draws:"
+    notes = (
+        "Left: number of weights. Ratio: the largest |mean| / sd of the removed weights. Mean: the network of mean "
+        "weights. Draws: the ensemble."
+    )
+    tables = ["\n".join([title, *aligned(cells, num_left=0)]), notes, "\n".join(aligned(savings, num_left=0)), times]
+    return "\n\n".join([*tables, *_can_go(report)])
+
+
+def _can_go(report: pruning.PruningReport) -> list[str]:
+    """Say which share of the weights can be removed without loss; nothing if the whole network was not scored."""
+    rows = sorted(report.rows, key=lambda row: row.fraction)
+    if rows[0].fraction > 0 or len(rows) < 2:
+        return []
+    whole = rows[0].nll
+    kept = list(takewhile(lambda row: row.nll <= whole + SMALL_LOSS, rows))[-1]
+    limit = f"{SMALL_LOSS:g} nats per row"
+    if not kept.fraction:
+        return [f"No share of the weights in the table can be removed without a rise of the NLL by more than {limit}."]
+    scores = f"{kept.nll:.4f}, and {whole:.4f} with all weights"
+    return [f"{100 * kept.fraction:.4g} % of the weights can be removed: the NLL rises by at most {limit} ({scores})."]

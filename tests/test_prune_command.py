@@ -1,0 +1,53 @@
+"""What `pyro-bnn prune` prints: tables that fit narrow terminals, and how many weights can go."""
+
+import pytest
+
+from pyro_bnn.app.cli.pruned import tables_of
+from pyro_bnn.app.cli.tables import fitted
+from pyro_bnn.app.reports.pruning import Gain, PruningGains
+from pyro_bnn.results.pruning import PruningReport, PruningRow
+
+
+def report(*nlls):
+    """A report on the shares 0, 50 and 90 % with these NLLs."""
+    rows = [
+        PruningRow(
+            fraction,
+            threshold=1.5 * fraction,
+            num_weights=round(100_000 * (1 - fraction)),
+            accuracy=None,
+            nll=nll,
+            rmse=6.572,
+            nll_standard_error=0.1,
+            mean_accuracy=None,
+            mean_nll=17.5892,
+            mean_rmse=6.572,
+            mean_nll_standard_error=0.1,
+        )
+        for fraction, nll in zip((0.0, 0.5, 0.9), nlls, strict=True)
+    ]
+    return PruningReport(tuple(rows), 100_000, 301, 100)
+
+
+GAINS = PruningGains((Gain(0.0, 8000, 2e-4, 1e-4), Gain(0.5, 4000, 1e-4, 1e-4)), 301, 8000)
+
+
+@pytest.mark.parametrize(
+    ("nlls", "said"),
+    [
+        ((2.0, 2.005, 3.0), "50 % of the weights can be removed: the NLL rises by at most 0.01 nats per row (2.0050, "),
+        ((2.0, 1.9, 1.8), "90 % of the weights can be removed"),
+        ((2.0, 3.0, 1.8), "No share of the weights in the table can be removed without a rise of the NLL by more than"),
+    ],
+)
+def test_the_share_that_can_go_is_said(nlls, said):
+    assert tables_of(report(*nlls), GAINS).split("\n\n")[-1].startswith(said)
+
+
+def test_tables_fit_sixty_columns_and_shares_are_in_per_cent():
+    scores, _, savings, *_ = tables_of(report(2.0, 2.0, 2.0), GAINS).split("\n\n")
+    for block in (scores, savings):
+        lines = fitted(block, 60).splitlines()
+        assert max(map(len, lines)) <= 60
+        assert sum("50 %" in line for line in lines) == 1  # one line for each share
+    assert savings.splitlines()[1].endswith("0.5 x")  # sparse layers are slower here
