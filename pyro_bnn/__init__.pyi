@@ -28,10 +28,10 @@ from .inference.laplace import fit_laplace as fit_laplace
 from .inference.mcmc import HMC as HMC
 from .inference.mcmc import MCLMC as MCLMC
 from .inference.mcmc import NUTS as NUTS
-from .inference.mcmc import ConvergenceWarning as ConvergenceWarning
 from .inference.mcmc import MCMCPosterior as MCMCPosterior
 from .inference.mcmc import fit_mcmc as fit_mcmc
 from .inference.mcmc import fit_nuts as fit_nuts
+from .inference.posterior import ConvergenceWarning as ConvergenceWarning
 from .inference.posterior import EnsemblePosterior as EnsemblePosterior
 from .inference.posterior import Posterior as Posterior
 from .inference.posterior import Status as Status

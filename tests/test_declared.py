@@ -196,6 +196,7 @@ def test_nuts_learns_it(case):
 
 
 @pytest.mark.daily("a batch shape", "all")
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # 500 epochs
 def test_fit_learns_it(case):
     """Before, a bare KeyError."""
     model, _ = case

@@ -18,6 +18,8 @@ from .cases import GUIDES, small_model
 from .fits import FUSED, PLAIN_OR_ESTIMATOR, linear, problem, six_rows
 from .recorder import record_steps, without_waiting
 
+pytestmark = pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
+
 DECAYING = pb.optim.scheduled(FUSED, functools.partial(torch.optim.lr_scheduler.StepLR, step_size=4, gamma=0.1))
 
 

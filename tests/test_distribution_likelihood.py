@@ -236,6 +236,7 @@ def test_fits_samplers_and_comparison_agree(counts):
 
 
 @pytest.mark.usefixtures("short_fits")
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 def test_fit_chooses_and_says_why(counts):
     x, y = (part[:20] for part in counts)
     posterior = pb.fit(counting_model(num_data=20), (x, y), seed=0)

@@ -10,6 +10,7 @@ from pyro_bnn._core.reuse import Memory
 from pyro_bnn.inference.svi import _direct, _features
 
 from .bodies import CALLS, Counted, Counting, Noisy, Through
+from .chains import quietly
 from .frozen_fits import (
     EVERY,
     NUM_ROWS,
@@ -135,7 +136,7 @@ def test_the_status_of_a_fit_with_defaults_says_it():
         last_layer(), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=NUM_ROWS, where="net.1.**"
     )
     x, y = data()
-    status = pb.fit(model, (x, y), max_epochs=2, seed=0).status
+    status = quietly(pb.fit, model, (x, y), max_epochs=2, seed=0).status
     assert "; features of the frozen layers were computed once for 22 rows (1.1 kB)" in status.message
 
 

@@ -14,6 +14,8 @@ from pyro_bnn.inference.svi import StatefulCallback, trend_of
 
 from .tolerances import STANDARD_ERRORS, assert_identical
 
+pytestmark = pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
+
 NOISE = 0.1
 
 
@@ -67,6 +69,19 @@ def test_a_fit_that_still_rises_is_told_by_how_much():
     assert not status
     assert "while the ELBO still rose: by" in str(status)
     assert "nats over 400 epochs, with a standard error of" in str(status)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("method", ["svi", "ensemble"])
+def test_a_fit_that_did_not_end_well_warns_once_with_its_status(method):
+    model, x, y, *_ = line()
+    options = {"method": method, "num_members": 2} if method == "ensemble" else {"method": method}
+    with pytest.warns(pb.ConvergenceWarning) as caught:
+        posterior = pb.fit(model, (x, y), max_epochs=5, seed=0, **options)
+    assert [str(warning.message) for warning in caught] == [str(posterior.status)]
+    assert caught[0].filename == __file__
+    pb.predict(model, posterior, x, num_samples=3)  # without a warning
+    assert pb.fit(model, (x, y), method="svi", seed=0).status  # without a warning
 
 
 def test_a_seed_repeats_the_fit_and_another_does_not():

@@ -110,6 +110,7 @@ def test_a_call_that_does_not_match_the_signature_says_what_to_change(call, mess
         call()
 
 
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # two epochs
 def test_a_list_of_inputs_and_targets_is_a_pair_with_the_same_defaults():
     ours, theirs = (pb.fit(MODEL, data, method="svi", max_epochs=2, seed=0) for data in ([X, Y], (X, Y)))
     assert str(ours.status) == str(theirs.status)

@@ -18,6 +18,8 @@ from pyro_bnn.auto.fitting import _fit
 
 from .tolerances import assert_identical
 
+pytestmark = pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
+
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 CHAINS = "Chains from trained modes, since C code runs this network fast enough. MCLMC: 8 chains"
 

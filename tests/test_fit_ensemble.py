@@ -16,6 +16,8 @@ from pyro_bnn.modelling.model import network_values, reset_network
 
 from .test_workers import wait_for
 
+pytestmark = pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
+
 NUM_DATA = 30
 
 

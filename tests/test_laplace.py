@@ -34,7 +34,8 @@ def test_laplace_is_exact_for_conjugate_regression():
 
 def test_laplace_says_when_it_did_not_reach_the_mode_or_has_none():
     model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
-    posterior = pb.fit_laplace(model, (x, y), max_iterations=1)
+    with pytest.warns(pb.ConvergenceWarning, match="stopped before the mode.*Raise `max_iterations`"):
+        posterior = pb.fit_laplace(model, (x, y), max_iterations=1)
     assert not posterior.status
     assert "Raise `max_iterations`" in posterior.status.remedy
     again = pb.fit_laplace(model, (x, y), init=posterior, seed=0)
@@ -71,7 +72,8 @@ def test_laplace_takes_the_hessian_as_it_is():
     torch.testing.assert_close(posterior.precision, torch.tensor([[1.0, -0.8], [-0.8, 1.0]]), atol=1e-4, rtol=0)
     expected = -0.5 * 0.8**2 - 0.5 * math.log(2 * math.pi) - 0.5 * math.log(1 - 0.64)
     assert posterior.log_evidence == pytest.approx(expected, abs=1e-4)
-    saddle = pb.fit_laplace(model, (torch.ones(1, 1), torch.full((1, 1), 5.0)), init=Origin())
+    with pytest.warns(pb.ConvergenceWarning, match="Hessian is not positive"):
+        saddle = pb.fit_laplace(model, (torch.ones(1, 1), torch.full((1, 1), 5.0)), init=Origin())
     assert "Hessian is not positive in 1 of 2" in saddle.status.message
 
 

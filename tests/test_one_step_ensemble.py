@@ -18,6 +18,8 @@ from .fits import FUSED
 from .recorder import record_steps
 from .test_stacked_ensemble import NUM_DATA, SGD, problem
 
+pytestmark = pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
+
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):

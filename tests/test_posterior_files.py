@@ -13,7 +13,7 @@ from pyro_bnn import pruning
 from pyro_bnn.inference.batch_norm import PinnedPosterior
 
 from .cases import GUIDES, LIKELIHOODS, PRIORS, small_model
-from .chains import hierarchy
+from .chains import hierarchy, quietly
 from .fits import MORE_PRIORS
 from .posteriors import POSTERIORS, batch_norm, chains, make, make_model, points, same, whole
 from .pruned import scattered
@@ -90,7 +90,8 @@ def test_the_file_holds_no_training_data(tmp_path):
     for num_data in (10, 1000):
         torch.manual_seed(0)
         model, *_ = small_model(likelihood="gaussian-fixed", num_data=num_data)
-        posterior = pb.fit_laplace(model, (torch.randn(num_data, 4), torch.randn(num_data, 2)), max_iterations=3)
+        data = torch.randn(num_data, 4), torch.randn(num_data, 2)
+        posterior = quietly(pb.fit_laplace, model, data, max_iterations=3)
         pb.save_posterior(posterior, tmp_path / "file", model)
         sizes.append((tmp_path / "file").stat().st_size)
     assert abs(sizes[0] - sizes[1]) < 800

@@ -20,6 +20,7 @@ from pyro_bnn.results.pruning import prune
 
 from . import cases
 from .cases import small_model, small_net
+from .chains import quietly
 
 
 def fitted(num_epochs=3):
@@ -65,7 +66,7 @@ def objects():
         "function": pb.GuidePosterior(lambda *_: None),
         "ensemble": pb.EnsemblePosterior([posterior, posterior]),
         "ensemble of ensembles": pb.EnsemblePosterior([pb.EnsemblePosterior([posterior] * 2)] * 3),
-        "Laplace": pb.fit_laplace(gaussian, (x_gaussian, y_gaussian), max_iterations=3),
+        "Laplace": quietly(pb.fit_laplace, gaussian, (x_gaussian, y_gaussian), max_iterations=3),
         "chains": chains("R-hat is 1.3.\n" * 30),
         "history": posterior.history,
         "long history": fitted(num_epochs=40)[2].history,

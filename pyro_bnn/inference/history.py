@@ -32,10 +32,12 @@ class EpochRecord:
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> posterior = pb.fit(model, (x, 2 * x), method="svi", max_epochs=100, seed=0)
-        >>> last = posterior.history.epochs[-1]
-        >>> last.epoch, last.learning_rate
-        (99, 0.02)
+        >>> posterior = pb.fit(model, (x, 2 * x), method="svi", seed=0)
+        >>> first, *_, last = posterior.history.epochs
+        >>> first.epoch, first.learning_rate
+        (0, 0.02)
+        >>> first.learning_rate > last.learning_rate
+        True
     """
 
     epoch: int
@@ -69,11 +71,9 @@ class History(Shown):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> history = pb.fit(
-        ...     model, (x, 2 * x), method="svi", max_epochs=50, seed=0
-        ... ).history
-        >>> len(history.epochs), history.path
-        (50, 'direct')
+        >>> history = pb.fit(model, (x, 2 * x), method="svi", seed=0).history
+        >>> history.path
+        'direct'
         >>> history.elbo[-1] > history.elbo[0]
         True
     """

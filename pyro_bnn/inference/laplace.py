@@ -22,7 +22,7 @@ from .._core.signatures import explained
 from ..modelling.model import BayesianModel
 from .joint import Coordinates, NetworkPotential, Potential, find_sites, learnable_names, network_potential
 from .last_layer import last_layer_of, plain_network
-from .posterior import Destination, Draw, Posterior, Status
+from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok
 
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
@@ -201,6 +201,9 @@ def fit_laplace(
         ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if even the changed
             Hessian is not positive definite, as can happen under a mixture prior.
 
+    Warns:
+        ConvergenceWarning: If the search stopped before the mode, or the Hessian there is not positive definite.
+
     References:
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
         https://arxiv.org/abs/2106.14806; Immer, Korzepa and Bauer (2021), https://arxiv.org/abs/2008.08400, for the
@@ -249,6 +252,8 @@ def fit_laplace(
     precision, num_negative = _precision(potential, mode)
     value, gradient = potential.value_and_grad(mode[None])
     coordinates = Coordinates(potential.sites)  # without the data, which the potential contains
+    status = _status(gradient, precision, num_negative, began, learnable_names(model))
+    warn_unless_ok(status)
     return LaplacePosterior(
         coordinates,
         mode,
@@ -256,7 +261,7 @@ def fit_laplace(
         peak=-float(value[0]),
         dtype=model.dtype,
         is_linearised=not _is_linear(model, coordinates.constrain(mode[None]), x),
-        status=_status(gradient, precision, num_negative, began, learnable_names(model)),
+        status=status,
         seconds=time.perf_counter() - begin,
     )
 

@@ -23,7 +23,7 @@ from ..._core.summary import counted, in_time
 from ..._core.workers import side_by_side
 from ...inference.batch_norm import PinnedPosterior
 from ...inference.guides import DeltaGuide, GuidePosterior
-from ...inference.posterior import EnsemblePosterior, Posterior
+from ...inference.posterior import EnsemblePosterior, Posterior, warn_unless_ok
 from ...inference.svi import Data
 from ...modelling.model import BayesianModel, network_values, reset_network
 from ._one_step import fit_in_one_step
@@ -188,6 +188,7 @@ def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePost
     """Return the ensemble with a status that says how long the fit took, and how the members were fitted."""
     message = f"ensemble of {counted(len(ensemble.members), 'member')}, fitted in {in_time(seconds)}{how}"
     ensemble.status, ensemble.seconds = replace(ensemble.status, message=message), seconds
+    warn_unless_ok(ensemble.status)
     return ensemble
 
 

@@ -17,7 +17,7 @@ from ...inference.estimators import Estimator
 from ...inference.guides import GuidePosterior
 from ...inference.kl import KLWeight
 from ...inference.mcmc import MCMCPosterior
-from ...inference.posterior import EnsemblePosterior
+from ...inference.posterior import EnsemblePosterior, warn_unless_ok
 from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, is_whole, whole_data
 from ...modelling.model import BayesianModel
 from ..choosing import Deadline, UnsuitableError, fit_best
@@ -233,6 +233,10 @@ def fit(
             no method that draws new weights for the members of an ensemble.
         NonFiniteError: If a loss or gradient is not finite.
 
+    Warns:
+        ConvergenceWarning: If the status is not ok.
+        PosteriorWarning: If the posterior of a variational fit collapsed to a point, or stayed at the prior.
+
     Example:
         >>> import torch
         >>> from torch import nn
@@ -367,4 +371,5 @@ def _chains(
     if seed is None:
         seed = int(torch.randint(2**62, ()))
     best = fit_best({CHAINS: lambda _: model}, (x, y), deadline=deadline, progress=progress, seed=seed)
+    warn_unless_ok(best.posterior.status)
     return best.posterior

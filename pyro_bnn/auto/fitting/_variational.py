@@ -22,10 +22,11 @@ from ..._core.summary import counted
 from ...inference.estimators import Estimator, LocalReparameterization
 from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit
 from ...inference.kl import KLWeight
-from ...inference.posterior import Status
+from ...inference.posterior import Status, warn_unless_ok
 from ...inference.scale_maps import Precision
 from ...inference.svi import (
     LONGER,
+    LOWER,
     Callback,
     Data,
     Execution,
@@ -137,7 +138,10 @@ def fit_variational(
     batches = "all rows at once" if isinstance(data, tuple) else "a loader"
     said = [f"{len(fitted.history.epochs)} epochs", batches if size is None else f"batches of {size}", *made]
     said += [] if estimator is None else [type(estimator).__name__]
-    return GuidePosterior(fitted.guide, _status(fitted, ", ".join(said), plateau, stopping, limit), fitted.history)
+    status = _status(fitted, ", ".join(said), plateau, stopping, limit)
+    if fitted.status.remedy in ("", LONGER, LOWER):  # `fit_svi` has warned of other problems
+        warn_unless_ok(status)
+    return GuidePosterior(fitted.guide, status, fitted.history)
 
 
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: Data) -> bool:

@@ -1,9 +1,9 @@
 """Markov chain Monte Carlo on the same model that SVI uses."""
 
+from ..posterior import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import LARGEST_R_HAT as LARGEST_R_HAT
 from ._diagnostics import LARGEST_WITHIN as LARGEST_WITHIN
 from ._diagnostics import Convergence as Convergence
-from ._diagnostics import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import Diagnostics as Diagnostics
 from ._diagnostics import Modes as Modes
 from ._diagnostics import convergence as convergence

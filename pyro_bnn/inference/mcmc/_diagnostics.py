@@ -16,7 +16,7 @@ from ..._core.scope import warn_of_fit
 from ..._core.summary import Shown
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
-from ..posterior import Status
+from ..posterior import ConvergenceWarning, Status
 from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
 
 LARGEST_R_HAT = 1.01
@@ -42,10 +42,6 @@ LARGEST_WITHIN = 1.1
 
 MAX_QUANTITIES_OF_MODES = 50
 """Heuristic: largest number of predicted quantities to judge if each chain is judged by itself."""
-
-
-class ConvergenceWarning(UserWarning):
-    """Warning that chains are not reliable. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, repr=False)

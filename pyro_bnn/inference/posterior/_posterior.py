@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs
 from ..._core.remedies import Advised
-from ..._core.scope import EXCLUSIVE, Stream
+from ..._core.scope import EXCLUSIVE, Stream, warn_of_fit
 from ..._core.summary import NOT_OK, Shown, Summary, counted, in_time, shape_row
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ...modelling.priors import PosteriorPrior, Prior
@@ -23,6 +23,10 @@ from ._destination import Destination
 
 MOST_DRAWS = 1000
 """Default number of draws for ArviZ and for moments. A mean then has an error of 3 % of the standard deviation."""
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit ended with a status that is not ok. The message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,12 @@ class Status:
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".rstrip()
+
+
+def warn_unless_ok(status: Status) -> None:
+    """Warn that a fit did not end well, with the status as the message."""
+    if not status:
+        warn_of_fit(str(status), ConvergenceWarning)
 
 
 class Moments(NamedTuple):

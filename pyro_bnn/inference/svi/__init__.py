@@ -8,6 +8,7 @@ from ._batches import whole_data as whole_data
 from ._direct import direct_joint as direct_joint
 from ._execution import Execution as Execution
 from ._fit import LONGER as LONGER
+from ._fit import LOWER as LOWER
 from ._fit import PosteriorWarning as PosteriorWarning
 from ._fit import fit_svi as fit_svi
 from ._gradient_noise import GradientNoise as GradientNoise

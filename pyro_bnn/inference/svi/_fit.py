@@ -50,6 +50,9 @@ and more than this fraction of the objective."""
 LONGER = "Raise `num_epochs`, or the learning rate."
 """Advice for a fit by :func:`fit_svi` whose objective still rises."""
 
+LOWER = "Lower the learning rate, or clip gradients (`clipped`)."
+"""Advice for a fit by :func:`fit_svi` whose objective fell."""
+
 
 class PosteriorWarning(UserWarning):
     """The fitted posterior collapsed to a point, or stayed at the prior."""
@@ -125,6 +128,10 @@ def fit_svi(
         FileExistsError: If `checkpoint` exists and is not the file to resume.
         OSError: If `checkpoint` cannot be written.
         Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
+
+    Warns:
+        PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. That the objective fell, or
+            still rises at the end, only the status says.
 
     Example:
         >>> import torch
@@ -224,7 +231,7 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
             return Status(
                 False,
                 f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats{features}.",
-                remedy="Lower the learning rate, or clip gradients (`clipped`).",
+                remedy=LOWER,
             )
     rise = "" if stopped else _rise(history)
     return Status(

@@ -282,21 +282,22 @@ def _fitted(
     settings = task.settings
     rate = LEARNING_RATE if settings.learning_rate is None else settings.learning_rate
     adam = functools.partial(torch.optim.Adam, lr=_checks.positive("learning_rate", rate))
-    posterior = fit(
-        model,
-        task.data,
-        method="svi",
-        guide=guide,
-        optimizer=adam if optimizer is None else optimizer,
-        elbo=None if optimizer is None else Trace_ELBO(),
-        callbacks=[] if task.deadline is None else [TimeLimit(task.deadline.at(1.0))],
-        max_epochs=settings.max_iter,
-        batch_size=settings.batch_size,
-        kl_weight=kl_weight,
-        validation=task.validation,
-        progress=settings.shows_progress,
-        seed=seed,
-    )
+    with silent_fits():
+        posterior = fit(
+            model,
+            task.data,
+            method="svi",
+            guide=guide,
+            optimizer=adam if optimizer is None else optimizer,
+            elbo=None if optimizer is None else Trace_ELBO(),
+            callbacks=[] if task.deadline is None else [TimeLimit(task.deadline.at(1.0))],
+            max_epochs=settings.max_iter,
+            batch_size=settings.batch_size,
+            kl_weight=kl_weight,
+            validation=task.validation,
+            progress=settings.shows_progress,
+            seed=seed,
+        )
     return Fitted(model, posterior, len(posterior.history.epochs))
 
 

@@ -30,7 +30,7 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> posterior = pb.fit(model, (x, 2 * x), method="svi", max_epochs=50, seed=0)
+        >>> posterior = pb.fit(model, (x, 2 * x), method="svi", seed=0)
         >>> axes = pb.plotting.loss_curves(posterior.history)
         >>> axes[0].get_xlabel()
         'epoch'
