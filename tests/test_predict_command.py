@@ -388,7 +388,7 @@ def test_an_output_in_the_place_of_a_runs_own_file_is_refused(pyro_bnn, place, c
     assert f"{out} is a file " in err
     assert filecmp.cmp(table, runs.load_config(run).dataset, shallow=False)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-    code, _, err = pyro_bnn(command, run, *arguments, "--num-samples", 2, "--out", run / "mine.csv")  # the twin
+    code, _, err = pyro_bnn(command, run, *arguments, "--num-samples", 2, "--out", run / "mine.html")  # the twin
     assert code == 0, err
 
 

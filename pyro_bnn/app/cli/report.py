@@ -37,8 +37,6 @@ def report(
     weights and the settings.
     """
     if out is not None:
-        if out.suffix.lower() not in (".html", ".htm"):
-            raise ValueError(f"--out must end in .html, since the report is an HTML page, got {out}; print it as PDF.")
         options.check_file(out, force=force)
     options.check_run(run)
     with loading():
@@ -53,6 +51,8 @@ def report(
     config = runs.load_config(run)
     if out is not None:
         runs.check_foreign(out, config)
+        if out.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"--out must end in .html, since the report is an HTML page, got {out}; print it as PDF.")
     with own_code(config.net):
         device = options.check_device(device)
         trained = load_trained(
