@@ -136,10 +136,17 @@ def test_dropout_is_on_in_a_fit_in_train_mode_only_and_never_in_predictions(is_t
 
 
 def test_laplace_is_the_same_through_fused_attention():
-    """Fused attention has no second derivatives. With a rank above 1 the Hessian is zero along rotations."""
+    """Fused attention has no second derivatives. With a rank above 1 the Hessian is zero along rotations.
+
+    The second search starts at the first mode, since rounding may lead searches from elsewhere to different modes.
+    """
     nets = [adapted(rank=1, attn_implementation=kind).requires_grad_(False) for kind in ("sdpa", "eager")]
-    fits = [fitted(model_of(net), X, "laplace") for net in nets]
-    assert fits[0].log_evidence == pytest.approx(fits[1].log_evidence, rel=1e-6)
+    first = fitted(model_of(nets[0]), X, "laplace")
+    mode = pb.StoredPosterior(
+        {name: value[None] for name, value in first.median().items()}, method="mode", status=first.status
+    )
+    second = pb.fit_laplace(model_of(nets[1]), (X, Y), init=mode)
+    assert first.log_evidence == pytest.approx(second.log_evidence, rel=1e-6)
 
 
 def test_what_a_tokenizer_returns_is_a_dictionary():

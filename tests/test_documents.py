@@ -227,8 +227,8 @@ def test_every_example_is_in_the_table():
 
 
 def test_every_example_has_a_line_in_the_list_of_examples():
-    listed = re.findall(r"(?m)^- \[(\w+\.py)\]\((\w+\.py)\)", (ROOT / "examples" / "README.md").read_text())
-    assert sorted(listed) == sorted((name, name) for name in EXAMPLES)
+    listed = re.findall(r"(?m)^- (\w+\.py) ", (ROOT / "examples" / "README").read_text())
+    assert sorted(listed) == sorted(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -260,6 +260,7 @@ def test_every_tutorial_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", by_cost(TUTORIALS))
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
 def test_tutorials_run_and_show_their_effect(name, capsys, monkeypatch):
     monkeypatch.delenv("PYRO_BNN_DATA", raising=False)  # the digits, which are everywhere
     monkeypatch.setattr("matplotlib.pyplot.show", lambda: plt.close("all"))
