@@ -12,6 +12,21 @@ MOMENTS = "call `posterior.moments()`, which returns the means and the standard 
 INTERVAL = "call `lower, upper = prediction.interval(0.9)`"
 DISTRIBUTION = "call `predict_distribution(X)`"
 
+INSTEAD_OF_NAMES = {
+    "BNN": "`BNNRegressor`, `BNNClassifier` and `BayesianModel` are the networks",
+    "evaluate": "call `predict(model, posterior, x, y=y).score()`",
+    "infer": "call `fit(model, (x, y))`",
+    "load": "call `load_posterior(path, model)`",
+    "mcmc": "call `fit_nuts(model, (x, y))`",
+    "nuts": "call `fit_nuts(model, (x, y))`",
+    "plot": "`plotting` has functions that draw",
+    "sample": "call `fit_nuts(model, (x, y))`",
+    "save": "call `save_posterior(posterior, path, model)`",
+    "score": "call `predict(model, posterior, x, y=y).score()`",
+    "train": "call `fit(model, (x, y))`",
+}
+"""Advice for names that the package does not have, but that a newcomer may try."""
+
 INSTEAD = {
     "BayesianModel": {
         "evaluate": SCORE,

@@ -12,11 +12,10 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 
 from ..._core.extras import optional
 from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
-from ..._core.scope import warn_of_fit
 from ..._core.summary import Shown
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
-from ..posterior import ConvergenceWarning, Status
+from ..posterior import Status, warn_unless_ok
 from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
 
 LARGEST_R_HAT = 1.01
@@ -390,6 +389,6 @@ def judge(
 
 def _judged(finding: str, problems: Sequence[str]) -> Status:
     message = " ".join([f"{finding}.", *(problem[0].upper() + problem[1:] for problem in problems)])
-    if problems:
-        warn_of_fit(message, ConvergenceWarning)
-    return Status(not problems, message)
+    status = Status(not problems, message)
+    warn_unless_ok(status)
+    return status

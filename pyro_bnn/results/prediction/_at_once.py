@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..._core.functional import BatchedNetwork, as_chain, call, ordinary_attention
+from ..._core.functional import BatchedNetwork, as_chain, vectorised
 from ..._core.inputs import Inputs, num_rows
 from ..._core.reflection import tensors_within
 from ..._core.reuse import Diverged, Memory, State, generators_of_others
@@ -160,16 +160,11 @@ def faster(
     (K, N, ...). Return None if no function gives the expected outputs up to rounding. Each trial run takes place in a
     context that `replayed` returns.
     """
-
-    def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        with ordinary_attention():
-            return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
-
     if expected.is_meta:  # there are no numbers to compare
         return None
     tolerance = torch.finfo(expected.dtype).eps ** 0.75 * _magnitudes(expected)
     with filtered_warnings("error", "There is a performance drop"):  # with this warning `vmap` is as slow as a loop
-        for run in (as_chain(net, set(example), x), vectorised):
+        for run in (as_chain(net, set(example), x), partial(vectorised, net)):
             if run is None:
                 continue
             try:
