@@ -5,10 +5,11 @@ A language model is adapted to a task by LoRA; only the adapters are random.
 
 The task is that of ``transformer.py``: from which library is a docstring? A small Llama with random weights first
 learns to predict the next word of all training texts, without their labels. It then gets adapters (`peft`) and a new
-head, and learns the task from few labelled texts, in four ways: a point with AdamW; mean-field posteriors of the
-adapters with Adam and with natural gradients; and Laplace's method around the point of AdamW. The table has means over
-seeds and their standard errors; each seed has its own labelled texts and its own start. The script needs
-`transformers` and `peft`, and downloads nothing. The texts and the results depend on the installed versions.
+head, and learns the task from few labelled texts, in four ways. AdamW finds a point estimate. Adam and natural
+gradients each fit a mean-field posterior of the adapters. Laplace's method puts a Gaussian around the point estimate.
+The table has means over seeds and their standard errors; each seed has its own labelled texts and its own start. The
+script needs `transformers` and `peft`, and downloads nothing. The texts and the results depend on the installed
+versions.
 """
 
 import argparse
