@@ -80,7 +80,7 @@ def test_a_step_of_natural_gradients_is_the_formula_with_the_gradient_of_the_cal
     case.assert_unchanged()
 
 
-SHORT = {"num_samples": 4, "num_warmup": 12, "num_chains": 1, "max_tree_depth": 2, "seed": 0}
+SHORT = {"num_samples": 4, "num_warmup": 6, "num_chains": 1, "max_tree_depth": 2, "seed": 0}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,7 +109,7 @@ def test_nuts_follows_the_density_of_the_callers_network(name):
     case.assert_unchanged()
 
 
-@pytest.mark.daily("*LSTM*", "*Embedding*", "*norm*", "*Transformer*eval mode*", "*Conv*")
+@pytest.mark.daily("`nn.LSTM`", "`nn.Embedding`", "`nn.LayerNorm`", "*padding mask*", "`nn.Conv2d`")
 @pytest.mark.parametrize("name", [name for name, case in ARCHITECTURES.items() if not case.refusal])
 def test_nuts_draws_the_weights_of_the_callers_network(name):
     case = Case(ARCHITECTURES[name])

@@ -100,25 +100,33 @@ def test_copies_draw_the_same(name, duplicate):
 # --- the distribution -------------------------------------------------------------------------------------------------
 
 
-def test_draws_have_the_stated_location_and_scale():
-    model, _, _ = small_model()
+NUM_DRAWS = 1500
+
+
+@functools.cache
+def drawn():
+    """A guide with scales that differ, and draws of its sites."""
+    model, _, _ = small_model(likelihood="gaussian-latent")
     guide = pb.MeanFieldGuide(model, init=pb.NormalInit(loc_scale=1.0, rho=-1.0, rho_scale=0.5))
-    draws = torch.stack([draw_of(guide)["net.0.weight"] for _ in range(4000)])
-    loc, scale = guide.locations()["net.0.weight"], guide.scales()["net.0.weight"]
-    assert agrees_in_mean(draws, loc)
-    assert agrees_in_mean((draws - loc).square(), scale.square())
-    assert not agrees_in_mean((draws - loc).square(), 1.1 * scale.square())
+    draws = [draw_of(guide) for _ in range(NUM_DRAWS)]
+    return guide, {site: torch.stack([draw[site] for draw in draws]).detach() for site in draws[0]}
+
+
+def test_draws_have_the_stated_location_and_scale():
+    guide, draws = drawn()
+    weights, loc, scale = draws["net.0.weight"], guide.locations()["net.0.weight"], guide.scales()["net.0.weight"]
+    assert agrees_in_mean(weights, loc)
+    assert agrees_in_mean((weights - loc).square(), scale.square())
+    assert not agrees_in_mean((weights - loc).square(), 1.3 * scale.square())
 
 
 def test_quantiles_and_median_of_a_constrained_site_are_those_of_its_draws():
-    model, _, _ = small_model(likelihood="gaussian-latent")
-    guide = pb.MeanFieldGuide(model, init=pb.NormalInit(rho=-0.5))
+    guide, draws = drawn()
     quantiles = guide.quantiles([0.1, 0.5, 0.9])
     assert quantiles["net.0.weight"].shape == (3, 5, 4)
-    draws = torch.stack([draw_of(guide)["likelihood.scale"] for _ in range(4000)])
     for level, value in zip((0.1, 0.5, 0.9), quantiles["likelihood.scale"], strict=True):
-        error = math.sqrt(level * (1 - level) / 4000)
-        assert abs(float((draws < value).double().mean()) - level) < STANDARD_ERRORS * error
+        error = math.sqrt(level * (1 - level) / NUM_DRAWS)
+        assert abs(float((draws["likelihood.scale"] < value).double().mean()) - level) < STANDARD_ERRORS * error
     assert_identical(guide.median()["likelihood.scale"], quantiles["likelihood.scale"][1])
 
 
@@ -144,18 +152,16 @@ def test_mean_field_elbo_uses_closed_form_divergences(prior):
         assert kls(auto).std() > 0.1
 
 
-@pytest.mark.daily(
-    "normal-categorical", "normal-poisson", "mixture-*", "hierarchical-categorical", "learned-categorical"
-)
+@pytest.mark.daily("normal-poisson", "mixture-*", "hierarchical-categorical")
 @pytest.mark.parametrize(("prior", "likelihood"), pairs(PRIORS, LIKELIHOODS, daily={"normal", "categorical"}))
 def test_both_elbos_agree_for_every_prior_and_likelihood(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood)
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))
     losses = [
-        torch.tensor([elbo().loss(model, guide, x, y) for _ in range(300)])
+        torch.tensor([elbo().loss(model, guide, x, y) for _ in range(100)])
         for elbo in (Trace_ELBO, TraceMeanField_ELBO)
     ]
-    error = math.sqrt(sum(float(loss.var()) / 300 for loss in losses))
+    error = math.sqrt(sum(float(loss.var()) / 100 for loss in losses))
     assert abs(float(losses[0].mean() - losses[1].mean())) < STANDARD_ERRORS * error
 
 
@@ -180,9 +186,9 @@ def test_a_constrained_latent_keeps_its_jacobian_under_both_elbos():
 def test_several_particles_have_the_same_mean():
     model, x, y = small_model()
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))
-    one = torch.tensor([Trace_ELBO().loss(model, guide, x, y) for _ in range(600)])
-    four = torch.tensor([Trace_ELBO(num_particles=4).loss(model, guide, x, y) for _ in range(150)])
-    assert abs(float(one.mean() - four.mean())) < STANDARD_ERRORS * math.sqrt(float(one.var() / 600 + four.var() / 150))
+    one = torch.tensor([Trace_ELBO().loss(model, guide, x, y) for _ in range(200)])
+    four = torch.tensor([Trace_ELBO(num_particles=4).loss(model, guide, x, y) for _ in range(50)])
+    assert abs(float(one.mean() - four.mean())) < STANDARD_ERRORS * math.sqrt(float(one.var() / 200 + four.var() / 50))
     assert float(four.var()) < 0.6 * float(one.var())
 
 
