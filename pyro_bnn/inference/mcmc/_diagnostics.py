@@ -47,10 +47,9 @@ MAX_QUANTITIES_OF_MODES = 50
 class Convergence(Shown):
     """R-hat and effective sample sizes of M scalar quantities.
 
-    They are NaN for a quantity that is the same in all draws.
+    R-hat and sample sizes are NaN for a quantity that is the same in all draws.
 
-    All values are NaN if there are fewer than four draws in each of several chains, or fewer than eight in a single
-    chain.
+    All values are NaN if several chains have fewer than four draws each, or a single chain has fewer than eight.
 
     Args:
         r_hat: Rank-normalised split R-hat, shape (M,).
@@ -172,7 +171,7 @@ class Diagnostics(Shown):
 
 
 def _above(r_hat: float) -> str:
-    """Return words for an R-hat that is too large, with enough digits to show that it is."""
+    """Return words for an R-hat that is too large, with enough digits to show that it exceeds the limit."""
     digits = 3 if r_hat >= LARGEST_R_HAT + 0.0005 else 6
     return f"{r_hat:.{digits}f}, above {LARGEST_R_HAT}"
 
@@ -314,7 +313,7 @@ def diagnose(
 ) -> Diagnostics:
     """See :meth:`MCMCPosterior.diagnose`.
 
-    At most `max_quantities` latent numbers, and as many predictions, are judged.
+    At most `max_quantities` latent numbers and at most `max_quantities` predictions are judged.
     """
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")

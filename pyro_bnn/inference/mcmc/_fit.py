@@ -56,11 +56,11 @@ def fit_mcmc(
     r"""Draw from the exact posterior by Markov chain Monte Carlo.
 
     Every step uses all data. Chains move in unconstrained space: for example, the logarithm of a noise scale replaces
-    the noise scale. The density includes the Jacobian of this change. All chains run at the same time, in one batch or
-    on several cores (`compile`). During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal
-    mass matrix.
+    the noise scale. The density includes the Jacobian of this change of variables. All chains run at the same time, in
+    one batch or on several cores (`compile`). During warm-up, each chain learns its own step size and, except for
+    MCLMC, a diagonal mass matrix.
 
-    If `torch.distributed` is initialised, each process draws a share of the chains and returns all of them. Every
+    If `torch.distributed` is initialised, each process draws a share of the chains and returns all chains. Every
     process must make the call with the same arguments and all data. Each process writes its own checkpoint, with its
     rank in the file's name. The draws depend on the seed and on the number of processes.
 
@@ -92,9 +92,9 @@ def fit_mcmc(
         checkpoint: File for the state of the run, which is written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
             current draw and end it.
-        resume: Checkpoint from which to continue. It must come from a run with the same arguments. A resumed run gives
-            bit for bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`: it
-            keeps its draws and adds new ones, which differ from the draws of a single longer run.
+        resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments. A
+            resumed run gives bit for bit the draws of an uninterrupted run. A finished run can be resumed with a larger
+            `num_samples`: it keeps its draws and adds new ones, which differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; None draws a seed from torch's generator. The run itself leaves
             torch's generators unchanged.
 
@@ -259,7 +259,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def pair_of(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Return inputs and targets as tensors, from which a checkpoint recognises the data."""
+    """Return inputs and targets as tensors, by which a checkpoint recognises the data."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(
@@ -325,7 +325,7 @@ class ChainProcesses(Processes):
 def _together(
     processes: ChainProcesses, recorded: dict[str, Tensor], seconds: float
 ) -> tuple[dict[str, Tensor], float]:
-    """Return the chains of all processes, and the longest of their times."""
+    """Return the chains of all processes, and the longest wall time of a process."""
     if processes.count == 1:
         return recorded, seconds
     device = recorded["z"].device

@@ -221,7 +221,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Write zeros, and the slices of the source at `begin`, `begin + step` and so on along an axis.
+    """Write zeros with the slices of the source at `begin`, `begin + step` and so on along an axis.
 
     torch 2.4 records this operation for gradients of slices; later versions record padding.
     """

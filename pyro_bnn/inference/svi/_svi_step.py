@@ -120,10 +120,10 @@ class SVIStep:
             *batch: Arguments of the model, as in a call of the step.
 
         Returns:
-            The inner step, which is called with a batch as a tuple and a KL weight.
+            The inner step. Call it with a batch (a tuple) and a KL weight.
 
         Raises:
-            ValueError: If the arguments of :func:`svi_step` do not fit each other.
+            ValueError: If the arguments of :func:`svi_step` do not match each other.
         """
         if self._is_closed:
             raise ValueError("the context of this step is closed; open a new one with `svi_step`.")
@@ -183,7 +183,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _can_record(self, step: GradientStep) -> bool:
-        """Return whether steps can be recorded without leaving out Python code of the user."""
+        """Return whether steps can be recorded without skipping Python code of the user."""
         model, optimizer = self.model, step.optimizer
         if step.waits or self.execution.processes.are_many or isinstance(optimizer, SkippingOptimizer):
             return False
@@ -310,7 +310,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """Return x and y as tensors. Check the first batch, and each later batch that is not two tensors."""
+    """Return x and y as tensors. Check the first batch, and each later batch that is not a pair of tensors."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)
