@@ -102,7 +102,11 @@ class LaplacePosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """False only if the random weights are those of a linear last layer, so that the network is linear in them."""
+        """Whether predictions linearise the network.
+
+        This is false only if the linear last layer alone is random, since the network is then linear in its random
+        weights.
+        """
         return self._is_linearised
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
@@ -298,8 +302,8 @@ def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) ->
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
     """Return the precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive.
 
-    The precision is the Hessian if that is positive definite. Otherwise, negative eigenvalues of the likelihood's part
-    of the Hessian are first set to 0.
+    The precision is the Hessian if the Hessian is positive definite. Otherwise, negative eigenvalues of the
+    likelihood's part of the Hessian are first set to 0.
     """
 
     def log_likelihood(z: Tensor) -> Tensor:

@@ -84,7 +84,10 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Sample all sites at given unconstrained values. `jacobian` selects the density in unconstrained space."""
+        """Sample all sites at given unconstrained values.
+
+        If `jacobian` is true, the density is that in unconstrained space.
+        """
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0

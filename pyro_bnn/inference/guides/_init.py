@@ -21,7 +21,7 @@ def require_model(model: object) -> None:
 
 
 def require_fixed_prior(model: BayesianModel) -> None:
-    """Refuse a learned prior for guides that are points."""
+    """Raise if the prior is learned, which does not work for guides that are point estimates."""
     if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
         raise ValueError(
             "a guide that is a point does not work with a learned prior: the density grows without bound as the "

@@ -18,7 +18,7 @@ LARGE = 2**16
 
 
 class ParameterVector:
-    """Moves the parameters of nested modules into one vector, until :meth:`close` gives each its own memory again.
+    """Moves the parameters of nested modules into one vector, until :meth:`close` gives them their own memory again.
 
     With one vector, a step over all weights needs some fifteen operations on long vectors, and allocates no memory. On
     a CPU, allocation often takes more time than the arithmetic. The vector uses `memory` if this is given.
@@ -232,7 +232,7 @@ class FlatState(ABC):
         return False
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
-        """Use the log-likelihood of simulated targets for `num_rows` rows, if :attr:`simulates`.
+        """Use the log-likelihood of simulated targets for `num_rows` rows, if :attr:`simulates` is true.
 
         `share` is the weight of these rows and of this draw in the step.
         """
