@@ -169,8 +169,8 @@ class RefreshedPosterior(CarryingPosterior):
         batch_size: Number of rows in a batch. This number should be close to the batch size of the fit.
 
     Raises:
-        ValueError: If the network has no batch normalisation with running statistics, if x does not fit the network, or
-            if the posterior's predictions are linearised.
+        ValueError: If the network has no batch normalisation with running statistics, if x does not match the network,
+            or if the posterior's predictions are linearised.
 
     Example:
         >>> import torch

@@ -293,7 +293,7 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqd
 
 
 def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) -> bool:
-    r"""Return whether the random weights are those of a linear last layer. `values` have shapes (1, \*event)."""
+    r"""Return whether all random weights belong to a linear last layer. `values` have shapes (1, \*event)."""
     point = {name: value[0].to(model.like) for name, value in values.items()}
     net = plain_network(model, point, model.parameter_paths.keys())
     return last_layer_of(net, take(x, slice(1))) is not None

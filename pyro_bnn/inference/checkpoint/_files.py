@@ -176,9 +176,9 @@ def load_posterior(
             the saved parameters and buffers, and stays on its device. The latent variables of a Pyro model of your own
             must have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
-            a guide. By default guides are made from the file. This works for this package's guides and for Pyro's
-            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass guides of other
-            classes, and all guides of a Pyro model of your own.
+            a guide. By default, guides are made from the file. The file is enough for this package's guides, and for
+            Pyro's `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass guides of
+            other classes, and all guides of a Pyro model of your own.
         data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data
             may differ from those that were passed to :func:`save_posterior`.
 
@@ -188,7 +188,7 @@ def load_posterior(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or does not fit the model or the guide. The message says what differs.
+        ValueError: If the file is damaged, or does not match the model or the guide. The message says what differs.
 
     Example:
         >>> import tempfile

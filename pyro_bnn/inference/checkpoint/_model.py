@@ -131,7 +131,7 @@ def _is_same(value: Tensor, first: Tensor) -> bool:
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """Return a distribution as text. Its numbers have six digits, so that the text is the same on all devices.
+    """Return a distribution as text. The text shows six digits of each number, so that it is the same on all devices.
 
     An example is ``Normal(loc=0, scale=0.7)``.
     """
@@ -322,8 +322,8 @@ class PresentModel:
     def require_sites(self, posterior: Posterior) -> None:
         """Raise if the variables of a posterior differ from those of the Pyro model.
 
-        If a posterior does not know its variables, no error is raised here. In this case :func:`~pyro_bnn.predict`
-        checks the draws.
+        If a posterior does not know its variables, no error is raised here; later, :func:`~pyro_bnn.predict` checks the
+        draws.
         """
         if posterior.shapes is None or self.own is None:
             return

@@ -1,4 +1,4 @@
-"""Classes for the curvature of the likelihood in the weights, and for the covariance of the posterior."""
+"""Classes for the curvature of the likelihood with respect to the weights, and for the covariance of the posterior."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,8 +2,8 @@
 
 A plain autoguide makes its parameters at its first call. Before this call, no state dict can be loaded. If the
 arguments of this call lack the targets, the guide treats the observed site as a latent variable. The guides of this
-module see only the latent variables. Their parameters start at the values of `init`, and never at values from Pyro's
-global store.
+module see only the latent variables. The parameters of these guides start at the values of `init`, and never at values
+from Pyro's global store.
 """
 
 from typing import TypeVar

@@ -169,7 +169,10 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters, site by site to save memory. The scales are those of `init`, divided by `stretch`."""
+        """Make the parameters, site by site to save memory.
+
+        The initial scales are the scales of `init`, divided by `stretch`.
+        """
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map

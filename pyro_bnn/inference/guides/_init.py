@@ -147,8 +147,9 @@ class NetworkInit(Init):
 
     Args:
         scale: Initial standard deviation of every variable, above 0.
-        prior_fraction: Ratio of the initial standard deviation to that of the prior, above 0. `prior_fraction` replaces
-            `scale` for unconstrained variables whose prior has a finite standard deviation. None uses `scale`.
+        prior_fraction: Ratio of a variable's initial standard deviation to the prior's standard deviation, above 0.
+            `prior_fraction` replaces `scale` for unconstrained variables whose prior has a finite standard deviation.
+            None uses `scale`.
         weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0.
             `weight_fraction` replaces `scale` for unconstrained variables. MOPED uses 0.05 to 0.2. None uses `scale`.
         smallest: Smallest standard deviation that `weight_fraction` gives, above 0. The default is a heuristic: one

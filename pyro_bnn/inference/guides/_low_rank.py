@@ -232,7 +232,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute the gradients in the locations, the scales and v for one piece, and return the piece's divergence.
+        """Compute one piece's gradients with respect to locations, scales and v, and return the piece's divergence.
 
         If the divergence has a closed form, also compute the factor of r in the gradient with respect to F. A piece is
         a part of the vector of all latent variables.

@@ -226,7 +226,7 @@ class MeanFieldGuide(GaussianGuide):
             raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state. Masks in the state replace those of the guide."""
+        """Load a state. Masks in the state replace the masks of the guide."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
             loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
@@ -250,7 +250,7 @@ class MeanFieldGuide(GaussianGuide):
 
 
 class MeanFieldState(FlatState):
-    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes the gradients in :math:`\mu` and in :math:`\rho`.
+    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes the gradients with respect to :math:`\mu` and :math:`\rho`.
 
     The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, where L is minus the log-likelihood and :math:`\lambda` is
     the weight of the divergence. At given :math:`\epsilon`, :math:`\log q(w)` is :math:`-\tfrac12\epsilon^2 -

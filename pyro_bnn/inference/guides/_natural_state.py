@@ -32,8 +32,8 @@ one backward pass."""
 class NaturalState(FlatState):
     r"""Draws w from :math:`N(m, 1/S)`, and updates the means m and the precisions S as in :func:`natural_gradient`.
 
-    Let L be minus the log-likelihood of the whole data set, g the gradient of L in w, and :math:`\lambda` the weight of
-    the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum satisfies
+    Let L be minus the log-likelihood of the whole data set, g the gradient of L with respect to w, and :math:`\lambda`
+    the weight of the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum satisfies
     :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity
     :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2, so precisions stay positive. For any
     other prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0. With several draws or processes, g and
@@ -136,7 +136,7 @@ class NaturalState(FlatState):
             self._mask.fill(self._loc, 0)
 
     def _warn_of_flat_start(self) -> None:
-        """Warn if all precisions of a site start at those of the prior, as if the data had no curvature."""
+        """Warn if all precisions of a site start at the prior's precisions, as if the data had no curvature."""
         is_above = torch.empty_like(self._precision, dtype=torch.bool)
         for piece in self._pieces:
             is_above[piece.part] = self._precision[piece.part] > _prior_precision(piece) * SMALLEST_RISE
@@ -333,7 +333,7 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
 
 
 class DiagonalHessian:
-    """Second derivatives of the loss in the elements of a latent variable that does not affect the outputs."""
+    """Second derivatives of the loss with respect to a latent variable that does not affect the outputs."""
 
     def __init__(self, name: str, part: slice) -> None:
         self.name, self.part = name, part

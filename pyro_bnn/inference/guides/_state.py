@@ -185,7 +185,7 @@ class RandomParameter:
 
 
 class FlatState(ABC):
-    r"""Draws values for a step, and computes the gradients of the guide from those of the network.
+    r"""Draws values for a step, and turns the network's gradients into gradients of the guide's parameters.
 
     A step first calls :meth:`begin`. For each draw, the step calls :meth:`draw`, runs the network and calls
     :meth:`observe`. Then the step runs the backward pass of the network and calls :meth:`pull_back`. At the end, the
@@ -279,7 +279,9 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Return new autograd leaves, one per site, as views of `vector`. Their gradients are added to `gradient`.
+        """Return new autograd leaves, one per site, as views of `vector`.
+
+        The gradients of the leaves are added to `gradient`.
 
         The views of both vectors are kept, so all calls should pass the same vectors.
         """

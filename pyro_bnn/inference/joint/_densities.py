@@ -279,7 +279,7 @@ def groups_of(
     Each group is a pair: the list of the names of its sites, and the function that computes the log-density of these
     sites. The function maps points, shape (K, P), to log-densities, shape (K,).
 
-    Sites inside plates belong to no group, nor do `children`, whose priors depend on other sites.
+    Sites inside plates belong to no group. The same holds for `children`, whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

@@ -133,7 +133,7 @@ class Diagnostics(Shown):
     def judged(self) -> tuple[str, Convergence]:
         """The name and the convergence of the quantities that are judged.
 
-        These are the predictions, or the latent variables if predictions are constant or missing.
+        These are the predictions; if predictions are constant or missing, these are the latent variables.
         """
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
@@ -367,8 +367,9 @@ def judge(
     """Judge chains, ``{site: shape (K, S, *event)}``, and warn of problems.
 
     `sampler` is the name of the algorithm. If a model and inputs are given, this function judges predictions at up to
-    50 of the inputs. Otherwise, it judges the latent variables. If `at_modes` is true, each chain began at its own
-    mode. Such chains need not agree, so each chain is judged by itself, and a few divergent steps are tolerated.
+    50 of the inputs. Otherwise, this function judges the latent variables. If `at_modes` is true, each chain began at
+    its own mode. Such chains need not agree, so each chain is judged by itself, and a few divergent steps are
+    tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

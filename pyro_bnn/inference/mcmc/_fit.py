@@ -80,8 +80,8 @@ def fit_mcmc(
             chain. With an ensemble or a descent, each chain explores its own mode, and the status judges each chain by
             itself.
         target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
-        dtype: Dtype of the computation; None uses that of the model. The draws are returned in the model's dtype. In C,
-            float32 takes half to two thirds of the time of float64.
+        dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
+            In C, float32 takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is possible for a small network on a CPU; HMC computes only its gradients
             in C. If C is impossible, True raises an error with the reason, and ``"auto"`` draws in torch. Each
             process compiles once for each combination of network, kind of prior and kind of likelihood, which takes
@@ -104,7 +104,7 @@ def fit_mcmc(
         network, since weights are identified only up to permutations and signs of hidden units.
 
     Raises:
-        ValueError: If the data do not fit the model, the model is random for given weights (dropout), no start with a
+        ValueError: If the data do not match the model, the model is random for given weights (dropout), no start with a
             finite density is found, ``compile=True`` is impossible, or `resume` is damaged or from another run.
         OSError: If `checkpoint` cannot be written, if it exists but is not `resume`, or if `resume` does not exist.
         Interrupted: If a signal has ended the run after its state was written.
@@ -286,7 +286,7 @@ def constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str
 
 @dataclass(frozen=True)
 class ChainProcesses(Processes):
-    """This process and the others that share the chains."""
+    """All processes that share the chains, including this one."""
 
     def share(self, num_chains: int) -> int:
         """Return the number of chains that this process draws."""

@@ -164,7 +164,10 @@ class Kernel(ABC):
         raise self._stateless()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state` returned, possibly in another process. Its tensors may be on the CPU."""
+        """Continue from what :meth:`state` returned, possibly in another process.
+
+        The tensors of the state may be on the CPU.
+        """
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
@@ -188,7 +191,8 @@ class Kernel(ABC):
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
         """Find an initial step size of a chain at z, shape (P,).
 
-        The search begins with the size 1. It then doubles or halves the size until the acceptance rate crosses 1/2.
+        The search begins with the size 1. Then the search doubles or halves the size until the acceptance rate crosses
+        1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.

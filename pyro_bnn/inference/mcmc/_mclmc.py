@@ -67,7 +67,8 @@ class MCLMC(Sampler):
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
             square root of this target. The bias is small for a target of 5e-4.
-        first_energy_error: The same target at the beginning of warm-up. The target changes linearly during warm-up.
+        first_energy_error: Target for the same error at the beginning of warm-up. The target changes linearly during
+            warm-up.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),

@@ -1,8 +1,8 @@
 """Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
 An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is given
-as a function. Its arguments are the writer, the result of the operation in the example run, and the arguments of the
-operation, with a :class:`Value` in place of each tensor.
+as a function. The arguments of this function are the writer, the result of the operation in the example run, and the
+arguments of the operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator

@@ -383,6 +383,6 @@ class Posterior(Advised, Shown, ABC):
             destination: The model and guides into which the posterior is loaded; only `destination.pending` may change.
 
         Raises:
-            ValueError: If the values are damaged or do not fit the destination; the message says what is wrong.
+            ValueError: If the values are damaged or do not match the destination; the message says what is wrong.
         """
         raise ValueError(f"a posterior of type {cls.__name__} cannot be loaded; implement `from_record`.")

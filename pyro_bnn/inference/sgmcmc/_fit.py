@@ -217,8 +217,8 @@ def _files(
 ) -> tuple[Checkpoint | None, Path | None]:
     """Return the checkpoint that a chain writes, and the file from which the chain continues.
 
-    If there are several chains, the files are numbered. A chain after the first begins anew if it has no file to
-    resume.
+    If there are several chains, the files are numbered. If a chain other than the first has no file to resume, it
+    begins anew.
     """
 
     def own(path: str | Path) -> Path:

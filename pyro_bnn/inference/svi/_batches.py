@@ -335,7 +335,7 @@ class Loader:
     def generators(self) -> list[torch.Generator]:
         """Return the loader's own generators, which draw its order.
 
-        If there are none, torch's generator draws the order.
+        If the loader has no generators, torch's generator draws the order.
         """
         owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
         found = [getattr(owner, "generator", None) for owner in owners]

@@ -94,7 +94,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients so far were finite. Once this is false, steps have no effect."""
+        """Whether all losses and gradients so far were finite. Once `is_finite` is false, steps have no effect."""
         return self.values[2].bool()
 
     @property

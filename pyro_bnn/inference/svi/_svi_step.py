@@ -85,7 +85,7 @@ class SVIStep:
             The ELBO of the step and its two terms.
 
         Raises:
-            ValueError: If the batch does not fit the model.
+            ValueError: If the batch does not match the model.
             NonFiniteError: If the loss or a gradient is not finite. The parameters keep the values of the last finite
                 step.
         """
@@ -193,7 +193,7 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if an option does not fit `natural_gradient`, or needs the direct path although `obstacle` is set."""
+        """Raise if an option contradicts `natural_gradient`, or needs the direct path although `obstacle` is set."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
