@@ -55,7 +55,8 @@ def refresh_batch_norm(
         seed: Seed of the draws. The state of torch's generators does not change.
 
     Raises:
-        ValueError: If the network has no batch normalisation with running statistics, or if x does not fit the network.
+        ValueError: If the network has no batch normalisation with running statistics, or if x does not match the
+            network.
 
     References:
         Maddox et al. (2019), https://arxiv.org/abs/1902.02476, algorithm 1; `torch.optim.swa_utils.update_bn`.

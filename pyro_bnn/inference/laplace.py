@@ -202,8 +202,8 @@ def fit_laplace(
         worse at drawn weights.
 
     Raises:
-        ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if even the changed
-            Hessian is not positive definite, as can happen under a mixture prior.
+        ValueError: If the data do not match the model, if there are more than 5000 latent numbers, or if even the
+            changed Hessian is not positive definite, as can happen under a mixture prior.
 
     Warns:
         ConvergenceWarning: If the search stopped before the mode, or the Hessian there is not positive definite.

@@ -122,7 +122,7 @@ def gradient_noise(
         seed: Seed of the draws. With a seed, the state of torch's generators does not change; None draws from them.
 
     Raises:
-        ValueError: If the arguments do not fit each other.
+        ValueError: If the arguments do not match each other.
         NonFiniteError: If a loss or gradient is not finite.
 
     Example:

@@ -267,7 +267,7 @@ def svi_step(
         A step. Call the step with x and y; it returns the ELBO and its two terms as tensors.
 
     Raises:
-        ValueError: If the arguments do not fit each other; some errors are found only at the first step.
+        ValueError: If the arguments do not match each other; some errors are found only at the first step.
 
     Example:
         >>> import torch
