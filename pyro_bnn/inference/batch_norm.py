@@ -1,4 +1,4 @@
-"""Posteriors that bring their own statistics of batch normalisation, or their own parameters and buffers."""
+"""Posteriors with their own statistics of batch normalisation, or with their own parameters and buffers."""
 
 import itertools
 from abc import abstractmethod
@@ -55,7 +55,8 @@ def refresh_batch_norm(
         seed: Seed of the draws. The state of torch's generators does not change.
 
     Raises:
-        ValueError: If the network has no batch normalisation with running statistics, or if x does not fit the network.
+        ValueError: If the network has no batch normalisation with running statistics, or if x does not match the
+            network.
 
     References:
         Maddox et al. (2019), https://arxiv.org/abs/1902.02476, algorithm 1; `torch.optim.swa_utils.update_bn`.
@@ -98,7 +99,7 @@ def _of_inner(name: str) -> Any:
 
 
 class CarryingPosterior(Posterior):
-    """A posterior that adds values of parameters and buffers of the network to each draw of its `inner` posterior."""
+    """A posterior that extends each draw of its `inner` posterior by values of the network's parameters and buffers."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
@@ -123,7 +124,7 @@ class CarryingPosterior(Posterior):
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Return the values of parameters and buffers to add to a draw, by name."""
+        """Return the values of parameters and buffers that extend a draw, by name."""
 
     @torch.no_grad()
     def median(self) -> Draw:
@@ -157,7 +158,7 @@ class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with its own statistics of batch normalisation.
 
     For each draw the network runs over x once, with batch normalisation in train mode. The statistics of the draw are
-    the means over the batches of x. So each call of :func:`~pyro_bnn.predict` takes additional time, as much as a
+    the means over the batches of x. Each call of :func:`~pyro_bnn.predict` therefore takes longer, by the time of a
     prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes the statistics once and keeps them. The model is not
     changed, and predictions must use this model.
 
@@ -169,8 +170,8 @@ class RefreshedPosterior(CarryingPosterior):
         batch_size: Number of rows in a batch. This number should be close to the batch size of the fit.
 
     Raises:
-        ValueError: If the network has no batch normalisation with running statistics, if x does not fit the network, or
-            if the posterior's predictions are linearised.
+        ValueError: If the network has no batch normalisation with running statistics, if x does not match the network,
+            or if the posterior's predictions are linearised.
 
     Example:
         >>> import torch
@@ -251,7 +252,7 @@ class PinnedPosterior(CarryingPosterior):
     Args:
         model: The model of the posterior.
         posterior: A posterior from any method.
-        values: Learned parameters and buffers, as in :attr:`values`. By default the present values of the network are
+        values: Learned parameters and buffers, as in :attr:`values`. By default, the current values of the network are
             copied.
 
     Raises:

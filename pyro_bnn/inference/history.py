@@ -56,7 +56,7 @@ class History(Shown):
     Args:
         num_data: Number of data points; None for a model that does not define it.
         path: How gradients were computed: ``"direct"`` (without effect handlers), or ``"pyro: "`` followed by the
-            reason why not directly.
+            reason why the direct path could not be used.
         elbo: Estimate of the evidence lower bound of the whole data set at each step, in nats.
         expected_log_likelihood: Estimate of the expected log-likelihood of the whole data set at each step, in nats.
         kl: KL divergence of the posterior from the prior at each step, in nats, or its estimate.

@@ -102,7 +102,11 @@ class LaplacePosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """False only if the random weights are those of a linear last layer, so that the network is linear in them."""
+        """Whether predictions linearise the network.
+
+        This is false only if the linear last layer alone is random, since the network is then linear in its random
+        weights.
+        """
         return self._is_linearised
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
@@ -198,8 +202,8 @@ def fit_laplace(
         worse at drawn weights.
 
     Raises:
-        ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if even the changed
-            Hessian is not positive definite, as can happen under a mixture prior.
+        ValueError: If the data do not match the model, if there are more than 5000 latent numbers, or if even the
+            changed Hessian is not positive definite, as can happen under a mixture prior.
 
     Warns:
         ConvergenceWarning: If the search stopped before the mode, or the Hessian there is not positive definite.
@@ -289,7 +293,7 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqd
 
 
 def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) -> bool:
-    r"""Return whether the random weights are those of a linear last layer. `values` have shapes (1, \*event)."""
+    r"""Return whether all random weights belong to a linear last layer. `values` have shapes (1, \*event)."""
     point = {name: value[0].to(model.like) for name, value in values.items()}
     net = plain_network(model, point, model.parameter_paths.keys())
     return last_layer_of(net, take(x, slice(1))) is not None
@@ -298,8 +302,8 @@ def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) ->
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
     """Return the precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive.
 
-    The precision is the Hessian if that is positive definite. Otherwise, negative eigenvalues of the likelihood's part
-    of the Hessian are first set to 0.
+    The precision is the Hessian if the Hessian is positive definite. Otherwise, negative eigenvalues of the
+    likelihood's part of the Hessian are first set to 0.
     """
 
     def log_likelihood(z: Tensor) -> Tensor:

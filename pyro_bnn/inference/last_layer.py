@@ -1,4 +1,7 @@
-"""The network at a point, and whether only its last layer is random, so that it is linear in its random weights."""
+"""Copies a network with given weights, and finds out whether a linear last layer is its only random layer.
+
+Such a network is linear in its random weights.
+"""
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack

@@ -22,7 +22,7 @@ SMALLEST_VARIANCE = 1e-30
 class SWAG:
     r"""A callback that records a point estimate during a fit, and fits a Gaussian to the recorded points.
 
-    At the ends of epochs the callback records the point estimate z in unconstrained space. From K points it computes
+    At the end of an epoch, the callback records the point estimate z in unconstrained space. From K points it computes
 
     .. math:: \bar z = \tfrac1K \sum_k z_k, \qquad
               V = \mathrm{diag}\left(\tfrac1K \sum_k z_k^2 - \bar z^2\right), \qquad d_k = z_k - \bar z_k,

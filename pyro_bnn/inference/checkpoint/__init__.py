@@ -1,4 +1,4 @@
-"""Saves posteriors to files, and loads them after checks that the file fits the model."""
+"""Saves posteriors to files, and loads them after checks that the file matches the model."""
 
 # classes of posteriors can be loaded only after their modules are imported
 from .. import batch_norm, gauss_newton, guides, laplace, mcmc, stored  # noqa: F401

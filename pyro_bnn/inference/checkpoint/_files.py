@@ -24,7 +24,7 @@ CALIBRATION = "calibration"
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: a posterior, and the record of its model as `model` or `own`, if it has a model."""
+    """Content of a file: a posterior and, if it has a model, the record of the model as `model` or `own`."""
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -46,8 +46,8 @@ def save_posterior(
     The file is written completely or not at all. The file has a checksum, and contains no code. The file records the
     model's latent variables with their shapes and priors, the likelihood with its settings, the layers, `num_data` and
     the dtype. The file contains no training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A
-    removed weight (see :mod:`pyro_bnn.pruning`) takes one bit. A posterior of a class of your own can be saved if the
-    class has :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
+    removed weight (see :mod:`pyro_bnn.pruning`) takes one bit of the file. A posterior of a class of your own can be
+    saved if the class has :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
@@ -57,8 +57,8 @@ def save_posterior(
             file holds no model.
         data: Only for a Pyro model of your own: the arguments of a call, including the targets, such as (x, y). The
             model is called once to find its latent variables. The arguments are not saved.
-        with_frozen: Whether to write the frozen parameters of the network, too. If False, the file has checksums in
-            their place, which makes it small for a network with adapters. Such a file needs a
+        with_frozen: Whether to write the frozen parameters of the network, too. If False, the file has checksums
+            instead of these parameters. The file is then small for a network with adapters. Such a file needs a
             :class:`~pyro_bnn.BayesianModel`, and can be loaded only into a model with the same frozen parameters.
         calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. The correction is
             written to the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
@@ -122,7 +122,7 @@ def load_calibration(path: str | Path) -> Calibration:
         path: A file that :func:`~pyro_bnn.save_posterior` wrote with a `calibration`.
 
     Returns:
-        The calibration. It gives the same intervals, sets or probabilities as the saved one.
+        The calibration. The loaded calibration gives the same intervals, sets or probabilities as the saved one.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -176,9 +176,9 @@ def load_posterior(
             the saved parameters and buffers, and stays on its device. The latent variables of a Pyro model of your own
             must have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
-            a guide. By default guides are made from the file. This works for this package's guides and for Pyro's
-            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass guides of other
-            classes, and all guides of a Pyro model of your own.
+            a guide. By default, guides are made from the file. The file is enough for this package's guides, and for
+            Pyro's `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass guides of
+            other classes, and all guides of a Pyro model of your own.
         data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data
             may differ from those that were passed to :func:`save_posterior`.
 
@@ -188,7 +188,7 @@ def load_posterior(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or does not fit the model or the guide. The message says what differs.
+        ValueError: If the file is damaged, or does not match the model or the guide. The message says what differs.
 
     Example:
         >>> import tempfile

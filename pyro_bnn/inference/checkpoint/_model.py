@@ -85,7 +85,7 @@ def _likelihood_in_words(likelihood: Likelihood) -> str:
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """Copy a record, but leave out the initial values of the pruned `sites` that the model does not use."""
+    """Copy a record without those initial values of the pruned `sites` that the model does not use."""
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
@@ -131,7 +131,7 @@ def _is_same(value: Tensor, first: Tensor) -> bool:
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """Return a distribution as text. Its numbers have six digits, so that the text is the same on all devices.
+    """Return a distribution as text. The text shows six digits of each number, so that it is the same on all devices.
 
     An example is ``Normal(loc=0, scale=0.7)``.
     """
@@ -152,7 +152,7 @@ def _described(distribution: Distribution, first: Tensor) -> str:
 def require_same_sites(
     file: Mapping[str, object], own: Mapping[str, object], facts: Sequence[str], *, remedy: str
 ) -> None:
-    """Raise if the latent variables of a file and of a model have different names, or differ in one of the `facts`."""
+    """Raise if the latent variables of a file and of a model differ in their names, or in one of the `facts`."""
     for name, site in own.items():
         if name not in file:
             raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
@@ -186,7 +186,7 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
 
 
 def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
-    """Check the parameters and buffers in a file, and take the values that the file lacks from the model."""
+    """Check the parameters and buffers in a file. Values that are missing in the file are taken from the model."""
     for site in file.left_out:
         if site not in model.site_names or site in file.state:
             raise ValueError(f"it lacks the values of `{site}`; pass a file that `save_posterior` wrote.")
@@ -307,7 +307,7 @@ class PresentModel:
         return record if with_frozen else without_frozen(record, self.model)
 
     def require_targets(self, names: Iterable[str]) -> None:
-        """Raise if the posterior has fewer variables (`names`) than the model, probably since `data` lacks the targets.
+        """Raise if the posterior has fewer variables (`names`) than the model, probably because `data` has no targets.
 
         If `data` lacks the targets, the model draws its observed site like a latent variable.
         """
@@ -320,10 +320,10 @@ class PresentModel:
             )
 
     def require_sites(self, posterior: Posterior) -> None:
-        """Raise if the variables of a posterior are not those of the Pyro model.
+        """Raise if the variables of a posterior differ from those of the Pyro model.
 
-        If a posterior does not know its variables, no error is raised here. In this case :func:`~pyro_bnn.predict`
-        checks the draws.
+        If a posterior does not know its variables, no error is raised here; later, :func:`~pyro_bnn.predict` checks the
+        draws.
         """
         if posterior.shapes is None or self.own is None:
             return

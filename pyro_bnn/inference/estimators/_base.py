@@ -40,7 +40,7 @@ class Estimator(ABC):
     calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use
     of a random parameter in the network raises an error. If a layer has random parameters, the first axis of the
     layer's input must be the rows of data. The rows must not depend on each other. Batch normalisation in training mode
-    therefore raises an error, but attention over the batch is not recognised.
+    therefore raises an error. Attention over the batch is wrong, too, but raises no error.
 
     A subclass names the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
@@ -58,15 +58,15 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor with the shape of the layer's own output. Given the input, each row must have the same distribution
-            as with weights drawn from the guide. Rows may share noise.
+            A tensor with the shape of the layer's own output. For a given input, each row must have the same
+            distribution as if the weights were drawn from the guide. Rows may share noise.
 
         Raises:
             ValueError: If the estimator does not support the layer.
         """
 
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
-        """Return a context in which an ELBO, which calls the guide and then the model, uses this estimator.
+        """Return a context in which an ELBO uses this estimator. The ELBO calls the guide and then the model.
 
         Use the context only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. The context may be entered
         many times, but not inside itself.
@@ -77,7 +77,7 @@ class Estimator(ABC):
 
         Raises:
             ValueError: If the estimator does not support the model or the guide. Inside the context: if the estimator
-                does not support a layer, if draws are vectorised, or if the weights of a call of the model are not the
+                does not support a layer, if draws are vectorised, or if a call of the model uses other weights than the
                 last draw of the guide.
 
         Example:
@@ -136,8 +136,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. In this case, weights that need not be drawn stay at their
-    means.
+    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. In this case, weights that need not be drawn are set to
+    their means.
     """
 
     def __init__(

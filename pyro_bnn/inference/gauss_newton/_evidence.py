@@ -61,7 +61,7 @@ class Evidence:
         num_groups, is_free = len(sizes), noise.is_free
 
         def parts(point: Tensor) -> tuple[Tensor, Tensor]:
-            """Return the prior precisions (a single one if there is one group) and the log noise scales at a point."""
+            """Return the prior precisions (a single number for a single group) and the log noise scales at a point."""
             logs = point[:num_groups].clamp(SMALLEST, LARGEST).exp()
             chosen = prior if groups is None else logs if num_groups == 1 else logs[groups]
             return chosen, point[num_groups:] if is_free else noise.start
@@ -139,8 +139,8 @@ def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
 def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
     """Return the log-likelihood of a model's noise scales at the point `values`.
 
-    If the likelihood is not Gaussian, there is a single given scale of 1. A learned or latent scale needs one pass over
-    all rows.
+    If the likelihood is not Gaussian, the result has a single scale, fixed at 1. A learned or latent scale needs one
+    pass over all rows.
 
     Raises:
         ValueError: If all residuals of an output are 0 and the scale has no prior, so that the evidence has no maximum.

@@ -230,7 +230,7 @@ def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
 
 
 def _single(values: Tensor) -> float | Tensor:
-    """Return the number that all values are equal to, or else the tensor."""
+    """Return a single number if all values are equal, else the tensor."""
     first = float(values.flatten()[0])
     return first if bool((values == first).all()) else values
 

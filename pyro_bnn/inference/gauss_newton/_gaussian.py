@@ -1,4 +1,4 @@
-"""Classes for the curvature of the likelihood in the weights, and for the covariance of the posterior."""
+"""Classes for the curvature of the likelihood with respect to the weights, and for the covariance of the posterior."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,10 @@ class Covariance(ABC):
 
 
 class Full(Covariance):
-    """A full covariance matrix. Its inverse is L L^T, and `factor` is the lower Cholesky factor L, shape (P, P)."""
+    """A full covariance matrix.
+
+    The inverse of the matrix is L L^T, and `factor` is the lower Cholesky factor L, shape (P, P).
+    """
 
     def deviation(self, noise: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(self.tensors["factor"].mT, noise[:, None], upper=True)[:, 0]

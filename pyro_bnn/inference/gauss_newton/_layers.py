@@ -19,7 +19,7 @@ gradient. Rounding errors are much smaller."""
 
 
 def has_formula(layer: nn.Module) -> bool:
-    r"""Return whether the gradient of each row in the weight of a layer is a sum of products.
+    r"""Return whether each row's gradient with respect to the layer's weight is a sum of products.
 
     .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t.
 

@@ -89,11 +89,11 @@ SERVED = (CategoricalLikelihood, *DIAGONALS)
 
 
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
-    r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row in the outputs.
+    r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row with respect to the outputs.
 
     The curvature is the expected Hessian of the negative log-likelihood. As in a fit, the curvature of a row is
     multiplied by the weight of the row and by the weight of the row's class. Gaussian noise has scale 1. The targets y
-    matter only through their weights. Except for heteroscedastic noise, the curvature equals the Hessian.
+    affect only these weights. For all likelihoods except heteroscedastic noise, the curvature equals the Hessian.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:

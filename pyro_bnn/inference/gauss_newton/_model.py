@@ -22,7 +22,7 @@ pass over the whole matrix."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise unless there are formulas for the likelihood, and only weights and a noise scale are random."""
+    """Raise if the likelihood has no formulas, or if other variables than weights and a noise scale are random."""
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)

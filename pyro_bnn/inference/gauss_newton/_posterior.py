@@ -101,7 +101,11 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """False only if the random weights are those of a linear last layer, so that the network is linear in them."""
+        """Whether predictions linearise the network.
+
+        This is false only if the linear last layer alone is random, since the network is then linear in its random
+        weights.
+        """
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -116,7 +120,7 @@ class GaussNewtonPosterior(Posterior):
             yield {**self.location, **self._layout.views(drawn)}
 
     def median(self) -> Draw:
-        """Return the point w*, ``{site: shape (*event)}``. It is the median and the mean of the Gaussian."""
+        """Return the point w*, ``{site: shape (*event)}``. The point w* is the median and the mean of the Gaussian."""
         return {name: value.clone() for name, value in self.location.items()}
 
     def to_record(self) -> dict[str, Any]:

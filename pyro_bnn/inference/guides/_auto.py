@@ -2,8 +2,8 @@
 
 A plain autoguide makes its parameters at its first call. Before this call, no state dict can be loaded. If the
 arguments of this call lack the targets, the guide treats the observed site as a latent variable. The guides of this
-module see only the latent variables. Their parameters start at the values of `init`, and never at values from Pyro's
-global store.
+module see only the latent variables. The parameters of these guides start at the values of `init`, and never at values
+from Pyro's global store.
 """
 
 from typing import TypeVar
@@ -45,8 +45,8 @@ def auto_guide(
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
       random numbers, since zero would be a saddle point. The numbers are the same for all guides of the same shape.
 
-    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for them, and is wrong for
-    constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
+    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for these guides, and is wrong
+    for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.

@@ -110,7 +110,7 @@ class BatchEnsembleGuide(FlatGuide):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The sites whose values the members share up to factors."""
+        """The sites whose values the members share, except for each member's factors."""
         return tuple(site.name for site in self.sites if _is_shared(site))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
@@ -203,7 +203,7 @@ def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
 
 
 def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Tensor, Tensor]:
-    """Return the factors of a weight as views that multiply its first and its second axis."""
+    """Return the two factors of a weight, as views that broadcast along its first and its second axis."""
     rest = [1] * (num_axes - 2)
     return views[f"outputs.{site}"].view(-1, 1, *rest), views[f"inputs.{site}"].view(1, -1, *rest)
 
@@ -312,7 +312,10 @@ class _SharedWeight:
         torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
 
     def pull_back(self, gradient: Tensor) -> None:
-        """Compute the gradients of the factors. Turn the gradient of the drawn weight into that of the shared one."""
+        """Compute the gradients of the factors.
+
+        Turn the gradient of the drawn weight into that of the shared weight.
+        """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:
             product = product.flatten(2).sum(2)

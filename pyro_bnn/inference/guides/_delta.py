@@ -1,4 +1,4 @@
-"""The guide that is a single point."""
+"""The guide that is a point estimate."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ from ._state import DrawGradients, FlatState, Noise, ParameterVector, PriorOfPoi
 
 
 class DeltaGuide(FlatGuide):
-    r"""A guide that is a single point, for maximum a posteriori estimation.
+    r"""A guide that is a single point estimate, for maximum a posteriori estimation.
 
     With ``kl_weight=0`` a fit maximises the likelihood.
 

@@ -67,7 +67,7 @@ class SiteDiagnosis:
         share_at_prior: Fraction of the weights that are still at the prior, from 0 to 1.
         share_collapsed: Fraction of the weights that collapsed, from 0 to 1.
         median_scale: Median of the standard deviations.
-        median_signal_to_noise: Median over the weights of the ratio of the absolute mean to the standard deviation.
+        median_signal_to_noise: Median, over all weights, of the absolute mean divided by the standard deviation.
     """
 
     site: str
@@ -312,7 +312,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """Return the marginals of all weights that were not removed, and the reason why each other site has none."""
+    """Return the marginals of all weights that were not removed, and a reason for each site without marginals."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}
@@ -360,7 +360,10 @@ def _priors_of_guide(guide: object) -> dict[str, Distribution]:
 
 
 def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribution]:
-    """Return the prior of each site. A prior that depends on other variables is taken at their medians."""
+    """Return the prior of each site.
+
+    A prior that depends on other variables is evaluated at the medians of these variables.
+    """
     medians: Mapping[str, Tensor] = {}
     if any(model.parents_of(name) for name in model.site_names) and isinstance(guide, (FlatGuide, AutoGuide)):
         with own_parameters(guide):

@@ -84,7 +84,10 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Sample all sites at given unconstrained values. `jacobian` selects the density in unconstrained space."""
+        """Sample all sites at given unconstrained values.
+
+        If `jacobian` is true, the density is that in unconstrained space.
+        """
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0
@@ -166,7 +169,10 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters, site by site to save memory. The scales are those of `init`, divided by `stretch`."""
+        """Make the parameters, site by site to save memory.
+
+        The initial scales are the scales of `init`, divided by `stretch`.
+        """
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map

@@ -21,7 +21,7 @@ def require_model(model: object) -> None:
 
 
 def require_fixed_prior(model: BayesianModel) -> None:
-    """Refuse a learned prior for guides that are points."""
+    """Raise if the prior is learned, which does not work for guides that are point estimates."""
     if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
         raise ValueError(
             "a guide that is a point does not work with a learned prior: the density grows without bound as the "
@@ -147,8 +147,9 @@ class NetworkInit(Init):
 
     Args:
         scale: Initial standard deviation of every variable, above 0.
-        prior_fraction: Ratio of the initial standard deviation to that of the prior, above 0. `prior_fraction` replaces
-            `scale` for unconstrained variables whose prior has a finite standard deviation. None uses `scale`.
+        prior_fraction: Ratio of a variable's initial standard deviation to the prior's standard deviation, above 0.
+            `prior_fraction` replaces `scale` for unconstrained variables whose prior has a finite standard deviation.
+            None uses `scale`.
         weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0.
             `weight_fraction` replaces `scale` for unconstrained variables. MOPED uses 0.05 to 0.2. None uses `scale`.
         smallest: Smallest standard deviation that `weight_fraction` gives, above 0. The default is a heuristic: one

@@ -15,9 +15,9 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    The density of a removed element is defined as the prior's density at zero. The two densities cancel in the
-    divergence, so the ELBO is that of a network without the element. The parameters of a removed element get no
-    gradient.
+    The density of a removed element is defined as the prior's density at zero. In the divergence, this density and the
+    prior's density cancel. So the ELBO is that of a network without the element. The parameters of a removed element
+    get no gradient.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -58,7 +58,7 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 
 
 def masks_of(guide: nn.Module) -> dict[str, Tensor]:
-    """Return boolean masks of the elements that are random, for each site of a guide that has removed elements."""
+    """For each site of a guide with removed elements, return a boolean mask of the elements that are still random."""
     keep = guide._modules.get("keep")
     return {} if keep is None else dict(keep.named_buffers())
 
@@ -109,12 +109,12 @@ class FlatMask:
             vector.masked_fill_(self._removed[part], value)
 
     def fill_precisions(self, precision: Tensor) -> None:
-        """Replace the precisions of removed weights by those of the prior."""
+        """Replace the precisions of removed weights by the precisions of their priors."""
         if self._removed is not None:
             torch.where(self._removed, self._scales**-2, precision, out=precision)
 
     def fill_scales(self, scale: Tensor) -> None:
-        """Replace the scales of removed weights by those of the prior."""
+        """Replace the scales of removed weights by the scales of their priors."""
         if self._removed is not None:
             torch.where(self._removed, self._scales, scale, out=scale)
 

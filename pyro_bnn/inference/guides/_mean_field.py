@@ -217,7 +217,7 @@ class MeanFieldGuide(GaussianGuide):
                 self.tree(kind).get_parameter(name)[~mask] = value
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state. If the state does not fit, the guide stays unchanged."""
+        """Load a state. If the state does not match the guide, the guide stays unchanged."""
         before = {name: value.clone() for name, value in self.state_dict().items()}
         try:
             return super().load_state_dict(state_dict, strict, assign)
@@ -226,7 +226,7 @@ class MeanFieldGuide(GaussianGuide):
             raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state. Masks in the state replace those of the guide."""
+        """Load a state. Masks in the state replace the masks of the guide."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
             loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
@@ -250,7 +250,7 @@ class MeanFieldGuide(GaussianGuide):
 
 
 class MeanFieldState(FlatState):
-    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes the gradients in :math:`\mu` and in :math:`\rho`.
+    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes the gradients with respect to :math:`\mu` and :math:`\rho`.
 
     The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, where L is minus the log-likelihood and :math:`\lambda` is
     the weight of the divergence. At given :math:`\epsilon`, :math:`\log q(w)` is :math:`-\tfrac12\epsilon^2 -
@@ -371,7 +371,7 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the gradient in the scale from the gradient in the draw or in the estimator's noise."""
+        """Compute the scale's gradient from the gradient with respect to the draw or the estimator's noise."""
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:

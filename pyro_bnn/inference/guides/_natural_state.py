@@ -32,8 +32,8 @@ one backward pass."""
 class NaturalState(FlatState):
     r"""Draws w from :math:`N(m, 1/S)`, and updates the means m and the precisions S as in :func:`natural_gradient`.
 
-    Let L be minus the log-likelihood of the whole data set, g the gradient of L in w, and :math:`\lambda` the weight of
-    the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum satisfies
+    Let L be minus the log-likelihood of the whole data set, g the gradient of L with respect to w, and :math:`\lambda`
+    the weight of the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum satisfies
     :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity
     :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2, so precisions stay positive. For any
     other prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0. With several draws or processes, g and
@@ -46,9 +46,9 @@ class NaturalState(FlatState):
     replaces :math:`g\,(w - m)\,S`. This derivative needs no pass through the network, since the outputs do not depend
     on these variables.
 
-    If `gauss_newton_every` is an integer k, :math:`g\,(w - m)\,S` is replaced by an estimate of the diagonal of the
-    Gauss-Newton matrix: :math:`B\,s^2 / N`, where s is the gradient of minus the log-likelihood of the whole data set,
-    estimated from B rows with simulated targets. S changes in every k-th step only.
+    If `gauss_newton_every` is an integer k, an estimate of the diagonal of the Gauss-Newton matrix replaces
+    :math:`g\,(w - m)\,S`. The estimate is :math:`B\,s^2 / N`. Here s is the gradient of minus the log-likelihood of the
+    whole data set, estimated from B rows with simulated targets. S changes in every k-th step only.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
@@ -93,7 +93,7 @@ class NaturalState(FlatState):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates so far, t. The device has this number too, so that recorded steps can count on."""
+        """Number of updates so far, t. The device stores this number, too, so that recorded steps can increase it."""
         return self._num_updates
 
     @num_updates.setter
@@ -102,7 +102,7 @@ class NaturalState(FlatState):
         self._count.fill_(value)
 
     def was_replayed(self) -> None:
-        """Count an update that was replayed; the recording has raised the number on the device."""
+        """Count an update that was replayed; the recording has increased the number on the device."""
         self._num_updates += 1
 
     @property
@@ -136,7 +136,7 @@ class NaturalState(FlatState):
             self._mask.fill(self._loc, 0)
 
     def _warn_of_flat_start(self) -> None:
-        """Warn if all precisions of a site start at those of the prior, as if the data had no curvature."""
+        """Warn if all precisions of a site start at the prior's precisions, as if the data had no curvature."""
         is_above = torch.empty_like(self._precision, dtype=torch.bool)
         for piece in self._pieces:
             is_above[piece.part] = self._precision[piece.part] > _prior_precision(piece) * SMALLEST_RISE
@@ -333,7 +333,7 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
 
 
 class DiagonalHessian:
-    """Second derivatives of the loss in the elements of a latent variable that does not affect the outputs."""
+    """Second derivatives of the loss with respect to a latent variable that does not affect the outputs."""
 
     def __init__(self, name: str, part: slice) -> None:
         self.name, self.part = name, part
@@ -357,12 +357,12 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, estimates: Tensor, precisions: Tensor) -> None:
-        """End a draw, given estimates of the second derivatives divided by the precisions S, and these precisions."""
+        """End a draw. `estimates` are the second derivatives divided by `precisions`, as estimated from the draw."""
         self._leaf = None
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace the estimates for this variable in `products`, which are those of a part of all sites."""
+        """Replace this variable's estimates in `products`, which contains the estimates of a part of all sites."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -114,7 +114,7 @@ class GuidePosterior(Posterior):
             yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}
 
     def median(self) -> Draw:
-        """Return the median of every latent variable, ``{site: shape (*event)}``. A Gaussian has its mean as median.
+        """Return the median of every latent variable, ``{site: shape (*event)}``. The median of a Gaussian is its mean.
 
         Raises:
             ValueError: If the guide has no closed-form median.
@@ -140,7 +140,7 @@ class GuidePosterior(Posterior):
         ensemble, diagnose the members.
 
         Args:
-            model: The model. After a fit of a guide of this package with fixed priors, the model may be left out.
+            model: The model. The model may be omitted after a fit with fixed priors and a guide of this package.
             num_samples: Number of draws per weight, used where the divergence from the prior has no closed form. The
                 sum over a site is much more precise than the divergence of a single weight.
 

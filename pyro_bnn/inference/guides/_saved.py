@@ -1,4 +1,4 @@
-"""The record of a guide in a file: the guide's class and its parameters. A removed weight takes one bit."""
+"""The record of a guide in a file: the guide's class and its parameters. A removed weight takes one bit of the file."""
 
 import inspect
 import math

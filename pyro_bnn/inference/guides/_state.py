@@ -18,7 +18,7 @@ LARGE = 2**16
 
 
 class ParameterVector:
-    """Moves the parameters of nested modules into one vector, until :meth:`close` gives each its own memory again.
+    """Moves the parameters of nested modules into one vector, until :meth:`close` gives them their own memory again.
 
     With one vector, a step over all weights needs some fifteen operations on long vectors, and allocates no memory. On
     a CPU, allocation often takes more time than the arithmetic. The vector uses `memory` if this is given.
@@ -185,7 +185,7 @@ class RandomParameter:
 
 
 class FlatState(ABC):
-    r"""Draws values for a step, and computes the gradients of the guide from those of the network.
+    r"""Draws values for a step, and turns the network's gradients into gradients of the guide's parameters.
 
     A step first calls :meth:`begin`. For each draw, the step calls :meth:`draw`, runs the network and calls
     :meth:`observe`. Then the step runs the backward pass of the network and calls :meth:`pull_back`. At the end, the
@@ -232,7 +232,7 @@ class FlatState(ABC):
         return False
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
-        """Use the log-likelihood of simulated targets for `num_rows` rows, if :attr:`simulates`.
+        """Use the log-likelihood of simulated targets for `num_rows` rows, if :attr:`simulates` is true.
 
         `share` is the weight of these rows and of this draw in the step.
         """
@@ -279,7 +279,9 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Return new autograd leaves, one per site, as views of `vector`. Their gradients are added to `gradient`.
+        """Return new autograd leaves, one per site, as views of `vector`.
+
+        The gradients of the leaves are added to `gradient`.
 
         The views of both vectors are kept, so all calls should pass the same vectors.
         """

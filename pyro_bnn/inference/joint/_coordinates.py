@@ -16,7 +16,7 @@ Draw = dict[str, Tensor]
 
 
 class Layout:
-    """The positions of named tensors in a vector of P numbers, in which one tensor follows the other."""
+    """The slice of each named tensor in a vector of P numbers, which joins all tensors in order."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)

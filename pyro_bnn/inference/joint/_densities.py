@@ -1,4 +1,4 @@
-"""Prior densities: their logarithms and gradients, and the divergences of Gaussians from them.
+"""Prior densities: their logarithms, their gradients, and KL divergences between Gaussians and priors.
 
 All latent variables, in unconstrained space, are stored in one flat vector. A :class:`Density` is the prior density of
 a contiguous part of this vector. Common densities have explicit gradients. :class:`AnyDensity` uses autograd. Samplers
@@ -52,7 +52,7 @@ class Density(ABC):
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        """Return KL(N(loc, scale^2) || prior) in nats, and write its gradients into the slopes.
+        """Return KL(N(loc, scale^2) || prior) in nats, and write its gradients into `loc_slope` and `scale_slope`.
 
         The sum is in double precision. All vectors have shape (P,). `scratch` contains two or more vectors, which may
         be overwritten.
@@ -61,14 +61,14 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return whether the formulas work for these arguments of the prior (single numbers, or one per weight)."""
+        """Return whether the formulas work for these prior arguments, each a single number or one number per weight."""
         return True
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a differentiable function from points, shape (K, P), to log-densities, shape (K,).
 
-        The function has no branches on values, so that it can be recorded as C code.
+        The function has no branches that depend on values, so that it can be recorded and written in C.
         """
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)
@@ -92,7 +92,7 @@ class NormalDensity(Density):
         return self._log_scale * (count if self._is_scalar else 1) + count * LOG_ROOT_TAU
 
     def centred(self, value: Tensor, scratch: Tensor) -> Tensor:
-        """Return the deviations from the mean, which use the memory `scratch`. If the mean is 0, return `value`."""
+        """Return the deviations from the mean, stored in `scratch`. If the mean is 0, return `value`."""
         is_zero = not isinstance(self.loc, Tensor) and self.loc == 0
         return value if is_zero else torch.sub(value, self.loc, out=scratch)
 
@@ -160,7 +160,7 @@ class NormalDensity(Density):
 
 
 class ScaleMixtureDensity(Density):
-    r"""The density of :class:`~pyro_bnn.distributions.ScaleMixtureNormal`, in the same notation.
+    r"""The density of :class:`~pyro_bnn.distributions.ScaleMixtureNormal`, in the notation of that class.
 
     .. math:: \frac{d \log p}{dw} = -w \left(\sigma_a^{-2} + s(z) (\sigma_b^{-2} - \sigma_a^{-2})\right),
 
@@ -169,7 +169,7 @@ class ScaleMixtureDensity(Density):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return whether all arguments are single numbers, and the odds at zero do not overflow in single precision."""
+        """Return true if all arguments are single numbers, and the components' odds at 0 do not overflow in float32."""
         if any(isinstance(number, Tensor) for number in numbers):
             return False
         return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]
@@ -279,7 +279,7 @@ def groups_of(
     Each group is a pair: the list of the names of its sites, and the function that computes the log-density of these
     sites. The function maps points, shape (K, P), to log-densities, shape (K,).
 
-    Sites inside plates belong to no group, nor do `children`, whose priors depend on other sites.
+    Sites inside plates belong to no group. The same holds for `children`, whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

@@ -46,9 +46,10 @@ slopes on the two sides of the point."""
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in the weights of some sites.
+    """A direction in the space of the weights of some sites.
 
-    The change of the weights per unit step is `moves`. The derivative along this direction, by autograd, is `slope`.
+    `moves` is the change of the weights per unit step. `slope` is the derivative along this direction, computed by
+    autograd.
     """
 
     moves: dict[str, Tensor]
@@ -58,7 +59,7 @@ class _Direction:
 class _Function:
     """The log-likelihood of some rows as a function of the weights.
 
-    Every call uses float64 and the same random numbers. The model must be a copy, since it is changed.
+    Every call uses float64 and the same random numbers. The function changes the model, so pass a copy.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -208,7 +209,10 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """Join the directions of all sites. Sites with large slopes move less, so that they do not hide the others."""
+    """Join the directions of all sites.
+
+    Sites with large slopes move less, so that the effect of the other sites remains visible.
+    """
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0

@@ -63,7 +63,7 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """Cut a piece of a flat vector into parts of at most `longest` elements if it is on a CPU.
+    """On a CPU, cut a piece of a flat vector into parts of at most `longest` elements.
 
     A piece is not cut if its density has no `key`, since such a density may have separate parameters for each weight.
     """

@@ -60,7 +60,7 @@ def draw_batches(
         Distributions of batch shape ``(number of draws, N, ...)``, chain after chain.
 
     Raises:
-        ValueError: If the draws or x do not fit the model.
+        ValueError: If the draws or x do not match the model.
     """
     flat = {name: value.flatten(0, 1).to(model.device, model.dtype) for name, value in samples.items()}
     num_draws = len(next(iter(flat.values())))
@@ -167,7 +167,7 @@ def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.d
     The copy is in eval mode and, unless `dtype` is None, has this dtype.
 
     Raises:
-        ValueError: If the data do not fit the model or are not the whole data set, if the network is random, or if
+        ValueError: If the data do not match the model or are not the whole data set, if the network is random, or if
             autograd gives a wrong gradient of the network, for example because of ``detach()``.
     """
     model.check_targets(x, y)

@@ -23,7 +23,7 @@ class Divergence:
     """A Kullback-Leibler divergence, in nats.
 
     Args:
-        value: The divergence, of the batch shape. A Monte Carlo estimate of a small divergence can be below 0.
+        value: The divergence, a tensor of the batch shape. A Monte Carlo estimate of a small divergence can be below 0.
         standard_error: Standard error of the value, of the same shape; 0 for a closed form or an infinite value.
         num_samples: Number of draws of the estimate; 0 for a closed form.
 
@@ -111,7 +111,7 @@ def divergence(
 
 
 def _closed_form(p: Distribution, q: Distribution) -> Tensor:
-    """Return the closed form of torch or Pyro for the distributions inside `to_event`, summed over the event."""
+    """Return the closed form of torch or Pyro. For distributions inside `to_event`, it is summed over the event."""
     base_p, base_q = unwrap(p), unwrap(q)
     if len(base_p.event_shape) != len(base_q.event_shape):
         return kl_divergence(p, q)
@@ -120,7 +120,7 @@ def _closed_form(p: Distribution, q: Distribution) -> Tensor:
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
-    """Estimate the divergence from chunks of draws. The value is differentiable, but not its standard error."""
+    """Estimate the divergence from chunks of draws. The value is differentiable, but its standard error is not."""
     chunk = max(1, CHUNK_NUMBERS // max(1, (p.batch_shape + p.event_shape).numel()))
     moments, total = RunningMoments(), torch.zeros(())
     while moments.count < num_samples:

@@ -40,7 +40,7 @@ class _Warmup:
 def constant(weight: float) -> KLWeight:
     """Return a weight that is the same at every step.
 
-    The weight 1 gives the ELBO, a smaller one a cold posterior, and 0 ignores the prior.
+    The weight 1 gives the ELBO, a smaller weight gives a cold posterior, and the weight 0 ignores the prior.
 
     Example:
         >>> from pyro_bnn import kl
@@ -70,7 +70,7 @@ def check_weight(weight: float) -> float:
 def blundell() -> KLWeight:
     r"""Return a weight that halves from batch to batch: :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M.
 
-    Its mean over the M batches of an epoch is 1.
+    The mean weight over the M batches of an epoch is 1.
 
     The weight is computed as :math:`M\, 2^{-i} / (1 - 2^{-M})`, which stays finite for every M.
 
@@ -86,7 +86,9 @@ def blundell() -> KLWeight:
 
 
 def per_weight(num_weights: int) -> KLWeight:
-    """Return the constant weight 1 / `num_weights`, as in some other libraries. It gives a very cold posterior.
+    """Return the constant weight 1 / `num_weights`, as in some other libraries.
+
+    This weight gives a very cold posterior.
 
     Example:
         >>> from pyro_bnn import kl

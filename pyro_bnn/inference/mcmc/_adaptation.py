@@ -60,7 +60,7 @@ def windows(num_warmup: int) -> list[int]:
 
 @dataclass
 class DualAveraging:
-    r"""A step size whose acceptance rate tends to a target.
+    r"""A step size that is adapted towards a target acceptance rate.
 
     .. math:: \log \epsilon_{t+1} = \mu - \frac{\sqrt t}{\gamma (t + t_0)} \sum_{s \le t} (\delta - \alpha_s).
 
@@ -129,7 +129,7 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Start to learn the step size at z.
+        """Start learning the step size, from the point z.
 
         This method is called at the first point of warm-up, and whenever the mass matrix has changed.
         """

@@ -67,7 +67,10 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the first row and the end of each block. All blocks but the last have a multiple of `STEP` rows."""
+        """Return, for each block, its first row and the row after its last row.
+
+        All blocks but the last have a multiple of `STEP` rows.
+        """
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
         return list(itertools.pairwise(ends))

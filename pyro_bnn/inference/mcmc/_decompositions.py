@@ -152,7 +152,7 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the adjoint, in the shape of x.
+        """Apply the adjoint of taking windows; the result has the shape of x.
 
         `parts` contains one tensor of shape (N, C, *windows) for each position in a window. The elements of this tensor
         are added to the result at this position, one element in each window.
@@ -195,7 +195,7 @@ def max_pool(
 ) -> tuple[Tensor, Tensor]:
     """Return two tensors: the largest element of each window, and the position of this element in the window.
 
-    Only the gradient uses this position, which is not the index that torch returns.
+    Only the gradient uses this position. It is not the index that torch returns.
     """
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented

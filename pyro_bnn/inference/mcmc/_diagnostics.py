@@ -47,10 +47,9 @@ MAX_QUANTITIES_OF_MODES = 50
 class Convergence(Shown):
     """R-hat and effective sample sizes of M scalar quantities.
 
-    They are NaN for a quantity that is the same in all draws.
+    R-hat and sample sizes are NaN for a quantity that is the same in all draws.
 
-    All values are NaN if there are fewer than four draws in each of several chains, or fewer than eight in a single
-    chain.
+    All values are NaN if several chains have fewer than four draws each, or a single chain has fewer than eight.
 
     Args:
         r_hat: Rank-normalised split R-hat, shape (M,).
@@ -134,7 +133,7 @@ class Diagnostics(Shown):
     def judged(self) -> tuple[str, Convergence]:
         """The name and the convergence of the quantities that are judged.
 
-        These are the predictions, or the latent variables if predictions are constant or missing.
+        These are the predictions; if predictions are constant or missing, these are the latent variables.
         """
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
@@ -172,7 +171,7 @@ class Diagnostics(Shown):
 
 
 def _above(r_hat: float) -> str:
-    """Return words for an R-hat that is too large, with enough digits to show that it is."""
+    """Return words for an R-hat that is too large, with enough digits to show that it exceeds the limit."""
     digits = 3 if r_hat >= LARGEST_R_HAT + 0.0005 else 6
     return f"{r_hat:.{digits}f}, above {LARGEST_R_HAT}"
 
@@ -314,7 +313,7 @@ def diagnose(
 ) -> Diagnostics:
     """See :meth:`MCMCPosterior.diagnose`.
 
-    At most `max_quantities` latent numbers, and as many predictions, are judged.
+    At most `max_quantities` latent numbers and at most `max_quantities` predictions are judged.
     """
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
@@ -368,8 +367,9 @@ def judge(
     """Judge chains, ``{site: shape (K, S, *event)}``, and warn of problems.
 
     `sampler` is the name of the algorithm. If a model and inputs are given, this function judges predictions at up to
-    50 of the inputs. Otherwise, it judges the latent variables. If `at_modes` is true, each chain began at its own
-    mode. Such chains need not agree, so each chain is judged by itself, and a few divergent steps are tolerated.
+    50 of the inputs. Otherwise, this function judges the latent variables. If `at_modes` is true, each chain began at
+    its own mode. Such chains need not agree, so each chain is judged by itself, and a few divergent steps are
+    tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

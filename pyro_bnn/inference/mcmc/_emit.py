@@ -122,8 +122,8 @@ def _write_blocks(
 ) -> None:
     """Write a loop that performs the operations on rows, one block of rows after the other.
 
-    The blocks are those of `Blocks.bounds`. If an operation sums over the rows of a block, its results for all blocks
-    are added up.
+    `Blocks.bounds` defines the blocks. If an operation sums over the rows of a block, its results for all blocks are
+    added up.
     """
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():

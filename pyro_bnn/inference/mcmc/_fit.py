@@ -56,11 +56,11 @@ def fit_mcmc(
     r"""Draw from the exact posterior by Markov chain Monte Carlo.
 
     Every step uses all data. Chains move in unconstrained space: for example, the logarithm of a noise scale replaces
-    the noise scale. The density includes the Jacobian of this change. All chains run at the same time, in one batch or
-    on several cores (`compile`). During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal
-    mass matrix.
+    the noise scale. The density includes the Jacobian of this change of variables. All chains run at the same time, in
+    one batch or on several cores (`compile`). During warm-up, each chain learns its own step size and, except for
+    MCLMC, a diagonal mass matrix.
 
-    If `torch.distributed` is initialised, each process draws a share of the chains and returns all of them. Every
+    If `torch.distributed` is initialised, each process draws a share of the chains and returns all chains. Every
     process must make the call with the same arguments and all data. Each process writes its own checkpoint, with its
     rank in the file's name. The draws depend on the seed and on the number of processes.
 
@@ -80,8 +80,8 @@ def fit_mcmc(
             chain. With an ensemble or a descent, each chain explores its own mode, and the status judges each chain by
             itself.
         target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
-        dtype: Dtype of the computation; None uses that of the model. The draws are returned in the model's dtype. In C,
-            float32 takes half to two thirds of the time of float64.
+        dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
+            In C, float32 takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is possible for a small network on a CPU; HMC computes only its gradients
             in C. If C is impossible, True raises an error with the reason, and ``"auto"`` draws in torch. Each
             process compiles once for each combination of network, kind of prior and kind of likelihood, which takes
@@ -92,9 +92,9 @@ def fit_mcmc(
         checkpoint: File for the state of the run, which is written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
             current draw and end it.
-        resume: Checkpoint from which to continue. It must come from a run with the same arguments. A resumed run gives
-            bit for bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`: it
-            keeps its draws and adds new ones, which differ from the draws of a single longer run.
+        resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments. A
+            resumed run gives bit for bit the draws of an uninterrupted run. A finished run can be resumed with a larger
+            `num_samples`: it keeps its draws and adds new ones, which differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; None draws a seed from torch's generator. The run itself leaves
             torch's generators unchanged.
 
@@ -104,7 +104,7 @@ def fit_mcmc(
         network, since weights are identified only up to permutations and signs of hidden units.
 
     Raises:
-        ValueError: If the data do not fit the model, the model is random for given weights (dropout), no start with a
+        ValueError: If the data do not match the model, the model is random for given weights (dropout), no start with a
             finite density is found, ``compile=True`` is impossible, or `resume` is damaged or from another run.
         OSError: If `checkpoint` cannot be written, if it exists but is not `resume`, or if `resume` does not exist.
         Interrupted: If a signal has ended the run after its state was written.
@@ -259,7 +259,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def pair_of(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Return inputs and targets as tensors, from which a checkpoint recognises the data."""
+    """Return inputs and targets as tensors, by which a checkpoint recognises the data."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(
@@ -286,7 +286,7 @@ def constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str
 
 @dataclass(frozen=True)
 class ChainProcesses(Processes):
-    """This process and the others that share the chains."""
+    """All processes that share the chains, including this one."""
 
     def share(self, num_chains: int) -> int:
         """Return the number of chains that this process draws."""
@@ -325,7 +325,7 @@ class ChainProcesses(Processes):
 def _together(
     processes: ChainProcesses, recorded: dict[str, Tensor], seconds: float
 ) -> tuple[dict[str, Tensor], float]:
-    """Return the chains of all processes, and the longest of their times."""
+    """Return the chains of all processes, and the longest wall time of a process."""
     if processes.count == 1:
         return recorded, seconds
     device = recorded["z"].device

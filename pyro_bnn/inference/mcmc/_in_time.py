@@ -1,4 +1,4 @@
-"""Chains from trained networks, whose parts end early if the time is short."""
+"""Chains that start at trained networks. Training, warm-up and sampling end early if the time is short."""
 
 import time
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ size."""
 
 @dataclass(frozen=True)
 class ChainLengths:
-    """Number of chains, and the steps of each."""
+    """Number of chains, and the numbers of steps in each chain."""
 
     num_chains: int
     num_descent: int  # steps of Adam that find each chain's mode
@@ -57,9 +57,9 @@ class Compiled(Sampler):
 
 
 class TimedChains:
-    """Chains of MCLMC from trained networks, in C and in single precision, with early ends.
+    """Chains of MCLMC that start at trained networks, in C and in single precision. They may end early.
 
-    The constructor compiles, and measures the time of steps.
+    The constructor compiles the C code, and measures how long steps take.
 
     Args:
         model: The model.
@@ -71,8 +71,8 @@ class TimedChains:
         seconds: Wall time of the constructor without the C compiler.
         compile_seconds: Wall time of the C compiler; about 0 if the same text was compiled before.
         num_warmup: Warm-up draws of each chain in the last run, which are fewer than planned if warm-up ended early.
-        seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain. Both are times of
-            all chains that run together, divided by the number of chains.
+        seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain. Several chains run
+            together; each value is their joint time, divided by the number of chains.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.
@@ -109,7 +109,7 @@ class TimedChains:
     def explore(
         self, lengths: ChainLengths, ends: Ends, *, is_judged: bool = True, progress: bool | None = False
     ) -> MCMCPosterior:
-        """Train the networks, run the chains, and return the draws. Without `is_judged`, the status is empty."""
+        """Train the networks, run the chains, and return the draws. If `is_judged` is false, the status is empty."""
         plan = RunPlan(
             sampler=Compiled(MCLMC(lengths.steps_per_draw), self._native),
             num_chains=lengths.num_chains,

@@ -27,15 +27,15 @@ energy error of a step, divided by P."""
 class Draws:
     """What a kernel reports when chains finish a draw. Shapes are (K,) unless stated otherwise.
 
-    For the fields that are not listed here see :class:`ChainStatistics`. They are None if the sampler does not report
-    them.
+    Fields that are not listed here are described in :class:`ChainStatistics`. These fields are None if the sampler does
+    not report them.
 
     Args:
         finished: Which chains have finished a draw. The rows of other chains have no meaning.
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
-        energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken. Only
-            samplers that adapt to this error report it.
+        energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken. These
+            errors are reported only if the sampler's warm-up uses them.
     """
 
     finished: Tensor
@@ -71,8 +71,8 @@ class ChainStatistics(Shown):
         step_size: Step size after warm-up, shape (K,).
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
         seconds: Wall time of warm-up and sampling together.
-        energy_error: Mean squared energy error, in nats, of the steps of a draw, divided by the number P of latent
-            numbers. Only samplers that adapt to this error report it.
+        energy_error: Mean squared energy error, in squared nats, of the steps of a draw, divided by the number P of
+            latent numbers. This error is reported only if the sampler's warm-up uses it.
 
     Example:
         >>> import torch
@@ -111,7 +111,7 @@ class ChainStatistics(Shown):
 
     @property
     def has_many_diverging(self) -> bool:
-        """Whether more draws are divergent than chains around modes may have (1 %)."""
+        """Whether more than 1 % of the draws are divergent, which is too many for chains around modes."""
         return (self.share_diverging or 0.0) > MOST_DIVERGING
 
     def _summary(self) -> Summary:
@@ -121,7 +121,7 @@ class ChainStatistics(Shown):
 
 
 def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
-    """Describe chains in a clause with their number, their length, their time and the number of divergences."""
+    """Describe chains in a clause: their number, their length, their time and the number of divergences."""
     num_chains, num_draws = next(iter(samples.values())).shape[:2]
     count = statistics.num_diverging
     seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
@@ -153,7 +153,7 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel of the same potential at other points, shape (K, P); None if making a new one is as fast."""
+        """Return a kernel of the same potential at other points, shape (K, P); None if a new kernel is made as fast."""
         return None
 
     def state(self) -> dict[str, Any]:
@@ -164,7 +164,10 @@ class Kernel(ABC):
         raise self._stateless()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state` returned, possibly in another process. Its tensors may be on the CPU."""
+        """Continue from what :meth:`state` returned, possibly in another process.
+
+        The tensors of the state may be on the CPU.
+        """
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
@@ -188,7 +191,8 @@ class Kernel(ABC):
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
         """Find an initial step size of a chain at z, shape (P,).
 
-        The search begins with the size 1. It then doubles or halves the size until the acceptance rate crosses 1/2.
+        The search begins with the size 1. Then the search doubles or halves the size until the acceptance rate crosses
+        1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
@@ -218,7 +222,7 @@ NOT_ASKED = "`compile` is False"
 
 
 class NotInCError(ValueError):
-    """Error if ``compile=True`` was passed, but C cannot compute the draws. `reason` says why, in half a sentence."""
+    """Error if ``compile=True`` was passed, but C cannot compute the draws. `reason` is a clause that says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -265,7 +269,7 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """Make the adaptation of one chain, which by default learns a mass matrix, and a step size for `target_accept`.
+        """Make the adaptation of one chain. By default, it learns a mass matrix, and a step size for `target_accept`.
 
         `start` is the first point of the chain, shape (P,).
         """

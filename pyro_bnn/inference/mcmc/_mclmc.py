@@ -59,15 +59,16 @@ class MCLMC(Sampler):
     direction. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
 
     The posterior of a network has many modes, and a chain stays in one of them. Start every chain at a trained network:
-    pass an :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. All of
-    these modes have the same weight in the draws, although their posterior probabilities differ.
+    pass an :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The modes
+    of all chains have the same weight in the draws, although their posterior probabilities differ.
 
     Args:
         steps_per_draw: Number of steps from one draw to the next, also in warm-up.
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
-            square root of this target, and small for 5e-4.
-        first_energy_error: The same target at the beginning of warm-up. The target changes linearly during warm-up.
+            square root of this target. The bias is small for a target of 5e-4.
+        first_energy_error: Target for the same error at the beginning of warm-up. The target changes linearly during
+            warm-up.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),
@@ -216,7 +217,7 @@ def autocorrelation_time(draws: Tensor) -> float:
 
 
 class MCLMCKernel(TorchKernel):
-    """MCLMC in torch. Warm-up writes `length`, shape (K,): the distance over which each chain forgets its direction."""
+    """MCLMC in torch. Warm-up sets `length`, shape (K,): the distance over which each chain forgets its direction."""
 
     fields = ("z", "direction", "gradient", "potential")
 
@@ -289,7 +290,7 @@ def _draws(finished: Tensor, z: Tensor, potential: Tensor, errors: Tensor) -> Dr
 
 
 class _MCLMCChain(NativeChain):
-    """One chain of MCLMC. Its point contains a position, a direction, a gradient, a potential, and T energy errors."""
+    """One chain of MCLMC. `point` contains a position, a direction, a gradient, a potential, and T energy errors."""
 
     def draw(self, setting: tuple[float, float]) -> Tensor:
         """Return the point of the next draw. `setting` is a step size and the standard deviation of the noise."""

@@ -255,7 +255,7 @@ def native(
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """Return the compiled samplers and an empty text, or None and the reason why there are none.
+    """Return the compiled samplers and an empty text; if there are none, return None and the reason.
 
     If `compile` is True, the reason is raised as an error instead.
     """
@@ -314,7 +314,8 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def _compiler() -> list[str] | None:
     """Return the command of the C compiler; None if there is no compiler.
 
-    The command is `CC`, which may have options, or the first known compiler that is found.
+    The command is the environment variable `CC`, which may include options. Without `CC`, it is the first known
+    compiler that is found.
     """
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
@@ -322,7 +323,10 @@ def _compiler() -> list[str] | None:
 
 
 def _loaded(text: str, timeout: float | None) -> ctypes.CDLL:
-    """Compile a C text, and return the library. If the process still has this library, nothing is compiled."""
+    """Compile a C text, and return the library.
+
+    If the process still holds the library of this text, nothing is compiled.
+    """
     with _LOCK:
         library = _kept.pop(text, None) or _compile(text, timeout)
         _kept[text] = library
@@ -345,7 +349,10 @@ def _compile(text: str, timeout: float | None) -> ctypes.CDLL:
 
 
 def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
-    """Run a command, and return its exit status and its errors. The programs that it starts end with it."""
+    """Run a command, and return its exit status and its error output.
+
+    If the command takes too long or is interrupted, the programs that it started are ended, too.
+    """
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdout=nothing, stderr=pipe, text=True, start_new_session=True) as process:
         try:

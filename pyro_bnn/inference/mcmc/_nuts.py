@@ -29,8 +29,8 @@ class NUTS(Sampler):
 
     A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of the
     points of the trajectory. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta
-    of its points. Both ends count half in this sum. The trajectory turns back if :math:`v \cdot \rho \le 0` at either
-    end.
+    of its points. In this sum, the momenta at the two ends have the weight 1/2. The trajectory turns back if
+    :math:`v \cdot \rho \le 0` at either end.
 
     Args:
         max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps.

@@ -1,8 +1,8 @@
 """Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
 An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is given
-as a function. Its arguments are the writer, the result of the operation in the example run, and the arguments of the
-operation, with a :class:`Value` in place of each tensor.
+as a function. The arguments of this function are the writer, the result of the operation in the example run, and the
+arguments of the operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator
@@ -221,7 +221,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Write zeros, and the slices of the source at `begin`, `begin + step` and so on along an axis.
+    """Write zeros with the slices of the source at `begin`, `begin + step` and so on along an axis.
 
     torch 2.4 records this operation for gradients of slices; later versions record padding.
     """

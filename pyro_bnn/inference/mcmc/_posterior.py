@@ -100,12 +100,12 @@ class MCMCPosterior(Posterior):
     ) -> "MCMCPosterior":
         """Make a posterior from the draws of Pyro's own `MCMC`, for `predict`, `compare`, diagnostics and files.
 
-        Of the statistics, only `diverging` and `seconds` are known.
+        Only the statistics `diverging` and `seconds` are known.
 
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. The draws are not copied.
-            model: The model that was sampled. The status judges the predictions of this model. Without a model it
-                judges the latent variables, which rarely converge if they are weights (see :meth:`diagnose`).
+            model: The model that was sampled. The status judges the predictions of this model. Without a model, the
+                status judges the latent variables, which rarely converge if they are weights (see :meth:`diagnose`).
             x: Inputs of the model, shape (N, ...). The status judges predictions at up to 50 of these inputs.
             seconds: Wall time of the run, if it was measured.
 
@@ -177,7 +177,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return draws without statistics or, if `num_samples` is None, all draws with the sampler's statistics."""
+        """If `num_samples` is None, return all draws with the sampler's statistics; else, draws without statistics."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics

@@ -107,7 +107,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Ends:
-    """Times of the clock `time.perf_counter` after which a part of a run ends early."""
+    """Times of the clock `time.perf_counter` at which descent, warm-up and sampling end early."""
 
     descent: float = math.inf
     warmup: float = math.inf
@@ -120,7 +120,8 @@ NO_ENDS = Ends()
 class Run:
     """A run of chains on one potential.
 
-    `settings` contains values by name. A run can resume the file of an earlier run only if both have the same settings.
+    `settings` contains values by name. A run can resume the file of an earlier run only if both runs have the same
+    settings.
     """
 
     def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
@@ -132,8 +133,8 @@ class Run:
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
         """Begin a chain at each row of `starts`, shape (K, P).
 
-        If `descent` is not None, this descent first moves the points to modes, until a time of the clock
-        `time.perf_counter`.
+        If `descent` is not None, it first moves the points to modes. The descent stops when the clock
+        `time.perf_counter` reaches `until`.
         """
         with self._stream:
             kernel = self._new_kernel(starts)
@@ -208,7 +209,7 @@ class Run:
 
     @property
     def num_warmup(self) -> int:
-        """The smallest number of warm-up draws of a chain."""
+        """The smallest number of warm-up draws among all chains."""
         return min(chain.num_warmup for chain in self._chains)
 
     @property
@@ -228,7 +229,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return everything on which the missing draws depend, as plain data. A finished run has no kernel."""
+        """Return everything on which the remaining draws depend, as plain data. A finished run has no kernel."""
         return {
             "settings": dict(self._settings),
             "starts": self._starts,

@@ -98,7 +98,7 @@ class Descent:
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor, *, until: float = math.inf) -> Tensor:
         """Return the point of lowest potential on each descent. The descents begin at the rows of z, shape (K, P).
 
-        The descents make no further step after the time `until` of the clock `time.perf_counter`.
+        The descents stop when the clock `time.perf_counter` reaches `until`.
         """
         z = z.clone()
         lowest, best = torch.full_like(z[:, 0], torch.inf), z.clone()

@@ -1,8 +1,8 @@
-"""Records functions as graphs of tensor operations, with constant tensors as further arguments.
+"""Records functions as graphs of tensor operations; constant tensors become additional arguments of the graphs.
 
-In torch, samplers run the recorded potential without Python and autograd, because these take more time than the
-operations if the tensors are small. Recording needs no compiler. The table shows the time of one leapfrog step of NUTS
-for 100 rows of data on one thread, in microseconds.
+In torch, samplers run the recorded potential without Python and autograd. For small tensors, Python and autograd take
+more time than the operations themselves. Recording needs no compiler. The table shows the time of one leapfrog step of
+NUTS for 100 rows of data on one thread, in microseconds.
 
 =======  ======  =============  ================
 Weights  Chains  With a record  Without a record
@@ -66,7 +66,8 @@ def traced(
 ) -> Traced:
     """Record a function as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` are functions that consist of simpler operations, and are recorded in place of some operations.
+    `decompositions` maps some operations to functions, which consist of simpler operations. These functions are
+    recorded in place of the operations.
 
     Results that depend only on constants, such as the normaliser of a likelihood, are computed once, while recording.
 
@@ -83,7 +84,7 @@ def traced(
 
 
 def _lift(graph: GraphModule) -> list[Tensor]:
-    """Replace each constant in a graph by a further argument after the other arguments, and return the constants."""
+    """Replace each constant in a graph by a new argument at the end, and return the constants."""
     values = _constant_values(graph)
     own: dict[Node, Tensor] = {}  # constants with memory of their own
     memories: set[int] = set()
@@ -128,7 +129,7 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
     """Return whether a node depends on constants alone.
 
-    A node without inputs does not count, since it may draw random numbers.
+    The result is false for a node without inputs, since such a node may draw random numbers.
     """
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
 
@@ -136,7 +137,8 @@ def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
 class TorchKernel(Kernel):
     """A kernel in torch. The potential is recorded if possible.
 
-    `not_in_c` is the reason why the kernel is not in C. It is empty if the potential is in C, which needs no record.
+    `not_in_c` is the reason why the kernel is not in C. The reason is empty if C computes the potential, which is then
+    not recorded.
     """
 
     fields: tuple[str, ...] = ()

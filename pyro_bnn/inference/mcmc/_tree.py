@@ -94,7 +94,10 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
 def begin(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, normal: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start trajectories at the proposals of marked chains. Their momenta are made from standard normal numbers."""
+    """Start trajectories at the proposals of marked chains.
+
+    The momenta of these chains are made from standard normal numbers.
+    """
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
     r = normal * constants.inverse_mass.rsqrt()
     energy = potential + 0.5 * torch.linalg.vecdot(r, r * constants.inverse_mass)
@@ -226,7 +229,7 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree that has no points yet. Its first step will begin at the given end of the tree.
+    """Return a subtree that has no points yet. The first step of the subtree will begin at the given end of the tree.
 
     The subtree keeps the checkpoints of `old`, but does not use them: it reads only checkpoints of its own points.
     """

@@ -39,8 +39,8 @@ class Value:
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
         """Return a tensor of a new shape, whose elements are elements of this tensor.
 
-        `index` says where each element is read. It has one C expression for each axis of this tensor. The expressions
-        contain the placeholders of the new shape; see :func:`places`.
+        `index` says where each element is read: it contains one C expression for each axis of this tensor. The
+        expressions contain the placeholders of the new shape; see :func:`places`.
         """
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
@@ -99,7 +99,7 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Divide the axes of two shapes into the smallest parts that have equal sizes in both.
+    """Divide the axes of two shapes into the smallest groups with equal numbers of elements in both shapes.
 
     Axes of size 1 are left out.
     """
@@ -147,7 +147,7 @@ def literal(number: float) -> str:
 def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
     """Make a tensor from a text, in which `{0}`, `{1}` and so on stand for the elements of other tensors.
 
-    The other tensors are broadcast to the shape.
+    The other tensors are broadcast to `shape`.
     """
     return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
 
@@ -199,10 +199,12 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Write loops over some axes, by default all, and yield the index, which is 0 along the other axes.
+        """Write loops over some axes, by default all axes, and yield the index.
 
-        `pragma` belongs to the innermost loop. `rows` is the C variable for the number of rows of a block: "rows", or
-        "room", which is rounded up to a multiple of `STEP`.
+        The index is 0 along axes without a loop.
+
+        `pragma` belongs to the innermost loop. `rows` is the C variable for the number of rows of a block. It is "rows"
+        or "room"; "room" is rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
@@ -226,7 +228,7 @@ class Writer:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Fill an axis with zeros after the last row of a block, if possible, and return whether zeros are there."""
+        """Fill an axis with zeros after the last row of a block, if possible. Return whether there are zeros."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")

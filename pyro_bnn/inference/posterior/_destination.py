@@ -73,7 +73,7 @@ class Destination:
         return self.guides[len(self.pending)]
 
     def check_samples(self, samples: Mapping[str, Tensor]) -> torch.Size:
-        """Check that draws, ``{site: shape (K, S, *event)}``, fit the model, and return their leading axes (K, S)."""
+        """Check that draws, ``{site: shape (K, S, *event)}``, match the model, and return their leading axes (K, S)."""
         if not samples:
             raise ValueError("the chains in the file must have at least one latent variable, got none.")
         first, sites = next(iter(samples.values())), self.sites

@@ -98,7 +98,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def num_points(self) -> int | None:
-        """M if each member is a single point; otherwise None."""
+        """M if each member is a single point estimate; otherwise None."""
         return len(self.members) if all(member.num_points == 1 for member in self.members) else None
 
     @property

@@ -12,7 +12,7 @@ NUM_DRAWS = 100
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:
-    """Return the number of members if each is a single point, so that one draw of each is the whole posterior.
+    """Return the number of members if each is a point estimate. One draw of each is then the whole posterior.
 
     For other posteriors, and for a network that is itself random (:class:`~pyro_bnn.nets.MCDropout`), return None.
     """
@@ -25,9 +25,9 @@ def default_num_draws(
 ) -> int:
     """Return the number of draws in a prediction for which the user gives no number.
 
-    This is each member of an ensemble of points once, at least 2 draws, since a single one has no epistemic
-    uncertainty. It is all draws of a posterior that stores draws, but at most `most_stored` (by default `usual`). For
-    other posteriors it is `usual`.
+    For an ensemble of point estimates, each member is drawn once. There are at least 2 draws, since a single draw has
+    no epistemic uncertainty. For a posterior that stores draws, the result is the number of these draws, but at most
+    `most_stored` (by default `usual`). For other posteriors, the result is `usual`.
     """
     points = num_members(model, posterior)
     if points is not None:

@@ -173,7 +173,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def num_points(self) -> int | None:
-        """Number of points of which the posterior consists, such as the members of a deep ensemble; None for others."""
+        """Number of point estimates in the posterior, such as members of a deep ensemble; None for other posteriors."""
         return None
 
     @property
@@ -190,7 +190,8 @@ class Posterior(Advised, Shown, ABC):
         """Return the median of every latent variable, ``{site: shape (*event)}``. The median of a Gaussian is its mean.
 
         Raises:
-            ValueError: If the posterior has no closed-form median. Sets of draws and ensembles have no such median.
+            ValueError: If the posterior has no closed-form median. Sets of draws and ensembles have no closed-form
+                median.
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
@@ -252,7 +253,7 @@ class Posterior(Advised, Shown, ABC):
         """Return the mean and standard deviation of every latent variable, in closed form if possible, else from draws.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer.
+            num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer than 1000.
             seed: Seed of the draws; torch's generators do not change.
         """
         return self._moments("", num_samples, seed)
@@ -293,8 +294,8 @@ class Posterior(Advised, Shown, ABC):
         effective sample sizes say nothing about the quality of the posterior.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer. For Markov
-                chains, None gives all draws, as K chains, and the sampler's statistics in ``sample_stats``.
+            num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer than 1000. For
+                Markov chains, None gives all draws, as K chains, and the sampler's statistics in ``sample_stats``.
             model: The model, which adds the group ``posterior_predictive`` and must be given with x.
             x: Inputs, shape (N, ...).
             y: Targets, which add the groups ``log_likelihood`` and ``observed_data``.
@@ -354,7 +355,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """The guides that are modules. For an ensemble, they are in the order of the members."""
+        """The guides that are modules. For an ensemble, the guides are in the order of the members."""
         return ()
 
     @property
@@ -382,6 +383,6 @@ class Posterior(Advised, Shown, ABC):
             destination: The model and guides into which the posterior is loaded; only `destination.pending` may change.
 
         Raises:
-            ValueError: If the values are damaged or do not fit the destination; the message says what is wrong.
+            ValueError: If the values are damaged or do not match the destination; the message says what is wrong.
         """
         raise ValueError(f"a posterior of type {cls.__name__} cannot be loaded; implement `from_record`.")

@@ -50,9 +50,9 @@ def fit_sgmcmc(
     There is no accept/reject step, so the draws have an error that grows with the step size and with the noise of the
     gradients. If the error of the draws is small, the predictions do not change when the step size is halved.
 
-    The chains run one after the other. On one CPU thread, single chains are faster than all chains at once: the
-    gradients of four chains under `torch.func.vmap` took 1.15 times as long for a network 784-400-400-10 with batches
-    of 128, and 1.6 times as long for LeNet-5.
+    The chains run one after the other. On one CPU thread, this is faster than all chains at once. Under
+    `torch.func.vmap`, the gradients of four chains at once took 1.15 times as long as one chain after the other, for a
+    network 784-400-400-10 with batches of 128, and 1.6 times as long for LeNet-5.
 
     Args:
         model: The model. Learnable parameters of the model do not change: only variables with a prior are drawn.
@@ -82,7 +82,7 @@ def fit_sgmcmc(
         The chains, with a status that says whether their predictions agree.
 
     Raises:
-        ValueError: If the arguments do not fit each other, or `store` and `resume` are files of different runs.
+        ValueError: If the arguments do not match each other, or `store` and `resume` are files of different runs.
         NonFiniteError: If a loss or gradient is not finite, mostly because the step size is too large.
         FileExistsError: If `store` exists and no chain is resumed, or if a checkpoint exists and is not resumed.
 
@@ -217,8 +217,8 @@ def _files(
 ) -> tuple[Checkpoint | None, Path | None]:
     """Return the checkpoint that a chain writes, and the file from which the chain continues.
 
-    If there are several chains, the files are numbered. A chain after the first begins anew if it has no file to
-    resume.
+    If there are several chains, the files are numbered. If a chain other than the first has no file to resume, it
+    begins anew.
     """
 
     def own(path: str | Path) -> Path:

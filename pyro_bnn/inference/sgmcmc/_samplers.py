@@ -46,7 +46,7 @@ class StepSizes(ABC):
 
 @dataclass(frozen=True)
 class ConstantSteps(StepSizes):
-    """Steps of one size. The first steps find the posterior, and their draws are not kept.
+    """Steps of one size. During the first steps, the chain moves to the posterior; these draws are not kept.
 
     Args:
         warmup: Fraction of the steps that belong to the warm-up, at least 0 and below 1.
@@ -69,7 +69,7 @@ class ConstantSteps(StepSizes):
 
 @dataclass(frozen=True)
 class CyclicalSteps(StepSizes):
-    r"""Cycles of large steps that explore, and small steps that sample.
+    r"""Cycles of step sizes: large steps explore, and small steps then sample.
 
     There are C cycles of equal length. When a fraction t of a cycle has passed, the step size is
 
@@ -257,8 +257,8 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 class ChainOptimizer(SkippingOptimizer):
     """An optimizer whose steps move a chain. SVI of a :class:`~pyro_bnn.DeltaGuide` computes the gradients.
 
-    After each step, `record` is called with the number of the step. If there are several processes, all use the noise
-    of process 0.
+    After each step, `record` is called with the number of the step. If there are several processes, all of them use the
+    noise of process 0.
     """
 
     def __init__(

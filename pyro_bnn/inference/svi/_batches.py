@@ -29,7 +29,7 @@ class Batches:
     """Gives the batches of each epoch, on a device.
 
     The data are a tuple with all rows, or a loader. `generator` shuffles the rows of a tuple in each epoch; a loader
-    has its own order. For `device`, `like` and `paired` see :class:`Arguments`. If several processes fit together, each
+    has its own order. For `device`, `like` and `paired` see :class:`Arguments`. If several processes share a fit, each
     process takes its share of every batch of a tuple. Batches from a loader are not divided: the loader of each process
     must give only the rows that belong to this process.
     """
@@ -168,7 +168,7 @@ def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None
 
 
 def require_all_rows(model: BayesianModel, x: Inputs) -> None:
-    """Raise a `ValueError` unless x has as many rows as the model's data set, and all its numbers are finite."""
+    """Raise a `ValueError` if x does not have `num_data` rows, or contains a number that is not finite."""
     rows = num_rows(x)
     if rows != model.num_data:
         raise ValueError(
@@ -223,9 +223,10 @@ def _require_kind(data: object) -> None:
 class Loader:
     """Batches of an iterable that is read once per epoch.
 
-    The number of batches is the length of the loader. An epoch must have exactly this number, except for a `DataLoader`
-    of an iterable data set, whose length is only an estimate. If the loader has no length, the number of batches is
-    estimated: it is `num_data` divided by the number of rows in the first batch of all processes.
+    The number of batches is the length of the loader. Each epoch must have exactly this number of batches. The
+    exception is a `DataLoader` of an iterable data set, whose length is only an estimate. If the loader has no length,
+    the number of batches is estimated: it is `num_data` divided by the number of rows in the first batch of all
+    processes.
     """
 
     def __init__(
@@ -334,7 +335,7 @@ class Loader:
     def generators(self) -> list[torch.Generator]:
         """Return the loader's own generators, which draw its order.
 
-        If there are none, torch's generator draws the order.
+        If the loader has no generators, torch's generator draws the order.
         """
         owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
         found = [getattr(owner, "generator", None) for owner in owners]
@@ -353,7 +354,7 @@ def _samplers(loader: object) -> list[Any]:
 def length_of(loader: object) -> int | None:
     """Return the number of batches.
 
-    It is None if the loader has no `len`, or if `len` raises an error, as for an iterable data set.
+    The number is None if the loader has no `len`, or if `len` raises an error, as for an iterable data set.
     """
     try:
         return len(loader) if isinstance(loader, Sized) else None

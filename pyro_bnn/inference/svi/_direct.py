@@ -158,7 +158,7 @@ class DirectStep(GradientStep):
         return weight * terms[1] - terms[0], terms
 
     def _require_same_model(self) -> None:
-        """Raise if, since this step was prepared, a prior was changed, the model was moved, or hooks were set."""
+        """Raise if a prior was changed, the model was moved, or hooks were set since this step was prepared."""
         model, value, like = self._joint.model, self._state.value, self._joint.model.like
         is_same = [tensor._version for tensor in self._in_priors] == self._versions
         if not is_same or model.sample_statements != self._statements:
@@ -204,7 +204,7 @@ class DirectStep(GradientStep):
         return terms[0] if len(parts) == 1 else torch.stack(terms).sum()
 
     def _log_likelihood(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
-        """Return the log-likelihood, and that of simulated targets if the state needs it."""
+        """Return the log-likelihood of the targets and, if the state needs it, of simulated targets."""
         model = self._joint.model
         evaluate = model.log_likelihoods if self._state.simulates else model.log_likelihood
 

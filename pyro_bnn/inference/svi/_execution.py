@@ -15,14 +15,14 @@ class Execution:
     Args:
         cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of the time of a
             small network. With recording, the Python code of the network runs only in the first four steps for each
-            batch shape. The optimizer must have ``fused=True``. None records steps where this is possible, if all
-            modules of the network are torch's or this package's. Then no Python code of yours is left out.
+            batch shape. The optimizer must have ``fused=True``. None records steps where possible, but only if all
+            modules of the network come from torch or this package. Recording then skips no Python code of yours.
         num_parts: Number of parts into which each batch is cut, to save memory. The network runs on one part after the
-            other with the same weights, and the gradients are added up. Batch normalisation uses the statistics of
-            single parts.
+            other with the same weights, and the gradients are added up. Batch normalisation computes its statistics for
+            each part separately.
         autocast: ``torch.bfloat16`` lets the network compute in this type where torch considers it safe. Likelihood,
             guide and prior keep the model's dtype. None computes everything in the model's dtype.
-        distributed: Whether the processes of a `torch.distributed` process group, if there is one, fit together. Each
+        distributed: Whether the processes of a `torch.distributed` process group, if there is one, share the fit. Each
             process takes its share of the rows and draws its own noise. Gradients are averaged over the processes.
 
     Raises:
@@ -68,7 +68,7 @@ class Execution:
 
     @property
     def needs_direct_path(self) -> str | None:
-        """Name of a used option that only the direct path supports, or None."""
+        """Name of an option in use that only the direct path supports; None if there is no such option."""
         if self.num_parts > 1:
             return "num_parts"
         return "cuda_graph" if self.cuda_graph else ("autocast" if self.autocast else None)

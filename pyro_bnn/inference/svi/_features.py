@@ -110,7 +110,9 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables. Return whether the tables can be used, and the buffers that the network changed.
+        """Fill the tables.
+
+        Return two results: whether the tables can be used, and the buffers that the network changed.
 
         The buffers get their earlier values back.
         """
@@ -165,7 +167,7 @@ class Features:
         return num_bytes <= MOST_BYTES
 
     def _have_independent_rows(self) -> bool:
-        """Return whether frozen layers give the same output for a row, up to rounding, when the other rows differ."""
+        """Return whether the frozen layers' output for a row is independent of the other rows, up to rounding."""
         second = self._batches.bounds()[:2][-1]
         rows = torch.arange(0, second[1], 2, device=self._tables[0].device)
         memory = self._recorded(take(self._x, rows))
@@ -190,7 +192,7 @@ def _have_parameters(modules: Sequence[nn.Module]) -> bool:
 
 
 def _are_alike(values: Sequence[Tensor], tables: Sequence[Tensor]) -> bool:
-    """Return whether values have the dtypes and, apart from the number of rows, the shapes of the tables."""
+    """Return whether values have the same dtypes and shapes as the tables, except for the number of rows."""
     kinds = [[(value.shape[1:], value.dtype) for value in group] for group in (values, tables)]
     return kinds[0] == kinds[1]
 

@@ -108,11 +108,11 @@ def fit_svi(
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
             :class:`TensorBoard`, is entered when the fit begins and left when it ends.
         progress: Whether to show a progress bar with the ELBO in nats, or a line every ten seconds where there is no
-            terminal or notebook. By default (None) there is a bar on a terminal and in a notebook, after two seconds,
-            and nothing elsewhere.
+            terminal or notebook. By default (None), a bar appears after two seconds on a terminal or in a notebook, and
+            nothing is shown elsewhere.
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit. The file is written every ten minutes, and at the end of each epoch
-            unless this takes more than 2 % of the time. For other intervals pass a :class:`Checkpoint`. With a
+            unless writing takes more than 2 % of the time. For other intervals pass a :class:`Checkpoint`. With a
             checkpoint file, Ctrl-C and SIGTERM write a checkpoint after the current step and end the fit.
         resume: Checkpoint from which to continue. Pass the other arguments as in the interrupted fit; only `num_epochs`
             may be larger. At the end, history and parameters are bit for bit the same as without the interruption.
@@ -123,15 +123,15 @@ def fit_svi(
         The fitted guide as a posterior with `history` and `status`; ``history.path`` says how gradients were computed.
 
     Raises:
-        ValueError: If the arguments do not fit each other.
+        ValueError: If the arguments do not match each other.
         NonFiniteError: If a loss or gradient is not finite. The parameters keep the values of the last finite step.
         FileExistsError: If `checkpoint` exists and is not the file to resume.
         OSError: If `checkpoint` cannot be written.
         Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
 
     Warns:
-        PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. That the objective fell, or
-            still rises at the end, only the status says.
+        PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. There is no warning if the
+            objective fell or still rises at the end; the status reports this.
 
     Example:
         >>> import torch

@@ -28,7 +28,8 @@ class ParameterNoise:
         name: Name of the parameter in the guide or the model, such as ``loc.net.0.weight``.
         num_numbers: Number P of elements of the parameter.
         signal: Norm of the mean gradient, corrected for Monte Carlo error; 0 if the error is larger than the norm.
-        noise: Square root of the sum of the variances of all elements of the gradient in single steps.
+        noise: Standard deviation of the gradient of a single step: the square root of the sum of the variances of its
+            elements.
     """
 
     name: str
@@ -121,7 +122,7 @@ def gradient_noise(
         seed: Seed of the draws. With a seed, the state of torch's generators does not change; None draws from them.
 
     Raises:
-        ValueError: If the arguments do not fit each other.
+        ValueError: If the arguments do not match each other.
         NonFiniteError: If a loss or gradient is not finite.
 
     Example:

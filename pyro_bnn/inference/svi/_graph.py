@@ -41,12 +41,12 @@ class GraphStep:
     """Records one step of each kind as a CUDA graph and replays it. The step must not wait for the GPU.
 
     Steps of one kind have the same batch shape and KL weight. Recordings also contain numbers of the optimizer, such as
-    its learning rate, so they are made again once these numbers change. A kind is recorded when it occurs for the
-    second time with the same numbers, so steps whose numbers always change are not recorded. Each batch is copied into
-    the tensors that the recording reads. The network's Python code does not run in a replay.
+    its learning rate, so they are made again once these numbers change. A kind of step is recorded when it occurs for
+    the second time with the same numbers. Steps whose numbers always change are therefore not recorded. Each batch is
+    copied into the tensors that the recording reads. The network's Python code does not run in a replay.
 
-    If a step cannot be recorded, an error says so. Unless recording `is_required`, a warning says so, and all steps are
-    ordinary ones.
+    If a step cannot be recorded, an error says so. If `is_required` is false, a warning replaces the error, and no
+    further step is recorded.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:
@@ -93,7 +93,7 @@ class GraphStep:
         return num_warm >= NUM_WARMUP and is_again and len(self._recordings) < MOST_GRAPHS and not self._has_failed
 
     def _record(self, batch: Batch, kl_weight: float) -> Recording | None:
-        """Record a step. This runs the Python code of the step, so the optimizer counts the step."""
+        """Record a step. Recording runs the Python code of the step, so the optimizer counts the step."""
         inputs = tuple(map_inputs(torch.clone, part) for part in batch)
         result = torch.empty(4, dtype=torch.float64, device=leaves(inputs)[0].device)
         others = [*self._recordings.values(), *self._outdated]
@@ -128,8 +128,8 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
     """Record the kernels that a function launches, without running them.
 
-    The recording uses the memory of the graph `beside`, so the two must not run at the same time, and neither may read
-    what the other leaves there.
+    The recording uses the memory of the graph `beside`. The two graphs must not run at the same time, and neither may
+    read what the other wrote to this memory.
     """
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]

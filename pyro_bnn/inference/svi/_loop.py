@@ -111,8 +111,8 @@ class Loop:
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
         """Make the remaining steps.
 
-        Call `after_epoch` after each epoch. Call `after_step`, which may raise, after each step that is not the last
-        step of an epoch.
+        Call `after_epoch` after each epoch. Call `after_step` after each step except the last step of an epoch.
+        `after_step` may raise an error.
         """
         while not self.is_done:
             begin = time.perf_counter() - self._seconds

@@ -206,7 +206,7 @@ class NaturalGradient(SkippingOptimizer):
         return self._state.weight, self._state.simulates
 
     def was_replayed(self, kl_weight: float) -> None:
-        """Count the step, as `step` does."""
+        """Count a replayed step, as `step` counts an ordinary step."""
         assert self._state is not None
         self._state.was_replayed()
         self._state.weight = kl_weight

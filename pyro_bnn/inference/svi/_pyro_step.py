@@ -117,9 +117,9 @@ def _contexts(
 ) -> Sequence[AbstractContextManager[None]]:
     """Return two contexts that apply the estimator.
 
-    The first handler is for a KL that is estimated from draws of the weights. The second is for a KL that `elbo`
-    computes itself. If `elbo` is a `TraceMeanField_ELBO`, some weights need no draw. The second handler sets these
-    weights to their means.
+    The first handler is for a KL that is estimated from draws of the weights. The second handler is for a KL that
+    `elbo` computes itself. If `elbo` is a `TraceMeanField_ELBO`, some weights need no draw. The second handler sets
+    these weights to their means.
     """
     if estimator is None:
         return nullcontext(), nullcontext()

@@ -172,7 +172,7 @@ def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -
 def learned_parameters(
     model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, trace: Any, *, is_direct: bool
 ) -> list[nn.Parameter]:
-    """Return all parameters to learn. Raise if the sites in the guide's trace do not fit the model or the ELBO."""
+    """Return all parameters to learn. Raise if the sites in the guide's trace do not match the model or the ELBO."""
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if isinstance(model, BayesianModel) and any(node["name"] == "obs" for node in latent):
         raise ValueError(

@@ -94,7 +94,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients so far were finite. Once this is false, steps have no effect."""
+        """Whether all losses and gradients so far were finite. Once `is_finite` is false, steps have no effect."""
         return self.values[2].bool()
 
     @property
@@ -133,7 +133,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def _bad_site(self) -> str | None:
-        """Return the name of the first site that had a value or log-density that is not finite in the last step."""
+        """Return the name of the first site whose value or log-density was not finite in the last step."""
 
     def _gradients(self) -> list[Tensor]:
         """Return all gradients in as few tensors as possible."""

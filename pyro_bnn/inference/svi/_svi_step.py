@@ -85,7 +85,7 @@ class SVIStep:
             The ELBO of the step and its two terms.
 
         Raises:
-            ValueError: If the batch does not fit the model.
+            ValueError: If the batch does not match the model.
             NonFiniteError: If the loss or a gradient is not finite. The parameters keep the values of the last finite
                 step.
         """
@@ -120,10 +120,10 @@ class SVIStep:
             *batch: Arguments of the model, as in a call of the step.
 
         Returns:
-            The inner step, which is called with a batch as a tuple and a KL weight.
+            The inner step. Call it with a batch (a tuple) and a KL weight.
 
         Raises:
-            ValueError: If the arguments of :func:`svi_step` do not fit each other.
+            ValueError: If the arguments of :func:`svi_step` do not match each other.
         """
         if self._is_closed:
             raise ValueError("the context of this step is closed; open a new one with `svi_step`.")
@@ -183,7 +183,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _can_record(self, step: GradientStep) -> bool:
-        """Return whether steps can be recorded without leaving out Python code of the user."""
+        """Return whether steps can be recorded without skipping Python code of the user."""
         model, optimizer = self.model, step.optimizer
         if step.waits or self.execution.processes.are_many or isinstance(optimizer, SkippingOptimizer):
             return False
@@ -193,7 +193,7 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if an option does not fit `natural_gradient`, or needs the direct path although `obstacle` is set."""
+        """Raise if an option contradicts `natural_gradient`, or needs the direct path although `obstacle` is set."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
@@ -267,7 +267,7 @@ def svi_step(
         A step. Call the step with x and y; it returns the ELBO and its two terms as tensors.
 
     Raises:
-        ValueError: If the arguments do not fit each other; some errors are found only at the first step.
+        ValueError: If the arguments do not match each other; some errors are found only at the first step.
 
     Example:
         >>> import torch
@@ -310,7 +310,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """Return x and y as tensors. Check the first batch, and each later batch that is not two tensors."""
+    """Return x and y as tensors. Check the first batch, and each later batch that is not a pair of tensors."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)
