@@ -20,7 +20,10 @@ ROOT = Path(__file__).parent.parent
 LONGEST = {
     *("adapters.py", "bandit.py", "regression_methods.py", "transformer.py", "plot_4_prune.py"),  # 8 to 26 seconds
     *("continual_learning.py", "gradient_variance.py", "nuts_comparison.py"),  # 5 seconds
-    *("adapters.md", "export.md"),  # `test_adapters.py` and `test_export.py` make the same calls
+    *("adapters.md", "export.md", "continual_learning.md", "ensembles.md", "calibrate.md", "modes.md", "laplace.md"),
+    *("minibatch_mcmc.md", "graphs.md", "last_layer.md", "active_learning.md", "batch_normalisation.md"),
+    *("natural_gradient.md", "hierarchical_priors.md", "own_data.md", "own_network.md", "own_likelihood.md"),
+    *("own_loop.md", "scikit_learn.md"),  # 5 to 15 seconds; daily, `test_document_calls.py` compares their calls
 }
 
 EXAMPLES = {
@@ -100,7 +103,10 @@ TUTORIALS = {
 
 SHORTER = {
     # page -> replacements that make it short
-    "README.md": {"BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)"},
+    "README.md": {
+        "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
+        "X[:300], y[:300]": "X[:100], y[:100]",
+    },
     "docs/start/install.md": {"sample(1000": "sample(400"},
     "docs/start/regression.md": {
         "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",

@@ -62,7 +62,7 @@ def test_the_module_predicts_like_predict(likelihood):
 @pytest.mark.parametrize(
     "likelihood",
     [
-        pytest.param(name, marks=() if name in ("categorical", "gaussian-latent", "poisson") else pytest.mark.nightly)
+        pytest.param(name, marks=() if name in ("categorical", "gaussian-latent") else pytest.mark.nightly)
         for name in LIKELIHOODS
     ],
 )
@@ -170,7 +170,7 @@ def a_fit(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.daily("mlp", "batch norm", "attention", "last layer", "two inputs")
+@pytest.mark.daily("batch norm", "attention", "two inputs")
 def test_networks_are_exported_and_compiled(name):
     model, posterior, x, way = a_fit(name)
     module = PredictiveModule(posterior, model, x, num_draws=NUM_DRAWS, seed=0)
@@ -190,7 +190,7 @@ def test_networks_are_exported_and_compiled(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.daily("LeNet", "named inputs")
+@pytest.mark.daily("named inputs")
 def test_networks_run_in_onnxruntime(name, tmp_path):
     model, posterior, x, _ = a_fit(name)
     pb.export_onnx(posterior, model, tmp_path / "file.onnx", x, num_draws=NUM_DRAWS, seed=0)

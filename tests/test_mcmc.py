@@ -63,10 +63,10 @@ class LangevinKernel(Kernel):
 
 
 MICROCANONICAL = pb.MCLMC(energy_error=1e-5, first_energy_error=1e-5)
-ALL_SAMPLERS = {**SAMPLERS, "MCLMC": (MICROCANONICAL, 300), "one's own": (Langevin(), 6000)}
+ALL_SAMPLERS = {**SAMPLERS, "MCLMC": (MICROCANONICAL, 150), "one's own": (Langevin(), 6000)}
 
 
-def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):
+def fit_problem(problem, sampler, *, num_samples, num_warmup=150, seed=0):
     """Chains of a conjugate regression, and their weights, shape (K, S, P)."""
     lengths = {"num_samples": num_samples, "num_warmup": num_warmup}
     posterior = quietly(pb.fit_mcmc, problem.model, (problem.x, problem.y), sampler=sampler, seed=seed, **lengths)
@@ -89,7 +89,7 @@ def test_every_sampler_finds_a_conjugate_posterior(name):
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_conjugate_regression(name, seed):
     problem, (sampler, num_samples) = Problem(), SAMPLERS[name]
-    posterior, weights = fit_problem(problem, sampler, num_samples=2 * num_samples, seed=seed)
+    posterior, weights = fit_problem(problem, sampler, num_samples=num_samples, seed=seed)
     assert posterior.status
     covariance = torch.linalg.inv(problem.precision)
     assert moments_agree(weights, problem.mean.flatten(), covariance)

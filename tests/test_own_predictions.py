@@ -134,11 +134,11 @@ def test_other_sites_are_predicted_by_draws(name):
 
 def test_drawn_values_have_the_total_variance():
     """Many draws of observations with dependent outputs: the variance is that of a line plus 1, not that of a line."""
-    many = pb.StoredPosterior({"weights": WEIGHTS.repeat(80, 1)}, method="made up", status=pb.Status(True, "made up"))
-    prediction = pb.predict(model_of(correlated), many, X, num_samples=80 * NUM, seed=0)
+    many = pb.StoredPosterior({"weights": WEIGHTS.repeat(20, 1)}, method="made up", status=pb.Status(True, "made up"))
+    prediction = pb.predict(model_of(correlated), many, X, num_samples=20 * NUM, seed=0)
     means = torch.stack([two(line) for line in LINES])
     total, line = means.var(0, correction=0) + 1, means.var(0, correction=0)
-    error = total * math.sqrt(2 / (80 * NUM))  # of a sample variance of nearly Gaussian numbers
+    error = total * math.sqrt(2 / (20 * NUM))  # of a sample variance of nearly Gaussian numbers
     assert bool(((prediction.variance - total).abs() < 5 * error).all())
     assert not bool(((prediction.variance - line).abs() < 5 * error).all())  # the twin
 
@@ -153,19 +153,22 @@ def test_a_mixture_density_keeps_its_parts():
     close(prediction.between_components, torch.ones(6))
 
 
+NUM_DRAWS = 600
+
+
 def test_predictions_agree_with_pyros_predictive():
     """Within Monte Carlo error; a model with half of the noise does not agree."""
     model = model_of(NUMBERS["normal"][0])
     guide = AutoNormal(model)
     pb.fit_svi(model, guide, (X, X), optimizer=ADAM, num_epochs=50, seed=0)
     torch.manual_seed(0)
-    draws = Predictive(model, guide=guide, num_samples=2000)(X)["obs"]
+    draws = Predictive(model, guide=guide, num_samples=NUM_DRAWS)(X)["obs"]
 
     def are_equal(noise):
         same = model_of(lambda mean: dist.Normal(mean, noise))
-        prediction = pb.predict(same, guide, X, num_samples=2000, seed=1)
-        mean_error = (2 * draws.var(0) / 2000).sqrt()
-        variance_error = draws.var(0) * math.sqrt(2 * 2 / 2000)
+        prediction = pb.predict(same, guide, X, num_samples=NUM_DRAWS, seed=1)
+        mean_error = (2 * draws.var(0) / NUM_DRAWS).sqrt()
+        variance_error = draws.var(0) * math.sqrt(2 * 2 / NUM_DRAWS)
         are_close = (prediction.mean - draws.mean(0)).abs() < 5 * mean_error
         return bool((are_close & ((prediction.total - draws.var(0)).abs() < 5 * variance_error)).all())
 

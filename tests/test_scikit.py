@@ -43,6 +43,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.daily("*check_[!c]*", "*check_c[!l]*", "*check_class[!_]*")  # that of class weights trains for 1000 epochs
 @parametrize_with_checks(
     [pb.BNNRegressor(**SHORT), pb.BNNClassifier(**SHORT)], expected_failed_checks=lambda estimator: REASON
 )
@@ -53,6 +54,7 @@ def test_scikit_learns_own_checks(estimator, check):
 
 
 @pytest.mark.nightly
+@pytest.mark.daily("*check_[!c]*", "*check_c[!l]*", "*check_class[!_]*")  # that of class weights trains for 1000 epochs
 @parametrize_with_checks(
     [pb.BNNRegressor(**CHOOSING), pb.BNNClassifier(**CHOOSING)],
     expected_failed_checks=lambda estimator: (
@@ -244,6 +246,8 @@ def test_every_method_learns_both_problems_and_can_be_pickled_to_the_bit(method)
         "max_iter": 120,
         "num_samples": 20,
     }
+    if method in ("auto", "swag"):
+        settings |= {"max_iter": 60}
     if method == "nuts":
         settings |= {"max_iter": 15, "num_chains": 1, "num_samples": 10}
     X, y = curve(60)
