@@ -2,12 +2,12 @@
 ========================================
 
 At each step one of five arms is chosen for a context of two numbers, and only the reward of this arm is seen. The first
-arm always pays 0.5. Each of the others pays 2 near a corner of its own, and 0 elsewhere. Rewards have noise.
+arm always pays 0.5. Each of the other arms pays 2 near its own corner, and 0 elsewhere. Rewards have noise.
 
 Thompson sampling draws one network for each context, and takes the arm that is best in this network. So it chooses an
 arm with the probability that this arm is the best. The greedy rule takes the arm with the largest expected reward, and
-may never see what the others pay. Both fit the same network to all rewards seen so far, with NUTS, after each batch of
-contexts.
+may never see what the other arms pay. Both rules fit the same network to all rewards seen so far, with NUTS, after each
+batch of contexts.
 
 The script prints the regret of a step: the expected reward of the best arm minus that of the chosen arm. It writes
 `bandit.png`, the regret summed over the steps.

@@ -88,8 +88,8 @@ class Keeper:
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
         """Write the state after an epoch, and stop if a signal was received.
 
-        The state after the last epoch is always written, and the state after an earlier epoch only if writing takes
-        little of the whole time. A signal during the last epoch is ignored, since the computation ends anyway.
+        The state after the last epoch is always written, and the state after an earlier epoch only if writing takes a
+        small part of the run time. A signal during the last epoch is ignored, since the computation ends anyway.
         """
         if self._checkpoint is None:
             return

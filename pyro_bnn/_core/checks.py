@@ -69,7 +69,7 @@ def _number(name: str, value: float, condition: str, is_met: Callable[[float], b
 
 
 def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
-    """Raise unless a scale is positive, and a dtype can represent the scale and the inverse of its square."""
+    """Raise unless a scale is positive, and both the scale and 1 / scale^2 are in the range of a dtype."""
     largest = torch.finfo(dtype).max
     ends = (value.min().item(), value.max().item()) if isinstance(value, Tensor) else (value, value)
     low, high = map(as_float, ends)

@@ -120,7 +120,7 @@ def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: str | Path, kind: str) -> dict[str, Any]:
-    """Read a state that :func:`write_state` wrote. Its tensors are on the CPU, and no file can run code."""
+    """Read a state that :func:`write_state` wrote. The tensors are on the CPU. No code in a file is run."""
     check_name(path)
     foreign = f"{path} is no {kind} that pyro_bnn wrote; pass a {kind} that pyro_bnn wrote."
     if not Path(path).is_file():
@@ -162,7 +162,7 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """Raise DamagedFileError if the content of a file, which may be forged, causes an error inside a `with` block."""
+    """In a `with` block that reads a file, turn errors caused by wrong content into a DamagedFileError."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:

@@ -56,7 +56,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the parameters and buffers at some paths, also if they are replaced by given tensors."""
+    """Return the present values of some parameters and buffers; in :func:`swapped`, these are given tensors."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
@@ -98,7 +98,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return the value of a random parameter that the forward pass uses.
+    """Return the value that the forward pass uses for a random parameter.
 
     This is `value`, but the padding row of an embedding keeps its initial value. torch computes no gradient for the
     padding row. If the forward pass used a drawn value for this row, the likelihood would depend on that value, but its

@@ -33,8 +33,8 @@ def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, ini
     Args:
         unit: Name of what is counted, such as "epoch".
         total: Number of steps of the loop, or None if it is unknown.
-        shown: Whether to show the bar. None shows it after `DELAY` seconds on a terminal and in a notebook. It shows
-            nothing elsewhere, as in a pipe, and nothing in pytest.
+        shown: Whether to show the bar. With None, the bar appears only on a terminal and in a notebook, after `DELAY`
+            seconds, and never in pytest.
         initial: Number of steps that were done before the loop, as in a resumed fit.
     """
     is_terminal = sys.stderr.isatty()

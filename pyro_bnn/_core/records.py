@@ -76,7 +76,7 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 
 
 def _shown(value: object) -> str:
-    """Return the text for a value in a message. Numbers, texts and None are shown; of other values only the type."""
+    """Return the text for a value in a message: for anything but numbers, texts and None, the name of its type."""
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
 
 

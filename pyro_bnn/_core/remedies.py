@@ -1,4 +1,4 @@
-"""What to use in place of attributes that objects of other libraries have."""
+"""Advice for attributes that users of other libraries expect, but that this library does not have."""
 
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,7 @@ INSTEAD = {
 
 
 class Advised:
-    """Base class of objects whose missing attributes have an error message that says what to use instead.
+    """Base class of objects whose error message for a missing attribute says what to use instead.
 
     The attributes stay missing, so `hasattr` is false.
     """

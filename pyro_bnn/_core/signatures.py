@@ -43,13 +43,13 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
 
 
 def explained(example: str, hints: Mapping[str, str] | None = None) -> Callable[[F], F]:
-    """Return a decorator whose function says what is wrong with a call that does not match its signature.
+    """Return a decorator. A decorated function explains what is wrong with a call that does not match its signature.
 
     The signature of the function does not change. If the decorated object is a class, its `__init__` is replaced.
 
     Args:
-        example: A call that works, which is shown if arguments are missing or too many are given by position.
-        hints: What to do in place of passing some unknown arguments, ``{name: advice}``.
+        example: A correct call, shown if arguments are missing or too many are given by position.
+        hints: Advice for some unknown arguments, ``{name: what to do instead}``.
     """
 
     def decorated(function: F) -> F:
@@ -80,7 +80,10 @@ def _problem(
     example: str,
     hints: Mapping[str, str],
 ) -> str:
-    """Return what is wrong with a call, and what to do. The text is empty if the problem is none of those below."""
+    """Return what is wrong with a call, and what to do.
+
+    The text is empty if no argument is unknown or missing, and not too many are given by position.
+    """
     parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
     num_given = len(args) - ("self" in signature.parameters)
     by_position = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]

@@ -1,4 +1,4 @@
-"""Summaries of objects: at the prompt the notes in full and a table of few lines, in a notebook a small table."""
+"""Summaries of objects, for the prompt and for notebooks: a title, notes, and a small table."""
 
 import html
 import re
@@ -33,9 +33,9 @@ class Summary:
     header: Sequence[str] = ()
 
     def text(self) -> str:
-        """Return the summary in lines of at most 80 characters. The table has what the notes leave of twelve lines.
+        """Return the summary as text, in lines of at most 80 characters (at most 100 in the table).
 
-        A table may have 100 characters.
+        The table has as many lines as the title and the notes leave free, out of twelve.
         """
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
@@ -147,7 +147,7 @@ def in_time(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return a part of a sum with three digits, and 0 for what is only a rounding error of the sum."""
+    """Return a part of a sum with three digits, or 0 if the part is only a rounding error of the sum."""
     return "0" if abs(part) < 1e-6 * abs(whole) else f"{part:.3g}"
 
 

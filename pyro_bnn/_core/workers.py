@@ -1,4 +1,4 @@
-"""Jobs that this process and worker processes, which it starts, do side by side."""
+"""Calls of a job that this process and its worker processes make side by side."""
 
 import os
 import pickle
@@ -48,22 +48,24 @@ def side_by_side(
 ) -> list[T]:
     """Return ``[job(0), ..., job(count - 1)]``. Some of the calls are made by other processes.
 
-    This process makes calls, too, so it starts ``num_workers - 1`` others, which need some seconds to begin. Calls that
-    are done before cost no more than in one process. A process that has done a call takes the next one. The other
-    processes get a copy of `job`, which may contain functions and classes of the main script.
+    This process makes calls, too, so it starts ``num_workers - 1`` others, which need some seconds to begin. If all
+    calls end before that, they cost no more than in one process. A process that has finished a call takes the next one.
+    The other processes get a copy of `job`, which may contain functions and classes of the main script.
 
     Args:
         job: A function whose result depends on its argument only.
         count: Number of calls.
         num_workers: Number of processes.
         num_threads: torch's number of threads in each process.
-        is_asked: Function that returns whether to stop while this process waits for the others.
+        is_asked: Function that returns whether to stop. It is called before each call of `job` in this process, and
+            repeatedly while this process waits for the others.
         done: Function that is called after each call of `job`.
 
     Raises:
         KeyboardInterrupt: If `is_asked` returned True. The other processes get SIGTERM, and are killed after 5 seconds.
         ValueError: If the job cannot be copied to other processes.
-        WorkerError: If another process died. Errors of `job` are raised as in this process.
+        WorkerError: If another process died. An error of `job` in another process is raised as if this process had made
+            the call.
     """
     num_others = min(num_workers, count) - 1
     message = _pickled(job, num_threads) if num_others > 0 else b""
@@ -90,7 +92,7 @@ class Team(Generic[T]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the worker processes, those that are still starting included."""
+        """Stop all worker processes, including those that are still starting."""
         with self._change:
             self._waiting.clear()
         for process in self._processes:
@@ -105,7 +107,7 @@ class Team(Generic[T]):
             leader.join()
 
     def hire(self, message: bytes) -> None:
-        """Start a worker process, and a thread that sends it the message with the job, and then calls to make."""
+        """Start a worker process, and a thread that sends it first the job (`message`) and then calls to make."""
         process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,
@@ -140,7 +142,7 @@ class Team(Generic[T]):
             return [self._results[index] for index in range(self._count)]
 
     def _lead(self, process: "subprocess.Popen[bytes]", message: bytes) -> None:
-        """Give calls to a worker process until none waits; runs in a thread."""
+        """Give calls to a worker process until no call is waiting. This method runs in a thread."""
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(OSError), process.stdin as commands, process.stdout as answers:  # a dead process reads nothing
@@ -210,7 +212,8 @@ def _threads(count: int) -> Iterator[None]:
 def serve(commands: IO[bytes]) -> None:
     """Make the calls that another process asks for; the code of a worker process.
 
-    What the job prints goes to the error output. The process ends when its input ends, as after the other's death.
+    What the job prints goes to the error output. The process ends when its input ends, for example because the other
+    process has died.
     """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -26,7 +26,10 @@ VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """Return the settings of a new run, and sentences about guesses. `given` are the settings from the user."""
+    """Return the settings of a new run, and sentences that explain settings which the user did not choose.
+
+    `given` has the settings that the user chose.
+    """
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:

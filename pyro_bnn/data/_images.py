@@ -53,7 +53,7 @@ class MissingDataError(FileNotFoundError):
 
 
 def data_folder(root: object) -> Path:
-    """Return the folder `root`, by default the one in the environment variable ``PYRO_BNN_DATA``, or else ``data``."""
+    """Return the folder `root`; if it is None, the folder that ``$PYRO_BNN_DATA`` names, or else ``data``."""
     return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
 
 

@@ -104,8 +104,8 @@ class LaplacePosterior(Posterior):
     def is_linearised(self) -> bool:
         """Whether predictions linearise the network.
 
-        This is false only if the linear last layer alone is random, since the network is then linear in its random
-        weights.
+        This is False if all random weights belong to a linear last layer, since the network is then linear in these
+        weights. Otherwise it is True.
         """
         return self._is_linearised
 

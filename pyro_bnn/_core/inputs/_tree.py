@@ -19,12 +19,12 @@ class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
     For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``. The network is
-    called with the values inside the `Shared`. At least one input must have rows. A batch, or the part of the data that
-    one process gets, has some rows of the other inputs and the whole of each shared input. Functions that do not
-    support shared inputs raise an error. Arguments of your own Pyro model may be shared, too.
+    called with the values inside the `Shared`. At least one input must have rows. A batch has some rows of all other
+    inputs, and each shared input as a whole. The same is true for the part of the data that one process gets. Functions
+    that do not support shared inputs raise an error. Arguments of your own Pyro model may be shared, too.
 
-    A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. Each
-    batch may have other shared inputs, such as a sample from a large graph.
+    A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. The
+    shared inputs may differ from batch to batch: each batch may have its own sample from a large graph.
 
     Args:
         value: A tensor of any shape, an array or a list, or a tuple or dictionary of these.
@@ -114,7 +114,7 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def has_shared(x: object) -> bool:
-    """Return whether x, which may be the inputs of a network or other arguments of a model, has a shared input."""
+    """Return whether the inputs of a network, or other arguments of a model, contain a shared input."""
     if isinstance(x, Tensor):
         return False
     if isinstance(x, Mapping):

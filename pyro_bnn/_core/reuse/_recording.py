@@ -249,7 +249,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
     """Return whether an operation is attention whose probability of dropout is 0, so that it draws no random numbers.
 
-    The tags of the operation do not depend on this probability.
+    torch tags the operation as random for every value of this probability.
     """
     default = {a.name: a.default_value for a in func._schema.arguments if a.name == "dropout_p"}
     return bool(default) and (default | _named(func, args, kwargs))["dropout_p"] == 0
@@ -263,7 +263,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
     """Return whether an operation is batch normalisation that changes running statistics.
 
-    The schema of the operation does not mention this change.
+    The schema of the operation does not say that it changes them.
     """
     if "batch_norm" not in func._schema.name:
         return False

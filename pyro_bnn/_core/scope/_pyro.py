@@ -26,7 +26,7 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
 
 @contextmanager
 def own_parameters(*modules: object) -> Iterator[None]:
-    """Hide the entries of Pyro's parameter store that have the names of the modules' parameters, in a `with` block.
+    """In a `with` block, hide the entries of Pyro's parameter store that are named like parameters of the modules.
 
     A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get the
     parameters of the first. Other entries stay visible to guides that are plain functions with `pyro.param`. The store
@@ -97,10 +97,10 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Make a `pyro.param` statement for a module's parameter, which Pyro can trace, but does not put into its store.
+    """Make a `pyro.param` statement for a parameter of a module.
 
-    A frozen parameter gets no `pyro.param` statement: Pyro's optimizers would give it the gradient 0, and weight decay
-    would then change the parameter.
+    Pyro can trace the statement, but does not put the parameter into its store. A frozen parameter gets no `pyro.param`
+    statement: Pyro's optimizers would give it the gradient 0, and weight decay would then change the parameter.
     """
     if not parameter.requires_grad:
         return parameter

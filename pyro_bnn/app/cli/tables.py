@@ -50,7 +50,7 @@ def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table whose headings are divided between words into several lines.
+    """Return the lines of a table. Wide headings are wrapped at spaces.
 
     A number and its % stay on one line.
     """

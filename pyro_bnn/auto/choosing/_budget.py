@@ -57,7 +57,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Budget:
-    """The time that a fit may take, and limits of its chains."""
+    """The time that a fit may take, and the largest number of steps of its chains."""
 
     seconds: float  # CPU seconds
     most_steps: int  # most steps of warm-up, and most steps after the warm-up
@@ -115,7 +115,7 @@ class Deadline:
 
 
 def slowdown() -> float:
-    """Return how many seconds pass while this thread computes for one second; above 1 if other programs compute."""
+    """Return the seconds that pass during one CPU second of this thread; above 1 if other programs use the CPU."""
     begin, begin_of_thread = time.perf_counter(), time.thread_time()
     while (used := time.thread_time() - begin_of_thread) < PROBE_SECONDS:
         sum(range(1000))

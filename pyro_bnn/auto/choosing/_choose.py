@@ -48,9 +48,9 @@ def fit_best(
 ) -> Chosen:
     """Choose the model that predicts held-out rows best, and fit it with chains (:class:`~pyro_bnn.MCLMC`).
 
-    Each chain starts at a trained network. The names of `candidates` describe the models in words. With a
-    deadline, everything ends near it, and the result depends on the machine. Without a deadline, the lengths of the
-    chains depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, but not fewer than
+    Each chain starts at a trained network. The names of `candidates` describe the models in words. With a deadline, the
+    choice and the fit end at about the deadline, and the result depends on the machine. Without a deadline, the lengths
+    of the chains depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, but at least
     8. The warm-up of a chain also has at most `max_draws` draws. If `saves_search` is true and there is no deadline, a
     single model gets only the time that would remain after a comparison of models.
 

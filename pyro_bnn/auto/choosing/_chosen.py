@@ -1,4 +1,4 @@
-"""What a choice with a time limit and one without have in common: held-out rows, scores, and the result."""
+"""Held-out rows, scores and the result of a choice, with or without a time limit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +83,7 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """Return the held-out rows whose inputs are not those of a fitted row; all held-out rows if there are none."""
+    """Return the held-out rows whose inputs are not those of a fitted row; if there is no such row, return all."""
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
     return held_out[is_new] if bool(is_new.any()) else held_out
@@ -101,7 +101,7 @@ def chosen_from(
 ) -> Chosen:
     """Return the result of a choice.
 
-    The posterior gets its whole time, and a status that says what was compared, chosen, run and left out.
+    The posterior gets the time of the whole choice, and a status that says what was compared, chosen, run and left out.
     """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:

@@ -1,7 +1,8 @@
 """Chooses a model and fits it by chains before a deadline.
 
 All times are measured: how long a model takes to prepare, and how long a step takes. If the time is short, fewer models
-are compared, or none, and there are fewer chains. What is not finished when its time is over ends early.
+are compared, or none, and there are fewer chains. Each part of the computation has a time limit, and ends early if it
+is not finished by then.
 """
 
 import math
@@ -143,7 +144,7 @@ def _prepared(model: BayesianModel, data: Rows, timeout: float, seed: int) -> Ti
 
 
 def _time_left(chains: TimedChains, deadline: Deadline) -> float:
-    """Return the seconds that chains may take, so that there is time to judge and keep them."""
+    """Return the seconds that chains may take, so that there is time left to judge and store them."""
     return deadline.left(1 - RESERVE) - chains.seconds / 2
 
 
@@ -203,7 +204,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return the mean log-density of held-out rows under each model that there was time for.
+    """Return the mean log-density of held-out rows under each model for which there was time.
 
     Also return the number of models that C code does not support.
     """

@@ -98,7 +98,10 @@ class Member:
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
-        """Return one of many seeds, all different from the user's own, with which the network may have been made."""
+        """Return one of many seeds, all different from the user's seed.
+
+        The user may have made the network with that seed.
+        """
         return (self.seed + index * GOLDEN) % 2**63
 
     def _file(self, path: str | Path, index: int) -> Path:

@@ -189,13 +189,14 @@ def fit(
             few rows, and two and a half minutes for many rows. Wide networks take twice as long.
         num_members: Number of members of an ensemble; None is 5. A prediction draws each member once by default.
         num_workers: Number of processes that fit members of an ensemble, this one included. None takes the smaller of
-            `num_members` and torch's number of threads in this process. It takes one process if the model is on a GPU,
-            if the data are a loader, or if `torch.distributed` shares the fits. In a fit with tensors on a CPU, each
-            process uses torch's number of threads divided by `num_members`. Each process has a copy of the data.
+            `num_members` and torch's number of threads in this process. With None, there is only one process if the
+            model is on a GPU, if the data are a loader, or if `torch.distributed` shares the fits. In a fit with
+            tensors on a CPU, each process uses torch's number of threads divided by `num_members`. Each process has a
+            copy of the data.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
             `reset_parameters` of each layer. Pass a function if your network has weights of its own, or initial weights
-            other than torch's. What the function leaves as it is starts at the weights of the model, for example a
-            pretrained part.
+            other than torch's. Weights that the function does not change, for example those of a pretrained part, start
+            at their values in the model.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
             weights. For an ensemble: a function that makes a guide from a model, such as ``pb.MeanFieldGuide``.
         optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If
@@ -213,7 +214,7 @@ def fit(
             all other networks and guides, the default is to draw each weight once per step.
         kl_weight: Weight of the KL term.
         callbacks: Functions that are called with the history; none for an ensemble.
-        progress: Whether to show a progress bar, for an ensemble one that counts members, or epochs if one step updates
+        progress: Whether to show a progress bar. For an ensemble, the bar counts members, or epochs if one step updates
             all members. By default (None) there is a bar on a terminal and in a notebook, after two seconds, and
             nothing elsewhere.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network

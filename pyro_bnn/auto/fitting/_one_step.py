@@ -1,4 +1,4 @@
-"""The members of an ensemble of points side by side: each step updates all of them, which a GPU does in little time."""
+"""Fits of all members of an ensemble of point estimates at once: a GPU updates all members in one fast step."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -122,7 +122,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why an optimizer might treat a member differently among others; empty if it does not."""
+    """Return why one optimizer of all members may treat a member differently than its own would, or an empty text."""
     if maker is None:
         return ""
     require_maker(maker)
@@ -159,7 +159,7 @@ def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
 
 
 def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePosterior]:
-    """Return the posterior of each member, whose guide takes its part of the guide of all members."""
+    """Split the posterior of all members into one for each; the guides in `guides` get the members' parameters."""
     count = len(guides)
     assert isinstance(fitted.guide, DeltaGuide)
     for name, values in fitted.guide.locations().items():
@@ -174,7 +174,7 @@ def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePoster
 
 
 def _mean(history: History, count: int) -> History:
-    """Return the mean over `count` members whose sum is `history`. The time is shared among them."""
+    """Divide a history that is a sum over `count` members, and its time, by `count`."""
 
     def mean(values: list[float]) -> list[float]:
         return [value / count for value in values]

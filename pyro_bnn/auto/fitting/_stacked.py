@@ -1,4 +1,4 @@
-"""One model for all members of an ensemble of points, so that a step updates all members at once.
+"""One model for all members of an ensemble of point estimates, so that a step updates all members at once.
 
 The network of this model runs the networks of K members on the same inputs. The log-likelihood and the log prior are
 sums over members, so the gradient of each member is that of its own fit with the same batch.
@@ -61,8 +61,8 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """The likelihood of outputs of shape (N, K, ...). All members observe the same targets, shape (N, ...).
 
-    In terms of the likelihood `of_member`, which has neither learned parameters nor latent variables, a row of outputs
-    is a draw, and a member is a row. The targets broadcast over members.
+    The likelihood `of_member` takes each row of outputs as a draw, and each member as a row. It must have neither
+    learned parameters nor latent variables. The targets broadcast over members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:

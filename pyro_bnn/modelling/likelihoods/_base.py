@@ -262,7 +262,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):
-    """A likelihood of numbers, which are floating-point numbers unless a subclass allows others."""
+    """A likelihood of numbers. Targets must be floating-point numbers, unless a subclass allows other dtypes."""
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         require_real(type(self).__name__, y)

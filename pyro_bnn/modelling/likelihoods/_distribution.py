@@ -119,8 +119,8 @@ class DistributionLikelihood(MadeLikelihood):
     A distribution of vectors, such as `MultivariateNormal`, is allowed: its event is the last axis of the targets.
     `to_event` is not needed.
 
-    A file that `save_posterior` writes contains no code, so the file cannot tell two functions apart. Load the file
-    into a model with the same `make`.
+    A file that `save_posterior` writes contains no code, so it does not contain `make`. Load the file into a model with
+    the same `make`.
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``

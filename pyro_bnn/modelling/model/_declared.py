@@ -99,8 +99,8 @@ def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Replace every `PyroSample` of a network by a buffer with an initial value. Afterwards, no module uses Pyro.
 
     The initial values are medians of draws from the priors. Torch's generators do not change. A `PyroSample` whose
-    function computes a tensor from others is not replaced. Return the declarations of the new buffers by their paths.
-    Each declaration depends only on earlier ones.
+    function returns a tensor, computed from other variables, is not replaced. Return the declarations of the new
+    buffers by their paths. Each declaration depends only on earlier ones.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -186,7 +186,7 @@ def _declared_prior(net: nn.Module, path: str, statement: Statement, sites: Mapp
 
 
 class _Used(TorchFunctionMode):
-    """Collects, inside the context, the `id` of each tensor that a torch function takes."""
+    """Collects the `id` of each tensor that is an argument of a torch function inside the context."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,8 @@ def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | N
     """Give the network of a model new initial weights, in place.
 
     Every layer draws its own weights, by its method `reset_parameters`. Frozen parameters, and buffers that belong to
-    layers without weights to learn, keep their values. torch's generators are used as they are.
+    layers without weights to learn, keep their values. The draws come from torch's generators, whose seed is not set
+    here.
 
     Args:
         model: The model. Its random weights start at the new values, too.
@@ -81,8 +82,8 @@ def _reset_layers(network: nn.Module, learned: set[str]) -> None:
 def _as_parameters(network: nn.Module, random: set[str]) -> Iterator[None]:
     """Let random weights, which are buffers of a model's network, be parameters in a ``with`` block.
 
-    Some layers find their weights by `parameters()`. Others put new parameters in their place, whose values are copied
-    to the buffers at the end.
+    Some layers find their weights by `parameters()`. Other layers replace them by new parameters; at the end, the
+    values of the new parameters are copied to the buffers.
     """
     buffers: list[tuple[nn.Module, str, Tensor]] = []
     for path in random:

@@ -99,9 +99,9 @@ def mutual_information(logits: Tensor) -> Tensor:
 class RunningEntropies:
     r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
 
-    The mutual information :math:`I_S` of S draws is their mean divergence from the mean probabilities :math:`m_S`. The
-    mean over all draws is known only after the last draw. So each new draw p updates the mutual information from
-    :math:`I_{S-1}` to :math:`I_S`:
+    The mutual information :math:`I_S` of S draws is the mean KL divergence of each draw's probabilities from their mean
+    :math:`m_S`. The mean over all draws is known only after the last draw. So each new draw p updates the mutual
+    information from :math:`I_{S-1}` to :math:`I_S`:
 
     .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
               a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.

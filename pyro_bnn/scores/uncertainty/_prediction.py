@@ -63,9 +63,10 @@ class Prediction(Advised, Shown, ABC):
         log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,),
             jointly over the outputs of a row; None if no targets were given.
         targets: Targets of `log_density`, N rows; None if no targets were given.
-        seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Predictions by one posterior
-            with the same seed and number of draws have the same draws.
-        draws_are: What a draw is called in the summary: a "weight draw", or a "member" of an ensemble of points.
+        seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Two predictions of one
+            posterior use the same weight draws if they have the same seed and number of draws.
+        draws_are: What a draw is called in the summary: a "weight draw", or a "member" of an ensemble of point
+            estimates.
 
     Example:
         >>> import torch
@@ -257,7 +258,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def are_few(distribution: Distribution, num_predictions: int) -> bool:
-    """Return whether the predictions of all draws are kept unless the caller decides.
+    """Return whether the predictions of all draws are kept by default.
 
     Args:
         distribution: Distribution of the observations, batch shape ``(S, N, *O)``, of any draws and rows.
@@ -337,8 +338,8 @@ class ValuePrediction(Prediction):
 
     Args:
         num_samples: Number of draws, S.
-        log_density: Log-density of the targets under the observed site, in nats, shape (N,); None without targets, and
-            for a return value.
+        log_density: Log-density of the targets under the observed site, in nats, shape (N,); None without targets, or
+            if the values are return values of the model.
         targets: Targets of `log_density`.
         mean: Mean of the values, shape ``(N, *O)``.
         variance_of_values: Unbiased variance of the values over draws, shape ``(N, *O)``; None for a single draw.

@@ -64,7 +64,7 @@ def mixture_quantile(components: Distribution, q: float) -> Tensor:
 def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
     """Return a quantile of the draws for each of Q levels, shape ``(Q, N, *O)``.
 
-    The quantile of level q is the smallest draw that is at least as large as a share q of all draws.
+    For level q, this is the k-th smallest of the S draws, where k is q S, rounded up.
     """
     ordered, num_draws = draws.sort(0).values, len(draws)
     return torch.stack([ordered[max(-int(-level * num_draws // 1), 1) - 1] for level in levels.tolist()])

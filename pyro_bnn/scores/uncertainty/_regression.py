@@ -90,9 +90,10 @@ class RegressionPrediction(Prediction):
         return self.total.sqrt().to(self.mean.dtype)
 
     def interval(self, level: float = 0.9) -> Tensor:
-        """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``, as :func:`torch.quantile` does.
+        """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
-        An observation lies between them with probability `level`, and below and above with equal probabilities.
+        An observation lies inside its interval with probability `level`. It lies below and above the interval with
+        equal probabilities. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
 
         Args:
             level: Probability of the interval, strictly between 0 and 1.
@@ -280,7 +281,8 @@ class RegressionPrediction(Prediction):
     def cdf(self, y: Tensor) -> Tensor:
         """Return the probability that an observation is no larger than y, element by element.
 
-        If there is no closed form, this probability is estimated by the share of 4000 draws, always with the same seed.
+        If there is no closed form, this probability is estimated from 4000 draws, always with the same seed: it is the
+        share of draws that are no larger than y.
 
         Args:
             y: Values that broadcast to the shape ``(..., N, *O)``; the result has this shape.
