@@ -16,6 +16,8 @@ from . import cases
 from .cases import small_model
 from .tolerances import IDENTITY
 
+SDS = ["sd", "aleatoric_sd", "epistemic_sd"]
+
 
 def predicted(likelihood, *, num_samples=20, y=None, **kwargs):
     model, x, _ = small_model(likelihood=likelihood)
@@ -83,12 +85,23 @@ def test_numbers_have_means_and_standard_deviations():
     np.testing.assert_allclose(frame["aleatoric_sd_0"], 0.5, **IDENTITY)
     for output in "01":
         parts = frame[[f"aleatoric_sd_{output}", f"epistemic_sd_{output}"]]
-        np.testing.assert_allclose(frame[f"total_sd_{output}"] ** 2, (parts**2).sum(axis=1), **IDENTITY)
+        np.testing.assert_allclose(frame[f"sd_{output}"] ** 2, (parts**2).sum(axis=1), **IDENTITY)
     assert [*prediction.to_frame(outputs=["width", "height"]).columns][:2] == ["mean_width", "mean_height"]
 
 
+def test_a_standard_deviation_has_one_name_as_attribute_and_as_column():
+    prediction = predicted("gaussian-learned")
+    frame = prediction.to_frame()
+    for name in SDS:
+        np.testing.assert_array_equal(frame[name], getattr(prediction, name)[:, 0])
+        assert name in repr(prediction)
+    variances = prediction.total, prediction.aleatoric, prediction.epistemic
+    for name, variance in zip(SDS, variances, strict=True):
+        np.testing.assert_allclose(frame[name] ** 2, variance[:, 0], **IDENTITY)
+
+
 def test_one_output_has_no_number():
-    assert [*predicted("gaussian-learned").to_frame().columns] == ["mean", "total_sd", "aleatoric_sd", "epistemic_sd"]
+    assert [*predicted("gaussian-learned").to_frame().columns] == ["mean", *SDS]
     assert "mean_price" in predicted("gaussian-learned").to_frame(outputs=["price"])
 
 

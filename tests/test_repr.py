@@ -275,14 +275,15 @@ def test_a_prediction_shows_its_uncertainty():
     )
     assert repr(of_numbers) == lines(
         "RegressionPrediction: 1 input, 2 outputs, 4 weight draws",
-        "  standard deviation (root mean square) 5; aleatoric sd 3, epistemic sd 4",
+        "  sd 5, aleatoric_sd 3, epistemic_sd 4 (root mean squares); total, aleatoric and",
+        "  epistemic are variances",
         "  mean negative log-density of the targets: 1 nats",
     )
 
 
 def test_rounding_errors_are_no_uncertainty():
     shown = [repr(objects()[f"prediction of {name}"]) for name in ("categorical", "gaussian-fixed")]
-    assert all(re.search(r"epistemic (sd )?0\b", " ".join(text.split())) and "e-" not in text for text in shown)
+    assert all(re.search(r"epistemic(_sd)? 0\b", " ".join(text.split())) and "e-" not in text for text in shown)
 
 
 def test_a_history_shows_its_first_and_last_epochs():

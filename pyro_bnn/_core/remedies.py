@@ -60,8 +60,8 @@ INSTEAD = {
         "upper": INTERVAL,
     },
     "RegressionPrediction": {
-        **dict.fromkeys(["aleatoric_sd", "aleatoric_std"], "use `prediction.aleatoric.sqrt()`"),
-        **dict.fromkeys(["epistemic_sd", "epistemic_std"], "use `prediction.epistemic.sqrt()`"),
+        "aleatoric_std": "use `prediction.aleatoric_sd`",
+        "epistemic_std": "use `prediction.epistemic_sd`",
         **dict.fromkeys(["scale", "std", "stddev", "total_sd"], "use `prediction.sd`"),
         **dict.fromkeys(["var", "variance"], "use `prediction.total`, or its parts `aleatoric` and `epistemic`"),
         "labels": "a prediction of numbers has a `mean`",

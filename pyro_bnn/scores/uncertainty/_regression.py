@@ -30,7 +30,9 @@ standard deviation."""
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
-    Variances are always in double precision, since squares of numbers above 1e19 are infinite in single precision.
+    `total`, `aleatoric` and `epistemic` are variances. Their square roots are `sd`, `aleatoric_sd` and `epistemic_sd`,
+    in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
+    infinite in single precision.
     The other arguments are those of :class:`Prediction`.
 
     Args:
@@ -69,10 +71,11 @@ class RegressionPrediction(Prediction):
 
     def uncertainty_in_words(self) -> str:
         if self.variance_of_means is None:
-            return f"standard deviation (root mean square) {float(self.aleatoric.mean()) ** 0.5:.3g}, aleatoric only"
+            return f"aleatoric_sd {float(self.aleatoric.mean()) ** 0.5:.3g} (root mean square); one draw, so no epistemic_sd"
         sds = [float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means)]
         parts = (share(sd, sds[0]) for sd in sds)
-        return "standard deviation (root mean square) {}; aleatoric sd {}, epistemic sd {}".format(*parts)
+        shown = "sd {}, aleatoric_sd {}, epistemic_sd {} (root mean squares)".format(*parts)
+        return f"{shown}; total, aleatoric and epistemic are variances"
 
     @property
     def epistemic(self) -> Tensor:
@@ -88,6 +91,16 @@ class RegressionPrediction(Prediction):
     def sd(self) -> Tensor:
         """Standard deviation of an observation, shape ``(N, *O)``: the square root of `total`."""
         return self.total.sqrt().to(self.mean.dtype)
+
+    @property
+    def aleatoric_sd(self) -> Tensor:
+        """Standard deviation that is due to noise, shape ``(N, *O)``: the square root of `aleatoric`."""
+        return self.aleatoric.sqrt().to(self.mean.dtype)
+
+    @property
+    def epistemic_sd(self) -> Tensor:
+        """Standard deviation that is due to unknown weights, shape ``(N, *O)``: the square root of `epistemic`."""
+        return self.epistemic.sqrt().to(self.mean.dtype)
 
     def interval(self, level: float = 0.9) -> Tensor:
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
@@ -130,7 +143,7 @@ class RegressionPrediction(Prediction):
     ) -> "pandas.DataFrame":
         """Return the prediction as a data frame; see :meth:`Prediction.to_frame`.
 
-        The columns are ``mean``, and the standard deviations ``total_sd``, ``aleatoric_sd`` and ``epistemic_sd``. With
+        The columns are ``mean``, and the standard deviations ``sd``, ``aleatoric_sd`` and ``epistemic_sd``. With
         `level` there are also the columns ``lower`` and ``upper``. With several outputs, each output has these columns,
         and their names end in the output's name or number.
 
@@ -141,7 +154,8 @@ class RegressionPrediction(Prediction):
         """
         columns = by_output("mean", self.mean, outputs)
         for name, variance in self.variances().items():
-            columns |= by_output(f"{name}_sd", variance.sqrt().to(self.mean.dtype), outputs)
+            column = "sd" if name == "total" else f"{name}_sd"
+            columns |= by_output(column, variance.sqrt().to(self.mean.dtype), outputs)
         if level is not None:
             for name, bound in zip(("lower", "upper"), self.interval(level), strict=True):
                 columns |= by_output(name, bound, outputs)
