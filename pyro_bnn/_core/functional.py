@@ -210,10 +210,10 @@ def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Te
     leads = [value.shape[: value.dim() - num_axes(net, path)] for path, value in batched.items()]
     lead = torch.broadcast_shapes(*leads)
     flat = {p: v.expand(lead + _present(net, p).shape).flatten(0, len(lead) - 1) for p, v in batched.items()}
-    return _loop(net, {**tensors, **flat}, set(flat), x).unflatten(0, lead)
+    return _loop(net, set(flat), {**tensors, **flat}, x).unflatten(0, lead)
 
 
-def _loop(net: nn.Module, tensors: Mapping[str, Tensor], batched: set[str], x: Inputs) -> Tensor:
+def _loop(net: nn.Module, batched: set[str], tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     num_draws = next(len(tensors[path]) for path in batched)
     rows = ({path: v[i] if path in batched else v for path, v in tensors.items()} for i in range(num_draws))
     return torch.stack([call(net, row, x) for row in rows])
@@ -237,9 +237,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
     differ, the loop is returned instead. `example` must have at least two draws of each random weight.
     """
     paths = set(example)
-
-    def loop(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        return _loop(net, tensors, paths, x)
+    loop = functools.partial(_loop, net, paths)
 
     def several(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         if len(next(iter(tensors.values()))) == 1:  # for one draw, `vmap` takes 1.6 times as long as the loop
@@ -258,11 +256,7 @@ def vectorised(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tens
 
 def can_be_vectorised(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> bool:
     """Return whether :func:`vectorised` gives the outputs and gradients of a loop over the draws in `example`."""
-
-    def loop(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        return _loop(net, tensors, {*tensors}, x)
-
-    return _agree(functools.partial(vectorised, net), loop, example, x)
+    return _agree(functools.partial(vectorised, net), functools.partial(_loop, net, {*example}), example, x)
 
 
 @contextmanager

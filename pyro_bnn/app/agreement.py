@@ -1,10 +1,7 @@
 """Judges whether predictions agree with those of NUTS, also if the chains of NUTS have not converged."""
 
-from dataclasses import replace
-
 from torch import Tensor
 
-from ..inference.posterior import Status
 from ..results.comparison import Comparison, Scores
 from ..scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from .reports.numbers import number
@@ -28,7 +25,6 @@ def agreement(result: Comparison, num_chains: int) -> str:
     between = _between_chains(nuts, num_chains)
     ratio = pair.scores.get("total sd ratio")
     is_close = distance <= close and (ratio is None or abs(ratio.value - 1) <= CLOSE_SD)
-    numbers = replace(result, status=Status(True, "")).verdict
     chains = f"each chain of NUTS differs from the others by at most {number(between)}"
     if not result.status and not is_close and distance <= FAR * between:
         return (
@@ -42,7 +38,7 @@ def agreement(result: Comparison, num_chains: int) -> str:
     else:
         said = "The run does not predict like NUTS."
     doubt = "" if result.status else f" NUTS has not converged, but {chains} ({name})."
-    return f"{said} {numbers}{doubt}"
+    return f"{said} {result.differences}{doubt}"
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:

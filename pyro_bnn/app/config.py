@@ -28,6 +28,8 @@ from .specs import (
 )
 from .validation import checked, parsed
 
+PICTURE_FORMATS = ("png", "pdf", "svg")
+
 VERSION = 2
 """Version of the format of `config.json`. A file of any other version is refused."""
 
@@ -368,3 +370,8 @@ class RunConfig:
 def settings() -> dict[str, Setting]:
     """Return the declarations of all settings by their names."""
     return {field.name: field.metadata["setting"] for field in fields(RunConfig)}
+
+
+def option_of(name: str) -> str:
+    """Return the command-line option of a setting."""
+    return f"--{name.replace('_', '-')}"

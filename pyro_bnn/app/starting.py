@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import recipes, sources
-from .config import FIT, RunConfig, kind_of
+from .config import FIT, RunConfig, kind_of, option_of
 from .config import settings as declared
 from .recipes import OWN
 from .specs import stored
@@ -61,11 +61,6 @@ def method_for(settings: Mapping[str, Any]) -> str:
 
 def _variational(settings: Mapping[str, Any]) -> list[str]:
     return [option_of(name) for name in settings if name in VARIATIONAL]
-
-
-def option_of(name: str) -> str:
-    """Return the command-line option of a setting."""
-    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager

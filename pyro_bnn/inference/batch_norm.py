@@ -15,7 +15,7 @@ from .._core.inputs import Inputs, as_inputs, has_shared, num_rows, shapes, take
 from .._core.records import check_numbers, check_state, plain, record
 from .._core.scope import EXCLUSIVE, Stream, eval_mode
 from ..modelling.model import SITE_PREFIX, BayesianModel, network_values
-from .guides import GuidePosterior
+from .guides import as_posterior
 from .posterior import Destination, Draw, Posterior, Saved, restored, saved
 
 __all__ = ["PinnedPosterior", "RefreshedPosterior", "refresh_batch_norm"]
@@ -82,7 +82,7 @@ def refresh_batch_norm(
     if isinstance(posterior, Mapping):
         draws, num_samples = iter([dict(posterior)]), 1
     else:
-        draws = _as_posterior(posterior).draws(_checks.at_least("num_samples", num_samples, 1), batches[0])
+        draws = as_posterior(posterior).draws(_checks.at_least("num_samples", num_samples, 1), batches[0])
     unit = EXCLUSIVE if seed is None else Stream(_checks.seed(seed), model.device)
     sums: dict[str, Tensor] = {}
     for _ in range(num_samples):
@@ -103,7 +103,7 @@ class CarryingPosterior(Posterior):
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
-        self.inner = _as_posterior(posterior)
+        self.inner = as_posterior(posterior)
         self.status, self.history, self.log_evidence = self.inner.status, self.inner.history, self.inner.log_evidence
         if self.inner.carried:
             got = type(self.inner).__name__
@@ -324,10 +324,6 @@ class PinnedPosterior(CarryingPosterior):
         check_numbers(owner, found.values, own, constants)
         pinned = {name: value.to(own[name].device) for name, value in found.values.items()}
         return cls(model, restored(found.inner, destination), values=pinned)
-
-
-def _as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:
-    return posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from .._core import checks as _checks
 from .._core.records import check_tensors, plain, record
 from ..modelling.model import network_values
-from .guides import GuidePosterior
+from .guides import as_posterior
 from .posterior import Destination, Draw, Posterior, Status, spaced
 
 __all__ = ["StoredPosterior"]
@@ -102,7 +102,7 @@ class StoredPosterior(Posterior):
             ValueError: If predictions with the posterior are linearised. Linearisation needs a median, which stored
                 draws lack.
         """
-        source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+        source = as_posterior(posterior)
         if source.is_linearised:
             raise ValueError(
                 f"`posterior` must not be one of {source.method}: its predictions are linearised around its median, "

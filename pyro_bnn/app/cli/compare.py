@@ -5,7 +5,6 @@ The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`,
 with `reference` ("" if it describes a single method), `method`, `region`, `score`, `value` and `standard_error`.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -67,7 +66,6 @@ def compare(
         options.check_run(run)
     with loading():
         from ..._core.scope import silent_fits
-        from ...inference.posterior import Status
         from .. import runs, sources
         from ..agreement import agreement
         from ..beside import NUM_CHAINS, compare_with_chains, side_by_side, units_of
@@ -98,6 +96,8 @@ def compare(
             output.say(f"Fitting eight methods to a noisy sine, with seed {seed}. NUTS first: {chains_of(count)} ...")
             study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=count)
             result, shown = study.run(tell), (study.x, study.y)
+            verdict = result.differences
+            text = f"{result.tables}\n\n{verdict}"
         else:
             rows = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
             count = num_samples or NUM_SAMPLES_OF_RUN
@@ -107,12 +107,10 @@ def compare(
                     f"The run has a cold posterior (--kl-weight {config.kl_weight}), but the chains have KL weight 1."
                 )
             result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
-            agreed = agreement(result, NUM_CHAINS)
+            verdict, text = agreement(result, NUM_CHAINS), side_by_side(result)
             shown = rows.x_train, rows.facts.target.in_units(rows.y_train)
         pictures = save_comparison(result, folder, shown)
-    is_exact, result = bool(result.status), replace(result, status=Status(True, ""))
-    verdict = result.verdict if run is None else agreed
-    output.table(f"\n{result if run is None else side_by_side(result)}")
+    output.table(f"\n{text}")
     output.say()
     if config is None:
         output.say("NLL is in nats per point. The ELBO of a fit, and the log evidence, are in nats for all 92 points.")
@@ -124,7 +122,7 @@ def compare(
     )
     if config is not None:
         output.say(verdict, style="bold")
-    if not is_exact:
+    if not result.status:
         doubt = "NUTS did not converge, so small distances from it are not certain. " if config is None else ""
         smaller = ", or compare a run with a smaller network" if config is not None and config.hidden else ""
         output.say(

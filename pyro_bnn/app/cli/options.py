@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from .. import recipes
-from ..config import RunConfig, settings
+from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
@@ -22,11 +22,8 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     return complete
 
 
-FORMATS = ("png", "pdf", "svg")
-
-
 def _check_format(name: str) -> str:
-    if name not in FORMATS:
+    if name not in PICTURE_FORMATS:
         raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
     return name
 
@@ -55,7 +52,10 @@ DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
 Format = Annotated[
     str,
     typer.Option(
-        "--format", help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS), callback=_check_format
+        "--format",
+        help="Format of pictures: png, pdf or svg.",
+        autocompletion=one_of(*PICTURE_FORMATS),
+        callback=_check_format,
     ),
 ]
 Json = Annotated[
@@ -145,7 +145,7 @@ def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in typed.items() if value is not None}
     for name, value in given.items():
         if hints[name] == tuple[int, ...]:
-            given[name] = read_numbers(int, value, f"--{name.replace('_', '-')}")
+            given[name] = read_numbers(int, value, option_of(name))
         elif hints[name] == tuple[str, ...]:
             given[name] = read_names(value)
     return given

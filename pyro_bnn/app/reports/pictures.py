@@ -12,10 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 from ...results import plotting
+from ..config import PICTURE_FORMATS
 from ..folders import PNG, Folder
 from .numbers import percent
-
-FORMATS = ("png", "pdf", "svg")
 
 LARGEST_DRAWING = 120_000
 """Heuristic: a vector drawing with more bytes than this is replaced by an image of pixels."""
@@ -38,7 +37,7 @@ def save_picture(folder: Folder, name: str, ax: Any) -> str:
     new = folder.in_format(name)
     with folder.new(new) as path:
         plotting.save(ax, path)
-    for other in {name.replace(PNG, f".{ending}") for ending in FORMATS} - {new}:
+    for other in {name.replace(PNG, f".{ending}") for ending in PICTURE_FORMATS} - {new}:
         folder.discard(other)
     return new
 

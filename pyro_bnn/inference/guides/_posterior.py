@@ -195,3 +195,8 @@ class GuidePosterior(Posterior):
         else:
             destination.pending.append((guide, checked_state(saved.guide, guide, destination.sites)))
         return cls(guide, saved.status, saved.history)
+
+
+def as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:
+    """Return a posterior as it is, and the posterior of a guide."""
+    return posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)

@@ -175,8 +175,8 @@ class RandomParameter:
 
     name: str
     loc: Tensor
-    deviation: Tensor | None = None
-    variance: Tensor | None = None
+    deviation: Tensor | None = None  # a draw minus the mean, for estimators that use it
+    variance: Tensor | None = None  # for the other estimators
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":

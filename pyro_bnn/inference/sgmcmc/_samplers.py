@@ -28,9 +28,9 @@ class Stage:
         is_sampling: Whether draws are kept.
     """
 
-    factor: float
+    factor: float  # step size as a fraction of the sampler's step size, from 0 to 1
     is_noisy: bool
-    is_sampling: bool
+    is_sampling: bool  # whether draws are kept
 
 
 class StepSizes(ABC):

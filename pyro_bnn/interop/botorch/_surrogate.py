@@ -10,7 +10,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.extras import optional
 from ..._core.functional import BatchedNetwork, batched
-from ...inference.guides import GuidePosterior
+from ...inference.guides import as_posterior
 from ...inference.posterior import Posterior, default_num_draws
 from ...modelling.likelihoods import GaussianLikelihood, HeteroscedasticGaussianLikelihood
 from ...modelling.model import BayesianModel, carried_paths, check_input
@@ -108,7 +108,7 @@ class Surrogate(EnsembleModel):
                 "`model` must have a GaussianLikelihood or a HeteroscedasticGaussianLikelihood, got "
                 f"{type(model.likelihood).__name__}."
             )
-        source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+        source = as_posterior(posterior)
         if source.is_linearised:
             raise ValueError(
                 f"`posterior` of {source.method} predicts with a linearised network, which a Surrogate does not do; "

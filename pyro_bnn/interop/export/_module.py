@@ -17,7 +17,7 @@ from ..._core.functional import ordinary_attention
 from ..._core.inputs import Inputs, arguments_of, as_inputs, has_shared, logits_of, map_inputs, num_rows
 from ..._core.reflection import overridden_names
 from ..._core.scope import EXCLUSIVE, filtered_warnings
-from ...inference.guides import GuidePosterior
+from ...inference.guides import as_posterior
 from ...inference.posterior import Draw, Posterior, default_num_draws
 from ...modelling.model import BayesianModel, own_paths
 from ...results.prediction import new_seed, predict, predicted_draws
@@ -93,7 +93,7 @@ class PredictiveModule(nn.Module):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+        source = as_posterior(posterior)
         _require_exportable(model, source)
         if num_draws is None:
             num_draws = default_num_draws(model, source)

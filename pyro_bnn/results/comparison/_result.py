@@ -57,7 +57,31 @@ class Comparison(Shown):
     @property
     def verdict(self) -> str:
         """The result in words, one line for each region. With several methods, it names the closest to the first."""
-        return in_words(self._from_first, self.status)
+        if self.status:
+            return self.differences
+        return (
+            f"The status of {self._first} is not ok: {self.status} Until then, these numbers do not tell how good the "
+            "other methods are."
+        )
+
+    @property
+    def differences(self) -> str:
+        """How far the others are from the first method, whatever its status, in one line for each region.
+
+        With several methods, a line names the closest to the first.
+        """
+        return in_words(self._from_first)
+
+    @property
+    def tables(self) -> str:
+        """The scores of all methods, and of the pairs that include the first method, as text for each region."""
+        blocks = []
+        for region in dict.fromkeys(row.region for row in self.pairs):
+            pairs = [row for row in self._from_first if row.region == region]  # `rows` has all pairs
+            blocks.append(f"{region}:\n{_table([row for row in self.methods if row.region == region])}")
+            note = "; ratios are geometric means over points" if "total sd ratio" in pairs[0].scores else ""
+            blocks.append(f"{region}, compared with {self._first}{note}:\n{_table(pairs)}")
+        return "\n\n".join(blocks)
 
     @property
     def _first(self) -> str:
@@ -93,13 +117,7 @@ class Comparison(Shown):
         return Summary(self._title(), self.verdict.splitlines(), rows, header).html()
 
     def __str__(self) -> str:
-        blocks = []
-        for region in dict.fromkeys(row.region for row in self.pairs):
-            pairs = [row for row in self._from_first if row.region == region]  # `rows` has all pairs
-            blocks.append(f"{region}:\n{_table([row for row in self.methods if row.region == region])}")
-            note = "; ratios are geometric means over points" if "total sd ratio" in pairs[0].scores else ""
-            blocks.append(f"{region}, compared with {self._first}{note}:\n{_table(pairs)}")
-        return "\n\n".join([*blocks, self.verdict])
+        return f"{self.tables}\n\n{self.verdict}"
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per number, with the keys reference, method, region, score, value and standard_error.

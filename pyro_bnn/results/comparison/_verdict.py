@@ -3,25 +3,18 @@
 import math
 from collections.abc import Sequence
 
-from ...inference.posterior import Status
 from ._scores import Scores
 
 
-def in_words(pairs: Sequence[Scores], status: Status) -> str:
+def in_words(pairs: Sequence[Scores]) -> str:
     """Say how far methods are from their reference, in one line for each region.
 
     If there are several methods, a line is about the method that is closest to the reference.
 
     Args:
         pairs: The pairs of one reference with each other method, in all regions.
-        status: Status of the reference. If it is not ok, the numbers do not tell how good the other methods are.
     """
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
-    if not status:
-        return (
-            f"The status of {reference} is not ok: {status} Until then, these numbers do not tell how good the other "
-            "methods are."
-        )
     regions = list(dict.fromkeys(pair.region for pair in pairs))
     lines = []
     for region in regions:

@@ -7,7 +7,7 @@ import torch
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs
 from ..._core.scope import EXCLUSIVE, Stream, eval_mode, reseed, restored
-from ...inference.guides import GuidePosterior
+from ...inference.guides import as_posterior
 from ...inference.posterior import Draw, Posterior
 from ...modelling.model import BayesianModel
 
@@ -35,7 +35,7 @@ def predicted_draws(
     Raises:
         ValueError: If the posterior belongs to another model, or its draws do not fit into memory.
     """
-    source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    source = as_posterior(posterior)
     turns, draws = source.draws(num_samples, x), []
     for own in draw_seeds(Stream(seed, model.device), num_samples):
         with torch.no_grad(), restored(model.device), eval_mode(model):

@@ -15,7 +15,7 @@ from ..._core.inputs import Inputs, as_inputs, as_targets, named_leaves, num_row
 from ..._core.reuse import Plan
 from ..._core.scope import Stream, outer_stacklevel
 from ..._core.signatures import explained
-from ...inference.guides import GuidePosterior
+from ...inference.guides import as_posterior
 from ...inference.posterior import Draw, EnsemblePosterior, Posterior, default_num_draws, num_members
 from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths
 from ...scores.uncertainty import Prediction, concatenate
@@ -161,7 +161,7 @@ def predict(
         raise ValueError(
             f"`posterior` must be a posterior or a guide, got {found}; call `predict(model, posterior, x)`."
         )
-    source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    source = as_posterior(posterior)
     num_samples = default_num_draws(model, source) if num_samples is None else num_samples
     count = _checks.at_least("num_samples", num_samples, 1)
     keep = None if keep_draws is None else _checks.flag("keep_draws", keep_draws)

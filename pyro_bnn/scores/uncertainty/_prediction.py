@@ -1,11 +1,12 @@
 """Predictions, which are the results of `predict`, and the distributions and data frames of predictions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -15,22 +16,8 @@ from ..._core import checks as _checks
 from ..._core.reflection import move_distribution
 from ..._core.remedies import Advised
 from ..._core.summary import Shown, Summary, counted
-from ._entropy import require_two
-
-if TYPE_CHECKING:
-    import pandas
-
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-if TYPE_CHECKING:
-    import pandas
-
-from typing import TYPE_CHECKING
-
 from .. import metrics
+from ._entropy import require_two
 
 if TYPE_CHECKING:
     import pandas

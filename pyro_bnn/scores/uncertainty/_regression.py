@@ -71,7 +71,8 @@ class RegressionPrediction(Prediction):
 
     def uncertainty_in_words(self) -> str:
         if self.variance_of_means is None:
-            return f"aleatoric_sd {float(self.aleatoric.mean()) ** 0.5:.3g} (root mean square); one draw, so no epistemic_sd"
+            aleatoric = float(self.aleatoric.mean()) ** 0.5
+            return f"aleatoric_sd {aleatoric:.3g} (root mean square); one draw, so no epistemic_sd"
         sds = [float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means)]
         parts = (share(sd, sds[0]) for sd in sds)
         shown = "sd {}, aleatoric_sd {}, epistemic_sd {} (root mean squares)".format(*parts)

@@ -20,7 +20,7 @@ from ....inference.history import History
 from ....results import plotting, pruning
 from ... import recipes
 from ...chains import OF_NET
-from ...config import RunConfig, settings
+from ...config import RunConfig, option_of, settings
 from ...remedies import MORE_EPOCHS, more_time
 from ...runs import cut_short, is_chains, is_cut_short
 from ...starting import NUM_STEPS, VARIATIONAL
@@ -295,7 +295,7 @@ def _options(
     """Return the options for the settings that differ from `usual` and for those in `always`, without `never`."""
     options: list[str] = []
     for field in fields(config):
-        name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
+        name, value = option_of(field.name), getattr(config, field.name)
         is_usual = value == getattr(usual, field.name) and field.name not in always
         if is_usual or field.name in never or _is_unused(config, field.name) or field.name == "dataset":
             continue
