@@ -118,9 +118,9 @@ def test_fit_svi_finds_the_optimum(problem, elbo, batch_size):
         (problem.x, problem.y),
         optimizer=pb.optim.scheduled(
             functools.partial(torch.optim.Adam, lr=0.05),
-            lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.998 if batch_size is None else 0.993),
+            lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.995 if batch_size is None else 0.993),
         ),
-        num_epochs=2000 if batch_size is None else 700,
+        num_epochs=800 if batch_size is None else 700,
         batch_size=batch_size,
         elbo=elbo(num_particles=4),
         seed=0,
@@ -137,26 +137,26 @@ def test_the_bound_at_the_optimum_is_the_evidence_minus_the_known_gap(problem):
     """KL(mean field || exact) = (sum log Lambda_ii - log det Lambda) / 2."""
     guide, _ = mean_field_at_its_optimum(problem)
     gap = 0.5 * (problem.precision.diagonal().log().sum() - torch.logdet(problem.precision))
-    elbos = torch.tensor([-Trace_ELBO().loss(problem.model, guide, problem.x, problem.y) for _ in range(2000)])
+    elbos = torch.tensor([-Trace_ELBO().loss(problem.model, guide, problem.x, problem.y) for _ in range(700)])
     assert agrees_in_mean(elbos, problem.log_evidence - gap)
     assert not agrees_in_mean(elbos, problem.log_evidence)
 
 
 def test_prediction_from_the_exact_guide_has_the_exact_moments(problem):
     x = torch.randn(4, D)
-    prediction = pb.predict(problem.model, ExactGuide(problem), x, num_samples=4000, keep_draws=True, seed=1)
+    prediction = pb.predict(problem.model, ExactGuide(problem), x, num_samples=1600, keep_draws=True, seed=1)
     exact_mean = x @ problem.mean.T
     exact_epistemic = ((x @ torch.linalg.inv(problem.precision)) * x).sum(-1, keepdim=True)
     assert agrees_in_mean(prediction.components.mean, exact_mean)
     deviations = (prediction.components.mean - exact_mean).square()
     assert agrees_in_mean(deviations, exact_epistemic)
-    torch.testing.assert_close(prediction.epistemic, exact_epistemic, rtol=0.15, atol=0)
+    torch.testing.assert_close(prediction.epistemic, exact_epistemic, rtol=0.18, atol=0)
     assert_identical(prediction.aleatoric, torch.full((4, 1), NOISE**2))
     y = exact_mean + 0.3
     exact = dist.Normal(exact_mean, (exact_epistemic + NOISE**2).sqrt()).log_prob(y).flatten()
     likelihoods = prediction.components.log_prob(y).squeeze(-1).exp()
     assert agrees_in_mean(likelihoods, exact.exp())
-    with_targets = pb.predict(problem.model, ExactGuide(problem), x, y=y, num_samples=4000, seed=1)
+    with_targets = pb.predict(problem.model, ExactGuide(problem), x, y=y, num_samples=1600, seed=1)
     assert_identical(with_targets.log_density, likelihoods.mean(0).log())
     assert math.isclose(with_targets.nll, float(-with_targets.log_density.mean()))
 
@@ -213,7 +213,7 @@ def test_a_gaussian_with_correlations_reaches_the_exact_posterior(problem, rank)
 
 def test_a_mean_field_fit_misses_the_covariance_as_it_must(problem):
     guide = pb.MeanFieldGuide(problem.model, init=pb.NetworkInit(scale=0.2))
-    posterior = fitted(problem, guide, elbo=Trace_ELBO(num_particles=2))
+    posterior = fitted(problem, guide, elbo=Trace_ELBO(num_particles=2), num_epochs=600)
     conditional, marginal = 1 / problem.precision.diagonal(), torch.linalg.inv(problem.precision).diagonal()
     variance = guide.scales()["net.weight"].flatten().square()
     torch.testing.assert_close(variance, conditional, rtol=0.15, atol=0)
