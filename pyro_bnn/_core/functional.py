@@ -257,7 +257,7 @@ def vectorised(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tens
 
 
 def can_be_vectorised(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Return whether :func:`vectorised` gives the outputs and gradients of a loop over the draws in `example`."""
+    """Return whether :func:`vectorised` and a loop over the draws in `example` give the same outputs and gradients."""
 
     def loop(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         return _loop(net, tensors, {*tensors}, x)
