@@ -1,7 +1,7 @@
 """What the weight of the KL term does
 ======================================
 
-One mean-field fit of a simulated curve, whose truth is known, for each of six KL weights.
+Mean-field fits of simulated data, whose true curve is known: one fit for each of six KL weights.
 
 The weights are relative to the ELBO of the whole data set, for M batches and W random parameters, from warm to cold::
 

@@ -5,9 +5,9 @@ A mixture density network solves the classical inverse problem.
 
 y is uniform in [0, 1], and x = y + 0.3 sin(2 pi y) + Gaussian noise of scale 0.05. A network predicts y from x. For x
 near 0.5 there are three answers: a single Gaussian can only cover all three together, while a mixture shows each. Both
-networks are Bayesian, fitted by SVI with KL weight 1. The script prints the test log-likelihood of both and of the true
-density, and the modes at x = 0.5. It writes `mixture_density.png`: the predictive densities, a cut at x = 0.5, and the
-three parts of the mixture's variance, of which the part between components is the largest.
+networks are Bayesian, fitted by SVI with KL weight 1. The script prints the test log-likelihood of both networks and of
+the true density, and the modes at x = 0.5. It writes `mixture_density.png`: the predictive densities, a cut at x = 0.5,
+and the three parts of the mixture's variance. The part between components is the largest.
 """
 
 import argparse
@@ -99,8 +99,9 @@ def fit(
 
 
 def modes(density: Tensor) -> list[tuple[float, float]]:
-    """Grid points where the density is above its neighbours and a tenth of its
-    maximum, each with its density.
+    """Grid points at local maxima of the density, each with its density.
+
+    Maxima of at most a tenth of the largest density are left out.
     """
     inner = density[1:-1]
     is_mode = (

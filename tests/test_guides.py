@@ -277,20 +277,6 @@ def test_local_and_discrete_latents_are_refused_with_a_reason():
 
 # --- Pyro's autoguides built safely -----------------------------------------------------------------------------------
 
-AUTO = {name: make for name, make in GUIDES.items() if name.startswith("auto")}
-
-
-@pytest.mark.parametrize("name", AUTO)
-def test_autoguides_are_complete_at_once_and_never_draw_obs(name):
-    model, x, _y = small_model(likelihood="gaussian-latent")
-    guide = AUTO[name](model)
-    assert list(guide.parameters())
-    with pb._core.scope.own_parameters(guide):
-        assert set(draw_of(guide, x)) == {*model.site_names, "likelihood.scale"}
-    for site in model.site_names:
-        assert_identical(pb.GuidePosterior(guide).median()[site], model.initial_value(site))
-    assert dict(pyro.get_param_store()) == {}
-
 
 def low_rank(model, **kwargs):
     return pb.LowRankGuide(model, rank=2, **kwargs)
@@ -321,31 +307,6 @@ def test_other_guides_start_where_the_mean_field_guide_starts(make, init, likeli
         assert_identical(pb.GuidePosterior(theirs).median()[name], ours.median()[name])
         if make is not pb.DeltaGuide:
             assert_identical(theirs.quantiles([0.2, 0.8])[name], ours.quantiles([0.2, 0.8])[name])
-
-
-@pytest.mark.parametrize("name", AUTO)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_autoguides_follow_their_model_to_another_dtype(name, dtype):
-    model, x, y = small_model(likelihood="gaussian-latent", num_data=6)
-    model.to(dtype)
-    x, y = x.to(dtype), y.to(dtype)
-    for guide in (AUTO[name](model), AUTO[name](small_model(likelihood="gaussian-latent")[0]).to(dtype)):
-        posterior = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=2)
-        assert pb.predict(model, posterior, x, num_samples=2).mean.dtype == dtype
-        assert all(value.dtype == dtype for value in posterior.sample(1).values())
-
-
-@pytest.mark.uses_param_store
-@pytest.mark.parametrize("name", AUTO)
-def test_autoguides_work_in_pyros_own_loop(name):
-    model, x, y = small_model(num_data=6)
-    guide = AUTO[name](model)
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
-    losses = [svi.step(x, y) for _ in range(100)]
-    assert sum(losses[-10:]) < sum(losses[:10])
-    trained, other = (pb.GuidePosterior(g).median()["net.0.weight"] for g in (guide, AUTO[name](model)))
-    assert not torch.equal(trained, model.initial_value("net.0.weight"))
-    assert_identical(other, model.initial_value("net.0.weight"))  # not what the store now holds
 
 
 def test_the_low_rank_guide_has_the_rank_it_was_given():
@@ -392,15 +353,3 @@ def test_building_a_guide_from_the_network_moves_no_generator(name):
     state = torch.get_rng_state()
     GUIDES[name](model)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.uses_param_store
-def test_an_auto_guide_does_not_inherit_from_a_namesake_in_the_store():
-    model, x, y = small_model()
-    stale = AutoNormal(model)
-    svi = SVI(model, stale, pyro.optim.Adam({"lr": 0.5}), Trace_ELBO())
-    for _ in range(10):
-        svi.step(x, y)
-    fresh = pb.auto_guide(AutoNormal, model)
-    assert not {id(p) for p in fresh.parameters()} & {id(p) for p in stale.parameters()}
-    assert_identical(fresh.median()["net.0.weight"], model.initial_value("net.0.weight"))

@@ -13,12 +13,6 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.modelling.distributions import NormalMixture
-from pyro_bnn.scores.uncertainty import (
-    ClassificationPrediction,
-    MixtureDensityPrediction,
-    RegressionPrediction,
-    ValuePrediction,
-)
 
 from .fits import ADAM
 from .tolerances import IDENTITY
@@ -72,7 +66,7 @@ def test_numbers(name):
     observe, y = NUMBERS[name]
     model = model_of(observe)
     prediction = pb.predict(model, STORED, X, y=y, num_samples=NUM, seed=0)
-    assert isinstance(prediction, RegressionPrediction)
+    assert isinstance(prediction, pb.uncertainty.RegressionPrediction)
     means = torch.stack([observe(line).mean for line in LINES])
     close(prediction.mean, means.mean(0))
     close(prediction.epistemic, means.var(0))
@@ -100,7 +94,7 @@ CLASSES = {
 def test_classes(name):
     observe, y = CLASSES[name]
     prediction = pb.predict(model_of(observe), STORED, X, y=y, num_samples=NUM, seed=0)
-    assert isinstance(prediction, ClassificationPrediction)
+    assert isinstance(prediction, pb.uncertainty.ClassificationPrediction)
     second = LINES.sigmoid().mean(0)  # the log-odds are 2 m - m = m, or m
     close(prediction.probs, torch.stack([1 - second, second], -1))
     close(prediction.log_density, torch.where(y == 1, second, 1 - second).log())
@@ -124,7 +118,7 @@ OTHERS = {
 def test_other_sites_are_predicted_by_draws(name):
     observe, y = OTHERS[name]
     prediction = pb.predict(model_of(observe), STORED, X, y=y, num_samples=NUM, keep_draws=True, seed=0)
-    assert isinstance(prediction, ValuePrediction)
+    assert isinstance(prediction, pb.uncertainty.ValuePrediction)
     close(prediction.log_density, by_hand(observe, y))
     assert prediction.values.shape == (NUM, *y.shape)
     close(prediction.mean, prediction.values.mean(0))
@@ -149,7 +143,7 @@ def test_a_mixture_density_keeps_its_parts():
         return NormalMixture(weights, torch.stack([mean - 1, mean + 1], -1), torch.full((*mean.shape, 2), 0.3))
 
     prediction = pb.predict(model_of(observe), STORED, X, y=X, num_samples=NUM, seed=0)
-    assert isinstance(prediction, MixtureDensityPrediction)
+    assert isinstance(prediction, pb.uncertainty.MixtureDensityPrediction)
     close(prediction.between_components, torch.ones(6))
 
 
@@ -192,7 +186,7 @@ def test_sites_are_named_and_the_return_value_is_one():
     close(line.mean, LINES.mean(0))
     close(counts.mean, LINES.exp().mean(0))
     for named in (pb.predict(two_sites, STORED, X, site=site, **options) for site in (None, "_RETURN")):
-        assert isinstance(named, ValuePrediction)
+        assert isinstance(named, pb.uncertainty.ValuePrediction)
         close(named.mean, 2 * LINES.mean(0))
         close(named.variance, (2 * LINES).var(0))
     nothing = model_of(NUMBERS["normal"][0])

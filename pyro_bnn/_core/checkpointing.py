@@ -177,8 +177,8 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 def stopping() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether the process has received SIGINT or SIGTERM.
 
-    The first such signal has no other effect, and a second one acts as usual. Signals that were ignored stay ignored.
-    Only the main thread receives signals, so in other threads the function always returns False.
+    The first of these signals only makes the function return True. A second signal acts as usual. Signals that were
+    ignored stay ignored. Only the main thread receives signals, so in other threads the function always returns False.
     """
     asked = threading.Event()
     before: dict[int, Any] = {}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a real number; True and False are not."""
+    """Return whether a value is a real number; True and False do not count as numbers."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

@@ -27,8 +27,8 @@ class Lines(tqdm):
 def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, initial: int = 0) -> tqdm:
     """Return a progress bar for a loop, such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``.
 
-    Use the bar in a ``with`` statement, or close it. ``update(n)`` counts n steps, and ``update(0)`` only renews the
-    time. ``set_description_str`` sets the text after the bar, which must begin with a space.
+    Use the bar in a ``with`` statement, or close it. ``update(n)`` counts n steps, and ``update(0)`` only updates the
+    time that is shown. ``set_description_str`` sets the text after the bar, which must begin with a space.
 
     Args:
         unit: Name of what is counted, such as "epoch".

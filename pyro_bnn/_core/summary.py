@@ -119,7 +119,7 @@ def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
 
 
 def in_lines(text: str) -> str:
-    """Begin a new line at each sentence of a text, and divide long lines between words."""
+    """Begin each sentence of a text on a new line, and wrap long lines."""
     sentences = text.replace(". ", ".\n").splitlines()
     lines = (wrap(sentence, WIDTH, break_long_words=False, break_on_hyphens=False) for sentence in sentences)
     return "\n".join("\n".join(line) for line in lines)
@@ -184,7 +184,7 @@ def _clipped(text: str, width: int) -> str:
 
 
 def _html_note(note: str) -> str:
-    """Return a note as HTML, with code in place of what is between backticks."""
+    """Return a note as HTML, in which text between backticks is code."""
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(_on_one_line(note)))
     style = f' style="{ALARM}"' if note.startswith(NOT_OK) else ""
     return f"<div{style}>{text}</div>"

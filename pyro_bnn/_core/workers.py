@@ -48,9 +48,9 @@ def side_by_side(
 ) -> list[T]:
     """Return ``[job(0), ..., job(count - 1)]``. Some of the calls are made by other processes.
 
-    This process makes calls, too, so it starts ``num_workers - 1`` others, which need some seconds to begin. If all
-    calls end before that, they cost no more than in one process. A process that has finished a call takes the next one.
-    The other processes get a copy of `job`, which may contain functions and classes of the main script.
+    This process makes calls, too, so it starts ``num_workers - 1`` other processes, which need some seconds to start.
+    If all calls end before that, they cost no more than in one process. A process that has finished a call takes the
+    next one. The other processes get a copy of `job`, which may contain functions and classes of the main script.
 
     Args:
         job: A function whose result depends on its argument only.

@@ -247,7 +247,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is attention whose probability of dropout is 0, so that it draws no random numbers.
+    """Return whether an operation is attention that draws no random numbers, as its probability of dropout is 0.
 
     torch tags the operation as random for every value of this probability.
     """

@@ -62,8 +62,8 @@ def fit_in_one_step(
         options: Options of a variational fit.
 
     Returns:
-        Either a posterior for each member, whose history is the mean over the members, or a short reason why members
-        must be fitted one after the other.
+        Either a posterior for each member, or a short reason why members must be fitted one after the other. All
+        posteriors have the same history, which is the mean over the members.
     """
     if unusual := sorted(options.keys() - OPTIONS):
         return f"`{unusual[0]}` is given"

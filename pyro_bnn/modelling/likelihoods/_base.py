@@ -66,8 +66,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
     With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts twice, and the
     data count as :math:`\sum_n w_n` rows. Weights are not normalised. If the mean of the weights over the data is not
-    1, the posterior is narrower or wider than that of N rows. To avoid this effect, divide the weights by their mean.
-    ELBO and log-likelihood of a fit are weighted. Predictions, scores, and draws of observations are not weighted.
+    1, the posterior is narrower or wider than with weights of 1. To avoid this effect, divide the weights by their
+    mean. ELBO and log-likelihood of a fit are weighted. Predictions, scores, and draws of observations are not
+    weighted.
 
     Example:
         >>> import torch

@@ -112,8 +112,8 @@ class DistributionLikelihood(MadeLikelihood):
     r"""Any distribution that a function makes from the network's output.
 
     The model can then be fitted, sampled and predicted like any other. Predictions have the mean and variance of the
-    distribution, and its log-density at the targets. With `keep_draws`, they also have quantiles, intervals and
-    distribution functions, which are exact where torch or SciPy has the distribution function, and otherwise computed
+    distribution, and its log-density at the targets. With `keep_draws`, predictions also have quantiles, intervals and
+    distribution functions. These are exact if torch or SciPy has the distribution function. Otherwise they are computed
     from 4000 draws. A mean or variance without closed form is estimated from 1000 draws for each weight draw.
 
     A distribution of vectors, such as `MultivariateNormal`, is allowed: its event is the last axis of the targets.

@@ -155,14 +155,14 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
 
-        Simulated targets are drawn from the likelihood at the outputs. Over such draws, the squares of the gradient g
-        of the second log-likelihood have the mean :math:`(N / B)\,F`. Here F is the diagonal of the Gauss-Newton matrix
-        of the whole data set, N is `num_data`, and B is the number of rows.
+        Simulated targets are drawn from the likelihood at the outputs. Let g be the gradient of the second
+        log-likelihood. Over such draws, :math:`g^2` has the mean :math:`(N / B)\,F`, element by element. Here F is the
+        diagonal of the Gauss-Newton matrix of the whole data set, N is `num_data`, and B is the number of rows.
 
         Args:
             values: As for :meth:`log_likelihood`.
             x: Inputs, shape (B, ...).
-            y: Targets, shape (B, ...). Of these only the weights affect the simulated targets.
+            y: Targets, shape (B, ...). If they have row weights, only these weights affect the simulated targets.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).

@@ -139,9 +139,9 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 def layers(*kinds: type[nn.Module]) -> Selection:
     """Select all parameters that layers of these kinds own directly.
 
-    Layers of subclasses count, too, as in `isinstance`. Parameters of a nested layer belong only to the nested layer:
-    for example `nn.MultiheadAttention` owns ``in_proj_weight``, while the weight of the output projection belongs to a
-    linear layer inside.
+    Layers of subclasses count, too, as in `isinstance`. Parameters of a nested layer belong only to the nested layer.
+    For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but not the weight of the output projection, which a
+    linear layer inside owns.
 
     Args:
         kinds: Classes of layers, such as `nn.Linear`.

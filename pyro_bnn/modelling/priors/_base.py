@@ -104,8 +104,8 @@ class HierarchicalPrior(WeightPrior):
     """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
 
     A subclass implements :meth:`elementwise_given`, and :meth:`parents` or :meth:`learned` or both. The parents become
-    sample sites of the model: each call of the model draws the parents once, before the weights, and guides and
-    samplers infer them together with the weights. Learnable numbers become parameters of the model,
+    sample sites of the model. Each call of the model draws the parents once, before the weights. Guides and samplers
+    infer the parents together with the weights. Learnable numbers become parameters of the model,
     ``model.prior_parameters``, which maximise the ELBO.
     """
 

@@ -1,4 +1,4 @@
-"""BatchBALD, which chooses rows whose labels together tell most about the weights."""
+"""BatchBALD, which chooses rows whose labels together give the most information about the weights."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ from ._draws import NUMBERS, by_rows, class_draws, probs_of
 def batch_bald(
     pool: ClassificationPrediction | Tensor, num_rows: int, *, num_combinations: int = 1000, seed: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Choose several rows whose labels together tell most about the weights. The rows are chosen one by one.
+    r"""Choose several rows whose labels together give the most information about the weights.
 
-    The rows with the largest values of :func:`bald` are often alike, so a second label adds little to the first. Each
-    step of BatchBALD treats the labels of the chosen rows as known, and adds the row whose label would then be most
-    informative:
+    The rows are chosen one by one. The rows with the largest values of :func:`bald` are often alike, so a second label
+    adds little to the first. Each step of BatchBALD treats the labels of the chosen rows as known, and adds the row
+    whose label would then be most informative:
 
     .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].

@@ -36,7 +36,7 @@ class OODScores:
 
 
 def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
-    """Measure how well a score separates unknown inputs, for which it should be larger, from known inputs.
+    """Measure how well a score, which should be larger for unknown inputs, separates them from known inputs.
 
     Args:
         in_domain: Scores of known inputs, shape (N,).
