@@ -1,4 +1,4 @@
-"""Memory for those results inside a network that stay the same while the network's input stays the same."""
+"""Memory for intermediate results of a network that change only if the input of the network changes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

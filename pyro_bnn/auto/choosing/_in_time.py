@@ -149,7 +149,7 @@ def _time_left(chains: TimedChains, deadline: Deadline) -> float:
 
 
 def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: int) -> ChainLengths:
-    """Return the lengths of chains that take some seconds. Fewer chains run if each would otherwise be too short."""
+    """Return lengths of chains that take `seconds` in all; fewer chains run if each would otherwise be too short."""
     while True:
         descent = min(int(DESCENT * seconds / (num_chains * chains.seconds_of_descent)), MOST_DESCENT)
         left = seconds / num_chains - descent * chains.seconds_of_descent
@@ -170,7 +170,7 @@ def _num_steps(lengths: ChainLengths) -> int:
 def _run(
     chains: TimedChains, lengths: ChainLengths, seconds: float, *, is_judged: bool = True, progress: bool | None = False
 ) -> MCMCPosterior:
-    """Run chains for at most some seconds."""
+    """Run chains for at most `seconds`."""
     now = time.perf_counter()
     begin, warmup = LATE * DESCENT * seconds, (DESCENT + (1 - DESCENT) * WARMUP) * seconds
     ends = Ends(now + begin, now + (warmup + seconds) / 2, now + seconds)
@@ -190,7 +190,7 @@ def _affordable(chains: TimedChains, num_models: int, num_folds: int, deadline: 
 
 
 def _trial_seconds(chains: TimedChains) -> float:
-    """Return the seconds of the shortest chains in a comparison."""
+    """Return how many seconds the shortest chains in a comparison take."""
     steps = FEWEST_TRIAL_STEPS * chains.seconds_of_step
     return NUM_SEARCH_CHAINS * steps / (1 - DESCENT)
 
