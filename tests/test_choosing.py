@@ -73,6 +73,7 @@ def test_held_out_rows_choose_the_model_that_the_data_came_from(slope, best):
     assert chosen.model.num_data == 90
 
 
+@pytest.mark.nightly
 def test_what_held_out_rows_say_of_a_model_is_what_new_rows_say():
     """The score of a comparison is near the log-density of rows that no fit has seen."""
     x, y = as_tensors(*wave(400))

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 LONGEST = {  # 5 to 26 seconds; daily, `test_document_calls.py` compares their calls with the signatures
     *("adapters.py", "bandit.py", "regression_methods.py", "transformer.py", "plot_4_prune.py"),
     *("continual_learning.py", "gradient_variance.py", "nuts_comparison.py", "readme_picture.py"),
-    *("mixture_density.py", "uci_regression.py"),
+    *("mixture_density.py", "uci_regression.py", "plot_1_plain_to_bayesian.py", "plot_3_is_my_posterior_good.py"),
     *("adapters.md", "export.md", "continual_learning.md", "ensembles.md", "calibrate.md", "modes.md", "laplace.md"),
     *("minibatch_mcmc.md", "graphs.md", "last_layer.md", "active_learning.md", "batch_normalisation.md"),
     *("natural_gradient.md", "hierarchical_priors.md", "own_data.md", "own_network.md", "own_likelihood.md"),

@@ -170,7 +170,7 @@ def a_fit(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.daily("batch norm", "attention", "two inputs")
+@pytest.mark.daily("batch norm", "two inputs")
 def test_networks_are_exported_and_compiled(name):
     model, posterior, x, way = a_fit(name)
     module = PredictiveModule(posterior, model, x, num_draws=NUM_DRAWS, seed=0)

@@ -95,6 +95,7 @@ def test_nothing_global_and_nothing_of_the_model_changes(quick):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.nightly
 def test_chains_predict_at_least_as_well_as_a_variational_fit(quick):
     x, y = wave(240)
     model, data = curve(), (x[:40], y[:40])

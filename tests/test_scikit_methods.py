@@ -119,10 +119,11 @@ def in_two_parts():
     X = random.normal(size=(120, 2))
     y = X @ [2.0, -1.0] + 0.5 * random.normal(size=120)
     y[100:] += 3
-    settings = {**SHORT, "hidden_layer_sizes": (), "max_iter": 600, "learning_rate": 0.05, "likelihood": "gaussian:0.3"}
-    return X, y, settings | {"num_samples": 500}
+    settings = {**SHORT, "hidden_layer_sizes": (), "max_iter": 400, "learning_rate": 0.05, "likelihood": "gaussian:0.3"}
+    return X, y, settings | {"num_samples": 200}
 
 
+@pytest.mark.daily("auto", "natural")  # in parts, the default is variational
 @pytest.mark.parametrize("method", ["auto", "svi", "natural"])
 def test_two_parts_of_the_data_give_what_all_of_it_gives(method):
     """Under known noise a linear model's posterior is the same either way, up to the Gaussians' independence."""

@@ -56,6 +56,7 @@ def moments_agree(points, mean, covariance):
     return True
 
 
+@pytest.mark.daily("0.25-0.5", "1.0-0.0", "1.0-0.9")
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("temperature", [0.25, 1.0])
 def test_momentum_has_no_error_from_long_steps_on_a_gaussian(momentum, temperature):
@@ -79,6 +80,7 @@ def test_langevin_dynamics_have_the_known_error_of_their_step():
     assert not moments_agree(points, mean, torch.linalg.inv(precision))
 
 
+@pytest.mark.daily("SGHMC")
 @pytest.mark.parametrize("make", [pb.SGLD, lambda lr: pb.SGHMC(lr, 0.5)], ids=["SGLD", "SGHMC"])
 def test_the_effect_of_minibatches_vanishes_with_the_step(make):
     x, y, mean, precision = problem()

@@ -22,6 +22,7 @@ from .tolerances import assert_identical
 
 
 @pytest.mark.uses_param_store
+@pytest.mark.daily("*latent*global*", "*categorical*module*", "*learned-TraceMean*module*")
 @pytest.mark.parametrize("setting", [False, True], ids=["global-params", "module-local-params"])
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian-learned", "gaussian-latent"])
