@@ -42,7 +42,10 @@ def agreement(result: Comparison, num_chains: int) -> str:
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
-    """Return the name and the value of the distance between two methods, and the largest distance that is close."""
+    """Return the name, the value and the limit of the distance between two methods.
+
+    Two methods are close if their distance is at most the limit.
+    """
     if "total variation" in pair.scores:
         return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES
     size = float(nuts.as_kind(RegressionPrediction).total.sqrt().median())
@@ -61,7 +64,10 @@ def _between_chains(nuts: Prediction, num_chains: int) -> float:
 
 
 def _means(draws: Tensor, num_chains: int) -> Tensor:
-    """Return the mean of each chain, shape (K, N, ...), of draws of shape (S, N, ...), chain by chain."""
+    """Return the mean over the draws of each chain, shape (K, N, ...).
+
+    `draws` has the shape (S, N, ...), one chain after the other.
+    """
     return draws.unflatten(0, (num_chains, -1)).mean(1)
 
 

@@ -58,7 +58,7 @@ def export_onnx(
     Raises:
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.
         ValueError: If the model, network or likelihood cannot be exported, if torch is too old, if the file would be
-            larger than 2 GiB, or if onnxruntime cannot run the file or gives other results.
+            larger than 2 GiB, or if onnxruntime cannot run the file, or its results differ from those of `predict`.
         OSError: If the file cannot be written. An existing file then stays unchanged.
 
     Example:
