@@ -287,7 +287,7 @@ def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, 
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
-    """Turn a prediction of y into a prediction of ``mean + scale * y``. `mean` and `scale` have the shape (O,)."""
+    """Turn a prediction of y into one of ``mean + scale * y``. `mean` and `scale` have the shape (O,)."""
     variance = scale.square()
     changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
     if prediction.variance_of_means is not None:
