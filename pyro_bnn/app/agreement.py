@@ -17,8 +17,8 @@ FAR = 3
 def agreement(result: Comparison, num_chains: int) -> str:
     """Say in sentences whether the second method of a comparison predicts like NUTS, which is the first method.
 
-    The chains of NUTS need not have converged. Then the distance between each chain and the other chains says how much
-    longer chains could change the result.
+    The chains of NUTS need not have converged. If they have not converged, more draws could change the result. The
+    distance between each chain and the other chains shows by how much.
     """
     pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
     name, distance, close = _distance(pair, nuts)

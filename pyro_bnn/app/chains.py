@@ -108,7 +108,7 @@ def is_in_trouble(posterior: MCMCPosterior) -> bool:
 
 
 def in_plain_words(posterior: MCMCPosterior) -> str:
-    """Say how the fit went, for readers who do not know chains."""
+    """Say how the fit went, for readers who do not know Markov chains."""
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."
     elif posterior.modes is None:

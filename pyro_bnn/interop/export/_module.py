@@ -48,8 +48,8 @@ class PredictiveModule(nn.Module):
     The module can be called, compiled with `torch.compile`, and exported by `torch.export.export` with any number of
     rows; see also :func:`~pyro_bnn.export_onnx`. The module has buffers and no learnable parameters, can be moved to
     another device, and may be called by several threads. Weights that are equal in all draws are stored once. If at
-    least half of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, zeros are
-    not stored.
+    least half of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, these
+    elements are not stored.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.

@@ -37,9 +37,9 @@ def export_onnx(
 
     The file is one graph with K weight draws and any number of rows. The results of the graph are those of
     ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs it
-    on x, on the first row alone, and on each row of x twice. The results must agree with those of `predict`. For
-    classes, probabilities and uncertainties may differ by 1e-5. For numbers, means and standard deviations may differ
-    by 1e-5 times the largest mean or standard deviation.
+    on x, on the first row alone, and on two copies of x in one call. The results must agree with those of `predict`.
+    For classes, probabilities and uncertainties may differ by 1e-5. For numbers, means and standard deviations may
+    differ by 1e-5 times the largest mean or standard deviation.
 
     The input is named ``x``. Several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs are those of
     :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, ``aleatoric`` and ``epistemic`` (variances) for numbers, and

@@ -35,7 +35,7 @@ class AdaptiveRecord:
 
 
 class AdaptiveIntervals(Shown, Calibration):
-    r"""Intervals for a time series that contain the wanted share of targets in the long run, even under drift.
+    r"""Intervals that contain the wanted share of a time series' targets in the long run, even under drift.
 
     After each row the level :math:`1 - \alpha_t` changes:
 

@@ -114,7 +114,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that calls `draw` in the context :func:`style`, and with tensors in place of NumPy arrays."""
+    """Return a function that converts NumPy arrays to tensors, and calls `draw` in the context :func:`style`."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -130,7 +130,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Return the result of `run`, a call of the network that reuses the results stored in `memory`.
+    """Call `run`, which runs the network and reuses the results stored in `memory`.
 
     If this call fails, forget the stored results and call `run` again.
     """

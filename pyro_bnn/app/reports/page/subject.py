@@ -93,7 +93,10 @@ class Subject:
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: bool = True) -> Subject:
-    """Measure a run and its predictions of the test rows. The effects of columns need `has_drivers`."""
+    """Measure a run and its predictions of the test rows.
+
+    `has_drivers` says whether to measure the effects of columns.
+    """
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None
