@@ -17,8 +17,8 @@ FAR = 3
 def agreement(result: Comparison, num_chains: int) -> str:
     """Say in sentences whether the second method of a comparison predicts like NUTS, which is the first method.
 
-    The chains of NUTS need not have converged. Then the distance between each chain and the other chains says how much
-    longer chains could change the result.
+    The chains of NUTS need not have converged. If they have not converged, more draws could change the result. The
+    distance between each chain and the other chains shows by how much.
     """
     pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
     name, distance, close = _distance(pair, nuts)
@@ -42,7 +42,10 @@ def agreement(result: Comparison, num_chains: int) -> str:
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
-    """Return the name and the value of the distance between two methods, and the largest distance that is close."""
+    """Return the name, the value and the limit of the distance between two methods.
+
+    Two methods are close if their distance is at most the limit.
+    """
     if "total variation" in pair.scores:
         return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES
     size = float(nuts.as_kind(RegressionPrediction).total.sqrt().median())
@@ -61,7 +64,10 @@ def _between_chains(nuts: Prediction, num_chains: int) -> float:
 
 
 def _means(draws: Tensor, num_chains: int) -> Tensor:
-    """Return the mean of each chain, shape (K, N, ...), of draws of shape (S, N, ...), chain by chain."""
+    """Return the mean over the draws of each chain, shape (K, N, ...).
+
+    `draws` has the shape (S, N, ...), one chain after the other.
+    """
     return draws.unflatten(0, (num_chains, -1)).mean(1)
 
 

@@ -124,7 +124,10 @@ def side_by_side(result: Comparison) -> str:
 
 
 def _cells(row: Scores) -> dict[str, str]:
-    """Return the cells of a method. A standard deviation is not known if its error is more than half of it."""
+    """Return the cells of a method.
+
+    A standard deviation counts as unknown if its standard error is more than half of its value.
+    """
     unknown = {
         name: UNKNOWN
         for name, score in row.scores.items()

@@ -37,7 +37,8 @@ OF_NET = ("hidden", "activation")
 class Choice:
     """The choice of the settings of a run of chains.
 
-    `made` has the names of the settings that held-out rows chose, or would have chosen with more time.
+    `made` has the names of the settings that were chosen by a comparison on held-out rows. If there was no time for the
+    comparison, `made` still has these names.
     """
 
     sentence: str  # what was compared, chosen and left out
@@ -76,7 +77,7 @@ def fit_chains(
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
     """Return the status of chains with a sentence that judges whether they were long enough.
 
-    If they were not, the status says what to type. A linear model has one mode, so its chains must agree.
+    If they were too short, the status says what to type. A linear model has one mode, so its chains must agree.
     """
     status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
     if modes is None:
@@ -102,12 +103,12 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
 
 
 def is_in_trouble(posterior: MCMCPosterior) -> bool:
-    """Return whether chains have another fault than that they could be longer."""
+    """Return whether chains have a fault other than being too short."""
     return posterior.statistics.has_many_diverging or posterior.modes is None
 
 
 def in_plain_words(posterior: MCMCPosterior) -> str:
-    """Say how the fit went, for readers who do not know chains."""
+    """Say how the fit went, for readers who do not know Markov chains."""
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."
     elif posterior.modes is None:
@@ -127,7 +128,7 @@ def fault_of(posterior: MCMCPosterior) -> str:
 
 
 def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:
-    """Return the values of the settings of `CHOSEN` that are not chosen."""
+    """Return the settings of `CHOSEN` that the comparison must not change, with their values."""
     own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)
     fixed = {name: getattr(own, name) for name in CHOSEN if name in given or (name in OF_NET and config.net != "mlp")}
     if not data.classes and has_few_values(data.y_train):

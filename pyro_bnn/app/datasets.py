@@ -42,11 +42,14 @@ class Facts:
 
     @property
     def shift(self) -> float:
-        """Log-density, in nats, of all standardised training targets minus that of the targets in their own units."""
+        """Change of the log-density of all training targets by their standardisation, in nats.
+
+        This is the log-density of the standardised targets minus the log-density of the targets in their own units.
+        """
         return self.num_train * sum(math.log(scale) for scale in self.target.scale)
 
     def in_units(self, history: History) -> History:
-        """Return a history whose densities are those of the targets in their own units, not of standardised targets."""
+        """Return the history with densities of the targets in their own units instead of standardised targets."""
         shift = self.shift
         epochs = [
             replace(record, elbo=record.elbo - shift, expected_log_likelihood=record.expected_log_likelihood - shift)

@@ -12,9 +12,11 @@ from .datasets import Dataset
 
 
 class FitProgress(AbstractContextManager["FitProgress"]):
-    """A callback of `fit_svi` that shows a progress bar, and says that the fit ends at the deadline at the latest.
+    """A callback of `fit_svi` that shows a progress bar.
 
-    The bar has the negative ELBO of the last epoch as `pyro-bnn train` prints it at the end: in nats per row, of the
+    It also shows the time until the last epoch or until the deadline, whichever comes first.
+
+    The bar shows the negative ELBO of the last epoch in the same units as `pyro-bnn train`: in nats per row, for the
     targets in their own units.
 
     Args:

@@ -144,7 +144,7 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
 
 
 def near(name: str, names: Collection[str]) -> str:
-    """Return a question whether the nearest name is meant; empty if no name is near."""
+    """Return a text that asks whether the most similar name is meant; return "" if no name is similar."""
     found = difflib.get_close_matches(name, names, 1)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
@@ -152,7 +152,7 @@ def near(name: str, names: Collection[str]) -> str:
 def default(setting: str) -> str:
     """Return the default of a setting for each kind of data, as it is typed on the command line.
 
-    Image sets have the values of the recipe `default`.
+    The defaults of image sets come from the recipe `default`.
 
     Example:
         >>> from pyro_bnn.app.recipes import default

@@ -68,7 +68,7 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
 
 
 def _origin(facts: Facts) -> str:
-    """Say how many inputs each column of a table became, if some column became several."""
+    """Say how many inputs each column of a table became; return "" if each became one input."""
     features = [] if facts.table is None else facts.table.features
     wide = [f"{feature.name!r} {feature.width}" for feature in features if feature.width > 1]
     if not wide:
@@ -105,7 +105,7 @@ def split_rows(
 
 
 def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
-    """Return the indices of the earlier rows, for training, and of the latest, for tests, both in ascending order."""
+    """Return the indices of the earlier rows (for training) and of the latest rows (for tests), in ascending order."""
     _check_enough(len(cells))
     values = cells.numbers() or cells.days()
     if values is None or cells.is_missing.any():

@@ -49,7 +49,7 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 def method_for(settings: Mapping[str, Any]) -> str:
     """Return the method of a run on a table or arrays.
 
-    If the user names no method, it is svi if there are settings of a variational fit, and otherwise auto.
+    If the user names no method, the method is svi if the user set an option of variational fits, and otherwise auto.
     """
     names, method = _variational(settings), settings.get("method")
     if method is None:
@@ -65,7 +65,7 @@ def _variational(settings: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def _naming_options() -> Iterator[None]:
-    """Make a ValueError about settings in a `with` block name the options that the user typed."""
+    """Replace names of settings in a ValueError from a `with` block by the command-line options."""
     try:
         yield
     except ValueError as error:

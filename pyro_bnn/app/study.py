@@ -81,7 +81,7 @@ class RegressionStudy:
         )
 
     def nuts(self) -> MCMCPosterior:
-        """Fit the posterior with NUTS, with which the other methods are compared."""
+        """Draw from the posterior with NUTS. The other methods are compared with these draws."""
         return fit_nuts(
             self.model,
             (self.x, self.y),

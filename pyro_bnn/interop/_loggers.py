@@ -81,7 +81,7 @@ class TensorBoard(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a folder, for ``tensorboard --logdir FOLDER``.
 
     After each epoch the callback writes means over the epoch, in nats per row of the data set: ``per_row/elbo``,
-    ``per_row/nll`` (minus the expected log-likelihood) and ``per_row/kl``. For a model without a number of rows, the
+    ``per_row/nll`` (minus the expected log-likelihood) and ``per_row/kl``. If the number of rows is unknown, the
     callback writes totals, such as ``total/elbo``. The callback also writes ``schedule/learning_rate``,
     ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis is the number of steps. If several
     processes fit together, only the first process writes.
@@ -181,14 +181,14 @@ class WandB(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of Weights & Biases.
 
     Start the run yourself by ``wandb.init`` before the fit, and end it yourself. ``mode="offline"`` works, too. The
-    curves have the names that :class:`TensorBoard` describes, and the horizontal axis ``svi_step``. If several
+    curves have the names that :class:`TensorBoard` describes, and their horizontal axis is ``svi_step``. If several
     processes fit together, only the first process writes, and the other processes need no run.
 
     Checkpoints save how many steps were logged. The run keeps all points: if a fit is interrupted and resumed in the
     same run, steps after the checkpoint have two points.
 
     Args:
-        run: The run; None takes the one that ``wandb.init`` started last.
+        run: The run; None means the run that ``wandb.init`` started last.
         every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:
@@ -243,7 +243,7 @@ class MLflow(HistoryWriter):
     same run, steps after the checkpoint have two points.
 
     Args:
-        run_id: Identifier of the run; None takes the active run.
+        run_id: Identifier of the run; None means the active run.
         every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:

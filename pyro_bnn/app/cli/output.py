@@ -119,7 +119,7 @@ def for_terminal(csv: str) -> str:
 
 
 def _narrowed(cells: list[list[str]], width: int) -> tuple[list[str], int]:
-    """Return the lines of a table of predictions that fits, and the number of columns that are left out."""
+    """Return the lines of a table of predictions, narrowed to `width`, and the number of columns left out."""
     lines, left_out = aligned(cells, num_left=0), 0
     if _width(lines) > width:
         cells = [[head.replace("_", " ") for head in cells[0]], *cells[1:]]

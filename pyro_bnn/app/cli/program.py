@@ -103,7 +103,7 @@ def run() -> None:
 
 
 def _in_plain_words(error: Any) -> str:
-    """Return the sentence for a wrong command line. A text that should be a number is shown."""
+    """Return the sentence for a wrong command line. If a text should be a number, the sentence shows the text."""
     message = str(error.format_message())
     wrong = re.match(r"(Invalid value for .*): Input should be a valid (integer|number)", message)
     if wrong:

@@ -1,8 +1,8 @@
 """`pyro-bnn prune`.
 
-The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of
-removed weights, `report` contains the costs, and `gains` contains the savings (bytes and seconds). Both are the same as
-in pruning.json. `pruned` has the `folder` and the `status` of the pruned copy, or is null without --keep.
+The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
+weights, `report` contains the costs, and `gains` contains the savings (bytes and seconds). `report` and `gains` are the
+same as in pruning.json. `pruned` has the `folder` and the `status` of the pruned copy, or is null without --keep.
 """
 
 from contextlib import nullcontext

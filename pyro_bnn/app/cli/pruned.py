@@ -50,7 +50,10 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
 
 
 def _can_go(report: pruning.PruningReport) -> list[str]:
-    """Say which share of the weights can be removed without loss; nothing if the whole network was not scored."""
+    """Say which share of the weights can be removed without loss.
+
+    Return an empty list if the whole network was not scored, or if no pruned network was scored.
+    """
     rows = sorted(report.rows, key=lambda row: row.fraction)
     if rows[0].fraction > 0 or len(rows) < 2:
         return []

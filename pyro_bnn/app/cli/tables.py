@@ -30,7 +30,7 @@ def _width(lines: Sequence[str]) -> int:
 
 
 def cells_of(lines: Sequence[str]) -> list[list[str]]:
-    """Divide aligned lines into cells, where at least two characters are spaces in all lines."""
+    """Divide aligned lines into cells, at positions where all lines have two or more spaces."""
     width = _width(lines)
     padded = [line.ljust(width) for line in lines]
     is_blank = [all(line[i] == " " for line in padded) for i in range(width)]

@@ -164,7 +164,7 @@ class Cells:
 
 
 def listed(names: Sequence[object], most: int = 8) -> str:
-    """Return names in quotes, or numbers, for a message: at most `most`, and the number of the remaining ones."""
+    """Return a text with at most `most` of the names (in quotes) or numbers, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 

@@ -179,7 +179,10 @@ def learned_encoding(
 
 
 def _why_identifier(cells: Cells) -> str:
-    """Say in what way a column counts or names the rows; an empty text if it does not."""
+    """Say in what way a column counts or names the rows.
+
+    Return an empty text if the column does neither.
+    """
     if cells.is_missing.all():
         return ""
     numbers = cells.numbers()

@@ -47,7 +47,7 @@ def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> 
 
 
 def _executed(path: Path) -> ModuleType:
-    """Run a file as a module. It is registered by a name, since dataclasses and pickles look up modules by name."""
+    """Run a file as a module. The module gets a name, since dataclasses and pickles look up modules by name."""
     name = f"pyro-bnn --net {path.stem}"
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None
@@ -150,7 +150,10 @@ def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any])
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
-    """Raise unless a network returns `num_outputs` outputs for each row. The message gives the `reason` for this."""
+    """Raise unless a network returns `num_outputs` outputs for each row.
+
+    `reason` says in the error message what the outputs are for, such as ``3 classes``.
+    """
     shape = tuple(x.shape)
     doing, otherwise = f" on inputs of shape {shape}", f"the network cannot take inputs of shape {shape}: "
     with own_code(spec, doing=doing, otherwise=otherwise), torch.no_grad(), eval_mode(net):

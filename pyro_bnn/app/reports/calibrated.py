@@ -36,7 +36,7 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return the set of classes of each row, as a mask of shape (N, C) that is True for the classes in the set.
 
-    If `calibration` is None, a set has the most probable classes, and just enough of them for a total probability of
+    If `calibration` is None, a set has the most probable classes, as many as are needed for a total probability of
     `level`.
     """
     if calibration is not None:

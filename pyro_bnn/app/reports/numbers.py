@@ -20,7 +20,9 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """Return a number with four significant digits. Whole digits are never cut. If `sign` is "+", it has a sign.
+    """Return a number with four significant digits. Whole digits are never cut.
+
+    If `sign` is "+", the number begins with + or -.
 
     Example:
         >>> from pyro_bnn.app.reports.numbers import number
@@ -33,7 +35,9 @@ def number(value: float, sign: str = "") -> str:
 
 
 def with_error(value: float, error: float, sign: str = "") -> str:
-    """Return a number ± its standard error. Both end at the second digit of the error, or at the point.
+    """Return a number ± its standard error.
+
+    Both are rounded at the error's second digit, or to whole numbers if the error has two or more whole digits.
 
     Example:
         >>> from pyro_bnn.app.reports.numbers import with_error

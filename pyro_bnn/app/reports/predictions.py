@@ -86,7 +86,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Average the scores of chunks over all rows. The square of the RMSE is averaged. The ECE is left out."""
+    """Average the scores of chunks over all rows. For the RMSE, its square is averaged. The ECE is left out."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

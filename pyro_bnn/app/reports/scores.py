@@ -154,7 +154,7 @@ def scores_of(
     *,
     levels: Sequence[float] = LEVELS,
 ) -> dict[str, float]:
-    """Score a prediction that has targets, in units of the target. If there is a calibration, coverage uses it.
+    """Score a prediction that has targets, in units of the target. Intervals are calibrated if there is a calibration.
 
     The coverage is measured at `levels`. The CRPS and the coverage are missing unless the prediction has the components
     of its mixture.

@@ -42,7 +42,7 @@ def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tenso
     """Return the largest difference between two predictions.
 
     For classes, the probabilities and the uncertainties in nats are compared. For numbers, the means and the standard
-    deviations are compared, in units of the largest mean or standard deviation. The result is NaN if a value is NaN, or
+    deviations are compared, relative to the largest mean or standard deviation. The result is NaN if a value is NaN, or
     if the shapes differ.
     """
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}

@@ -48,8 +48,8 @@ class PredictiveModule(nn.Module):
     The module can be called, compiled with `torch.compile`, and exported by `torch.export.export` with any number of
     rows; see also :func:`~pyro_bnn.export_onnx`. The module has buffers and no learnable parameters, can be moved to
     another device, and may be called by several threads. Weights that are equal in all draws are stored once. If at
-    least half of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, zeros are
-    not stored.
+    least half of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, these
+    elements are not stored.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
@@ -166,8 +166,8 @@ class PredictiveModule(nn.Module):
 
         Returns:
             For numbers: ``mean``, and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. For
-            classes: ``probs``, shape (N, C); and in nats, each of shape (N,), the expected entropy ``aleatoric``, and
-            the mutual information ``epistemic`` of label and weights.
+            classes: ``probs``, shape (N, C), and two uncertainties in nats, each of shape (N,). These are
+            ``aleatoric``, the expected entropy, and ``epistemic``, the mutual information of label and weights.
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})
@@ -198,10 +198,7 @@ class PredictiveModule(nn.Module):
         return torch.stack([run(row) for row in rows])
 
     def _exportable_computation(self, x: Inputs) -> str:
-        """Try the computations, the fastest first.
-
-        Return the first that torch can export for any number of rows.
-        """
+        """Return the fastest computation that torch can export for any number of rows."""
         for computation in ("vmap",) if _scan is None else ("vmap", "scan"):
             self.computation = computation
             try:
@@ -250,7 +247,7 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 @contextmanager
 def checks_kept() -> Iterator[None]:
-    """Keep the argument checks of distributions as they are, although torch's tracing of loops turns them off."""
+    """Restore the argument checks of distributions at the end, since torch turns them off when it traces loops."""
     with EXCLUSIVE:
         before = Distribution._validate_args
         try:

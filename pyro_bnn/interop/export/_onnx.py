@@ -37,9 +37,9 @@ def export_onnx(
 
     The file is one graph with K weight draws and any number of rows. The results of the graph are those of
     ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs it
-    on x, on the first row alone, and on each row of x twice. The results must agree with those of `predict`. For
-    classes, probabilities and uncertainties may differ by 1e-5. For numbers, means and standard deviations may differ
-    by 1e-5 times the largest mean or standard deviation.
+    on x, on the first row alone, and on two copies of x in one call. The results must agree with those of `predict`.
+    For classes, probabilities and uncertainties may differ by 1e-5. For numbers, means and standard deviations may
+    differ by 1e-5 times the largest mean or standard deviation.
 
     The input is named ``x``. Several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs are those of
     :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, ``aleatoric`` and ``epistemic`` (variances) for numbers, and
@@ -58,7 +58,7 @@ def export_onnx(
     Raises:
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.
         ValueError: If the model, network or likelihood cannot be exported, if torch is too old, if the file would be
-            larger than 2 GiB, or if onnxruntime cannot run the file or gives other results.
+            larger than 2 GiB, or if onnxruntime cannot run the file, or its results differ from those of `predict`.
         OSError: If the file cannot be written. An existing file then stays unchanged.
 
     Example:

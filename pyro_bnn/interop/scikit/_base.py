@@ -70,7 +70,10 @@ class BNNEstimator(Advised, Settings):
     _calibration: Any = None  # conformal intervals or sets, if rows were held out
 
     def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
-        """Return inputs, shape (N, D), and targets after checks. Set `is_next` if an earlier part was fitted."""
+        """Check the inputs, shape (N, D), and the targets, and return them.
+
+        Set `is_next` if the estimator was already fitted to an earlier part of the data.
+        """
         least = 1 if is_next else 2
         return self._validated(X, y, ensure_min_samples=least, reset=not is_next, **options)
 
@@ -119,7 +122,7 @@ class BNNEstimator(Advised, Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the designs to compare, with the parts that the user has set.
+        """Return the designs to compare, after the user's parameters have replaced their defaults.
 
         There is only one design unless `method` is "auto".
         """
@@ -189,10 +192,10 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed of the fit. Return the rows to fit, and the rows to calibrate on or None.
+        """Draw the seed of the fit. Return the rows for the fit, and the rows for the calibration or None.
 
-        The keys of `unfit` are situations in which a fit cannot be calibrated, and the values say whether this fit is
-        in the situation.
+        Each key of `unfit` describes a situation in which a fit cannot be calibrated. Its value says whether this fit
+        is in that situation.
         """
         self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction
@@ -211,7 +214,7 @@ class BNNEstimator(Advised, Settings):
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
     def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the rows to fit, and the rows for early stopping or None."""
+        """Return the rows for the fit, and the rows for early stopping or None."""
         rows = np.arange(num_rows)
         if not _checks.flag("early_stopping", self.early_stopping) or self.method in WITHOUT_VALIDATION:
             return rows, None

@@ -191,9 +191,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     def predict_set(self, X: ArrayLike, level: float = 0.95) -> NDArray[np.bool_]:
         """Return sets that contain the label of a row with at least a given probability.
 
-        The estimator needs a `calibration_fraction`. The sets are those of
-        :class:`~pyro_bnn.calibration.ConformalSets` with a seed, so their coverage is close to the level. No set is
-        empty.
+        The estimator needs a `calibration_fraction`. The sets are randomised by a seed, see
+        :class:`~pyro_bnn.calibration.ConformalSets`, so their coverage is close to the level. No set is empty.
 
         Args:
             X: Inputs, shape (N, D).

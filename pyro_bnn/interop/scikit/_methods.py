@@ -89,7 +89,7 @@ class Settings(BaseEstimator):
 
     @property
     def shows_progress(self) -> bool | None:
-        """The argument `progress` of the fits."""
+        """Value of the argument `progress` for the fits."""
         return None if self.verbose is None else bool(self.verbose)
 
 
@@ -172,10 +172,10 @@ def ensemble(task: Task) -> Fitted:
 
 
 def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fitted:
-    """Fit a Gaussian around a plain network, for predictions by a network that is linearised in its weights.
+    """Fit a Gaussian around the weights of a plain network.
 
-    With the structure "kronecker", the Gaussian covers all weights, and the covariance of each layer is a Kronecker
-    product.
+    Predictions use the network linearised in its weights. With the structure "kronecker", the Gaussian covers all
+    weights, and the covariance of each layer is a Kronecker product.
     """
     model = task.make_model(task.seed)
     if isinstance(model.likelihood, MixtureDensityLikelihood):
@@ -199,9 +199,9 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
 
 
 def swag(task: Task) -> Fitted:
-    """Train a plain network, and fit a Gaussian of low rank to the further path of the optimizer.
+    """Train a plain network, and fit a Gaussian of low rank to the weights that further training visits.
 
-    On this path, the optimizer follows noisy gradients of small batches.
+    In the further training, the optimizer follows noisy gradients of small batches.
     """
     model = task.make_model(task.seed)
     guide = DeltaGuide(model)

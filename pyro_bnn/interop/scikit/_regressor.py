@@ -40,16 +40,16 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     - ``"natural"`` fits one Gaussian for each weight with natural gradients.
     - ``"nuts"`` draws from the exact posterior. Time grows with the number of rows: use NUTS for up to a thousand rows.
     - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. The chains cost several
-      times as much as one network. The chains predict best if the modes of the posterior differ, above all with two or
-      more hidden layers.
+      times as much as one network. This method predicts best if the posterior has modes that differ from each other,
+      above all with two or more hidden layers.
     - ``"ensemble"`` trains several plain networks, and suits targets with little noise.
-    - ``"laplace"`` fits a Gaussian around one plain network. In a network of at most 1000 weights, the Gaussian covers
-      all weights, and in a larger one those of the last layer. Predictions use the network linearised in its weights.
-      The noise is the one with the largest evidence; so is the prior, unless you set it. Laplace's method needs a
-      Gaussian prior and a likelihood that is not a mixture.
+    - ``"laplace"`` fits a Gaussian around one plain network. The Gaussian covers all weights if the network has at most
+      1000, and otherwise only the weights of the last layer. Predictions use the network linearised in its weights. The
+      noise is chosen such that the evidence is largest. The prior is chosen in the same way, unless you set it.
+      Laplace's method needs a Gaussian prior and a likelihood that is not a mixture.
     - ``"kronecker"`` is Laplace's method with Kronecker factors. The Gaussian covers all weights of a network of any
       size.
-    - ``"swag"`` fits a Gaussian of low rank to the path of training a plain network.
+    - ``"swag"`` trains a plain network, and fits a Gaussian of low rank to the weights that further training visits.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer. A single number means one layer. If None, the method
@@ -69,9 +69,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             depends on the speed of the machine. None sets a number of steps, which is the same on every machine
             and takes about a minute of processor time for each thousand rows (at least 20 seconds, at most 5 minutes).
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"``, each chain has `max_iter` draws after as many warm-up draws; None means 200
-            draws after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. With ``"auto"``, each chain has at most
-            `max_iter` draws, and as many warm-up draws.
+            ``"nuts"`` and ``"mclmc"``, each chain has `max_iter` warm-up draws, and then `max_iter` draws. None means
+            200 draws, after 200 (``"nuts"``) or 600 (``"mclmc"``) warm-up draws. With ``"auto"``, each chain has at
+            most `max_iter` warm-up draws, and at most `max_iter` draws.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
             a fraction of a Newton step.
@@ -84,8 +84,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO. With a
             smaller weight the posterior follows the data more closely, and is narrower.
-        num_samples: Number of weight draws in a prediction. None means 100, for chains all stored draws but at
-            most 800, and for ``"ensemble"`` each member once.
+        num_samples: Number of weight draws in a prediction. None means each member once for ``"ensemble"``, all stored
+            draws (but at most 800) for chains, and 100 draws for all other methods.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed or numpy generator for everything random, including predictions. If None, each fit has a new
@@ -228,10 +228,11 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return (mean, self._shaped(prediction.total.sqrt())) if return_std else mean
 
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
-        """Return a row of lower and upper end for each row of X, shape (N, 2), or (N, O, 2) for several targets.
+        """Return the ends of an interval for each row of X, shape (N, 2), or (N, O, 2) for several targets.
 
-        A new observation lies between them with probability `level`, and below and above with equal probabilities. The
-        axes are those of MAPIE's intervals; ``prediction.interval`` of a prediction has the ends first, as torch has.
+        A new observation lies in its interval with probability `level`. It lies below and above the interval with equal
+        probabilities. As in MAPIE, the axis of the rows comes before the axis of the ends. In ``prediction.interval``
+        the ends come first, as in torch.
 
         Args:
             X: Inputs, shape (N, D).
@@ -290,5 +291,5 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return in_units(prediction, self._mean, self._scale)
 
     def _shaped(self, values: torch.Tensor) -> Floats:
-        """Convert values of shape (..., O) to an array. Drop the axis O if the targets had none."""
+        """Convert values of shape (..., O) to an array. Remove the axis O if the targets had no such axis."""
         return (values if self._has_target_axis else values[..., 0]).numpy()

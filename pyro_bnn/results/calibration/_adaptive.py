@@ -35,7 +35,7 @@ class AdaptiveRecord:
 
 
 class AdaptiveIntervals(Shown, Calibration):
-    r"""Intervals for a time series that contain the wanted share of targets in the long run, even under drift.
+    r"""Intervals that contain the wanted share of a time series' targets in the long run, even under drift.
 
     After each row the level :math:`1 - \alpha_t` changes:
 
@@ -71,7 +71,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
     @property
     def level_now(self) -> float:
-        """Level of the next interval: 1 or more means the whole line, 0 or less an empty interval."""
+        """Level of the next interval: 1 or more means the whole line, and 0 or less means an empty interval."""
         return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":
@@ -120,7 +120,7 @@ class AdaptiveIntervals(Shown, Calibration):
             del self._own.scores[: -self._own.num_scores]
 
     def _width(self) -> float:
-        """Return the largest score inside of the next interval."""
+        """Return half the width of the next interval, in predictive standard deviations."""
         if self._own.miss <= 0 or not self._own.scores:
             return float("inf")
         if self._own.miss >= 1:

@@ -22,7 +22,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 class IntervalRecord:
     """The scores of the calibration rows, shape ``(n, *O)``.
 
-    There is no such record for the score ``"quantile"``, which depends on the level.
+    Intervals with the score ``"quantile"`` have no such record, since their scores depend on the level.
     """
 
     score: str

@@ -11,18 +11,18 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split rows at random, and return the indices of the rows to fit and of the rows that calibrate.
+    """Split rows at random, and return the indices of the rows for the fit and of the rows for the calibration.
 
     Both lists are in ascending order.
 
     Args:
-        name: Name of the argument `share`, for messages.
+        name: Name of the argument `share` in error messages.
         num_rows: Number of rows.
-        share: Share of the rows that calibrate, strictly between 0 and 1.
+        share: Share of the rows for the calibration, strictly between 0 and 1.
         seed: Seed of the choice.
 
     Raises:
-        ValueError: If the share leaves no row to calibrate, or fewer than two rows to fit.
+        ValueError: If the share leaves no row for the calibration, or fewer than two rows for the fit.
     """
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:
@@ -88,15 +88,16 @@ def check_scores(scores: Tensor) -> None:
 def rank_of(level: float, num_rows: int) -> int:
     r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the calibration score that bounds a new score.
 
-    A new score is not above this bound with a probability of :math:`\lceil (n + 1) \ell \rceil / (n + 1)`, if all
-    scores differ.
+    If no two scores are equal, a new score is at most this bound with the probability
+    :math:`\lceil (n + 1) \ell \rceil / (n + 1)`.
 
     Args:
         level: Probability :math:`\ell`, strictly between 0 and 1.
         num_rows: Number of calibration rows, n.
 
     Raises:
-        ValueError: If there are fewer than `level` / (1 - `level`) rows, since any finite bound would be too small.
+        ValueError: If there are fewer than `level` / (1 - `level`) rows. With so few rows, no finite bound is large
+            enough.
     """
     level = _checks.between_zero_and_one("level", level)
     rank = max(math.ceil((num_rows + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10

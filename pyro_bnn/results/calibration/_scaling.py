@@ -1,6 +1,6 @@
 """Two corrections of predictions: a temperature for class probabilities, and factors for standard deviations.
 
-Both are learned from held-out rows.
+The temperature and the factors are learned from held-out rows.
 """
 
 import math
@@ -120,7 +120,7 @@ class SpreadFactor(Calibration):
 
     @classmethod
     def fit(cls, prediction: RegressionPrediction, y: Tensor) -> "SpreadFactor":
-        r"""Return the factors that minimise the NLL of Gaussians with the corrected moments on held-out rows.
+        r"""Return the factors that minimise the Gaussian NLL of held-out rows with the corrected standard deviations.
 
         .. math:: s^2 = \tfrac1N \sum_i (y_i - m_i)^2 / \sigma_i^2.
 

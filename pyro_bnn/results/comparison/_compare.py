@@ -38,26 +38,30 @@ def compare(
     r"""Compare methods by their predictions: distances between each pair, and scores of each method.
 
     Predictions are compared instead of weights, since permuting hidden units changes the weights but not the network's
-    function. In each pair the method given first is the reference; so give the most accurate one, such as NUTS, first.
+    function. The method that comes first in `posteriors` is the reference of each pair, so begin with the most accurate
+    method, such as NUTS.
 
     Every number about a pair has a Monte Carlo standard error. The standard error comes from a jackknife over 20
-    successive groups of draws. For ``agreement``, which changes in jumps, the standard error comes from a bootstrap of
-    these groups. A group of an MCMC posterior is a part of a chain, so the error includes slow mixing if the part is
-    longer than the chain's correlation time.
+    successive groups of draws. The score ``agreement`` changes in jumps, so its standard error comes from a bootstrap
+    of these groups. For MCMC, each group is a part of a chain. The standard error then accounts for slow mixing if this
+    part is longer than the chain's correlation time.
 
     Distances are never negative, so Monte Carlo noise makes them larger: two sets of draws from one posterior have a
-    distance above 0. To see this noise level, pass a guide twice, or two runs of a sampler. Near the noise level the
-    standard errors are up to 1.7 times too large; at much larger distances the standard errors are right.
+    distance above 0. To measure this noise level, pass the same guide twice, or two runs of the same sampler. Near the
+    noise level the standard errors are up to 1.7 times too large; at much larger distances the standard errors are
+    right.
 
     Args:
         model: The model of the posteriors: a :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own.
         posteriors: The methods by name. A method is a posterior or a guide. If the posterior belongs to another model
-            than `model`, the method is a pair (model, posterior), in which the model may also be of either kind.
+            than `model`, pass a pair (model, posterior). The model in a pair may be a :class:`~pyro_bnn.BayesianModel`
+            or a Pyro model, too.
         x: Inputs, shape (N, ...).
         y: Targets at x, for the NLL and for coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
-        num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
-        site: For Pyro models of your own, the observed site whose distribution is compared; None takes the only one.
+        num_samples: Number of draws from each posterior. If a posterior stores fewer draws, all of them are used.
+        site: For Pyro models of your own, the observed site whose distribution is compared; None means the only
+            observed site.
         seed: Seed of the draws; torch's generators do not change. None draws a seed.
 
     Returns:

@@ -56,7 +56,11 @@ class Comparison(Shown):
 
     @property
     def verdict(self) -> str:
-        """The result in words, one line for each region. With several methods, it names the closest to the first."""
+        """The result in words, one line for each region.
+
+        If several methods are compared with the first one, each line is about the closest of them. If the status of the
+        first method is not ok, the text says only this.
+        """
         if self.status:
             return self.differences
         return (
@@ -66,9 +70,10 @@ class Comparison(Shown):
 
     @property
     def differences(self) -> str:
-        """How far the others are from the first method, whatever its status, in one line for each region.
+        """How far the other methods are from the first one, in one line for each region.
 
-        With several methods, a line names the closest to the first.
+        The status of the first method has no effect. If there are several other methods, each line is about the closest
+        of them.
         """
         return in_words(self._from_first)
 
@@ -104,7 +109,7 @@ class Comparison(Shown):
     def _repr_html_(self) -> str:
         """Return the verdict and a table of all scores as HTML.
 
-        The first method, the reference, has no scores of comparisons.
+        The distances are empty for the first method, since it is the reference.
         """
         pairs = {(row.region, row.method): row.scores for row in self._from_first}
         names, distances = list(self.methods[0].scores), list(self.pairs[0].scores)
@@ -122,7 +127,7 @@ class Comparison(Shown):
     def rows(self) -> list[dict[str, object]]:
         """Return one row per number, with the keys reference, method, region, score, value and standard_error.
 
-        A row with a score of a single method has the reference "".
+        If a score describes a single method, its `reference` is "".
         """
         rows: list[dict[str, object]] = []
         for row in (*self.methods, *self.pairs):

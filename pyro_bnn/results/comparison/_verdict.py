@@ -12,7 +12,7 @@ def in_words(pairs: Sequence[Scores]) -> str:
     If there are several methods, a line is about the method that is closest to the reference.
 
     Args:
-        pairs: The pairs of one reference with each other method, in all regions.
+        pairs: The pairs of one reference with every other method, in all regions.
     """
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
     regions = list(dict.fromkeys(pair.region for pair in pairs))

@@ -114,7 +114,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that calls `draw` in the context :func:`style`, and with tensors in place of NumPy arrays."""
+    """Return a function that converts NumPy arrays to tensors, and calls `draw` in the context :func:`style`."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -125,7 +125,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def _as_tensors(value: Any) -> Any:
-    """Return arrays of numbers as tensors, also those in a dictionary, and all else as it is."""
+    """Convert arrays of numbers, also those in a dictionary, to tensors; leave all other values unchanged."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "bfiu":
         return torch.tensor(value)
     return {name: _as_tensors(part) for name, part in value.items()} if type(value) is dict else value
@@ -181,7 +181,7 @@ def inches(width: str) -> float:
 
 @styled
 def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
-    """Write the figure that has the given axes to a file.
+    """Write a figure, given its axes, to a file.
 
     A picture has 250 pixels per inch. A PDF has embedded fonts.
 
@@ -250,7 +250,7 @@ def flat(values: Tensor) -> np.ndarray:
 
 
 def points_of(data: object) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the inputs and targets to show as flat arrays, or None if `data` is None."""
+    """Return the inputs and targets in `data` as flat arrays, or None if `data` is None."""
     if data is None:
         return None
     parts = _checks.items("data", data, "a pair (x, y) of tensors")

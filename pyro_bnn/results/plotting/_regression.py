@@ -141,7 +141,7 @@ def predictive_density(
 
 
 def _add_legend(ax: Axes) -> None:
-    """Add a legend, which is one row if the axes are wide, in a strip above what is drawn."""
+    """Make room at the top of the axes for a legend; on wide axes the legend has one row."""
     box, dpi = ax.get_window_extent(), ax.figure.dpi
     width, height = box.width / dpi, box.height / dpi
     num_columns = 5 if width > 5 else 2 if width > 2.2 else 1

@@ -87,10 +87,10 @@ def pruning_curve(
 ) -> Sequence[Axes]:
     """Draw the error and the NLL against the share of weights kept.
 
-    One curve shows the network at mean weights, the other one the ensemble. The axis of shares is logarithmic, with
-    large shares at the left and small shares at the right. The network without any weights has a separate mark at the
-    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares are scored on
-    the same data, so the differences between shares are more certain than the bars suggest.
+    One curve shows the network at mean weights, and the other curve shows the ensemble. The axis of shares is
+    logarithmic, with large shares at the left and small shares at the right. The network without any weights has a
+    separate mark at the right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All
+    shares are scored on the same data, so the differences between shares are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.

@@ -130,7 +130,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Return the result of `run`, a call of the network that reuses the results stored in `memory`.
+    """Call `run`, which runs the network and reuses the results stored in `memory`.
 
     If this call fails, forget the stored results and call `run` again.
     """
@@ -178,7 +178,7 @@ def faster(
 
 
 class _Largest(TorchDispatchMode):
-    """A mode that records the size of the largest tensor that operations make."""
+    """A dispatch mode of torch that records the size of the largest tensor that operations create."""
 
     num_bytes = 0
 
@@ -190,9 +190,9 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return the size of each output, but at least the lower quartile of all sizes.
+    """Return the absolute value of each output, or the lower quartile of all absolute values if this is larger.
 
-    A small output may be the difference of large terms.
+    A small output may be the difference of large terms, and may have their rounding errors.
     """
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean

@@ -217,7 +217,10 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
-    """Return the targets with the dtype and device of the site's values, and raise if the site cannot have them."""
+    """Return the targets with the dtype and device of the site's values.
+
+    Raise if they cannot be values of this site.
+    """
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
         raise ValueError(

@@ -196,7 +196,7 @@ def _require_own_model(model: object, x: object, given: Mapping[str, object]) ->
 
 
 def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
-    """Warn if an ensemble's members may have learned parameters that their draws do not contain."""
+    """Warn if an ensemble's draws may lack network parameters that each member learned for itself."""
     if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
         return
     random, named = random_paths(model), model.network.named_parameters()

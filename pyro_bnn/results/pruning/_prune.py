@@ -229,9 +229,9 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks of all weights except the given fraction with the lowest ratios.
+    """Return masks of the weights to keep, which are all but the given fraction with the lowest ratios.
 
-    Of several weights with equal ratios, the first are removed.
+    If weights have equal ratios, those that come first are removed first.
     """
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)

@@ -33,9 +33,8 @@ class PruningRow:
         mean_accuracy: Accuracy at the mean weights; None for regression.
         mean_nll: NLL at the mean weights, in nats.
         mean_rmse: Root mean squared error at the mean weights; None for classification.
-        nll_standard_error: Standard error over the data of the ensemble's NLL; NaN for a single data point.
-        mean_nll_standard_error: Standard error over the data of the NLL at the mean weights; NaN for a single data
-            point.
+        nll_standard_error: Standard error of the ensemble's NLL over the data; NaN for a single data point.
+        mean_nll_standard_error: Standard error of `mean_nll` over the data; NaN for a single data point.
     """
 
     fraction: float
@@ -132,8 +131,8 @@ def snr_report(
     """Score a model after the removal of different fractions of its weights.
 
     The scores are accuracy (or error) and NLL, at the mean weights and for an ensemble of draws. Each fraction of the
-    weights is removed from the original `guide`, not from a guide that has already been pruned. All rows use the same
-    random numbers.
+    weights is removed from the original `guide`, not from a guide that has already been pruned. All rows of the report
+    use the same random numbers.
 
     Args:
         model: The model.
@@ -148,7 +147,7 @@ def snr_report(
         seed: Seed of the draws, the same in every row; None draws a seed.
 
     Raises:
-        ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises it.
+        ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises a ValueError.
 
     Example:
         >>> import torch

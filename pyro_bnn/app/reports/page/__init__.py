@@ -43,7 +43,8 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
 
     Returns:
         A line that says whether the run is usable, the verdicts, and the page as HTML that needs no other files. A
-        training that was too short comes first, as it can have caused the other faults. The worst verdicts follow.
+        verdict that the training was too short comes first, since this can cause the other faults. The worst verdicts
+        follow.
     """
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     judged = sorted((v for section in sections for v in section.verdicts), key=_rank)
@@ -55,7 +56,7 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
 
 
 def _rank(verdict: Verdict) -> tuple[bool, int]:
-    """Return what verdicts are sorted by."""
+    """Return the key by which verdicts are sorted."""
     return not verdict.is_cause or verdict.level == "good", ORDER.index(verdict.level)
 
 

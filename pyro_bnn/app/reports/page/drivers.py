@@ -44,9 +44,9 @@ def drivers_section(subject: Subject) -> Section | None:
 
 
 def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
-    """Say in words which column matters most, and what follows from the column with the largest change of uncertainty.
+    """Say which column changes the predictions most, and explain which column changes their uncertainty most.
 
-    `drivers` has the column with the largest change of the prediction first.
+    The first column in `drivers` is the one that changes the predictions most.
     """
     first, last = drivers[0], max(drivers, key=lambda driver: driver.epistemic)
     doubt = "mutual information" if is_class else "epistemic sd"

@@ -54,7 +54,7 @@ GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
 
 
 def training_section(subject: Subject) -> Section | None:
-    """Make the section on training: the ELBO and its two terms in each epoch, and whether the loss still fell."""
+    """Make the section on training: the ELBO and its two terms by epoch, and whether the loss was still falling."""
     history = subject.history
     if history is None or not history.epochs:
         return None
@@ -89,7 +89,10 @@ def _of_length(config: RunConfig, history: History) -> Verdict:
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
-    """Return a note if the posterior is colder or warmer than Bayes' rule makes it, and otherwise an empty tuple."""
+    """Return a note if the KL weight was not 1, which makes the posterior colder or warmer than in Bayes' rule.
+
+    Otherwise return an empty tuple.
+    """
     kl_weight = history.epochs[-1].kl_weight if history.epochs else 1.0
     if kl_weight == 1:
         return ()
@@ -103,14 +106,14 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
 
 
 def was_cut_short(config: RunConfig, history: History) -> Verdict:
-    """Say that the time limit ended the training, and how long it would have taken."""
+    """Say that the time limit ended the training, and how long all epochs would take."""
     done = cut_short(config, history)
     text = f"{sentence(done)}. {more_time(config, history)}"
     return Verdict("note", "limit", done, text, "Reported if the time limit ended the training.", is_cause=True)
 
 
 def has_settled(history: History, usual_steps: int = 0) -> Verdict:
-    """Judge whether the loss still fell in the last quarter of training.
+    """Judge whether the loss was still falling in the last quarter of training.
 
     The loss of every epoch is computed with the last KL weight. `usual_steps` is the number of steps of the default
     settings, if there are such settings.
@@ -172,9 +175,10 @@ def weights_section(subject: Subject) -> Section | None:
 
 
 def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, ...]:
-    """Judge whether the posterior of the weights collapsed to a point, or stayed at the prior.
+    """Judge whether the weights collapsed to point estimates, or stayed at the prior.
 
-    After a training that was cut short, nothing is said to be good: weights also leave the prior on the way.
+    If the time limit cut the training short, there is no verdict "good", since weights differ from the prior even
+    before the training is complete.
     """
     rule = (
         "Problem: the diagnosis of the posterior has a warning (most weights collapsed, or a layer is at the prior). "
@@ -292,7 +296,10 @@ def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -
 def _options(
     config: RunConfig, usual: RunConfig, *, always: Collection[str] = (), never: Collection[str] = ()
 ) -> list[str]:
-    """Return the options for the settings that differ from `usual` and for those in `always`, without `never`."""
+    """Return the options for the settings that differ from `usual`, and for the settings in `always`.
+
+    Settings in `never` get no option.
+    """
     options: list[str] = []
     for field in fields(config):
         name, value = option_of(field.name), getattr(config, field.name)

@@ -216,7 +216,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Return the errors in groups of rows with similar predicted standard deviations, and rank correlations.
 
-    The correlations are those between the errors and the predicted standard deviations.
+    The rank correlations are between the errors and the predicted standard deviations.
     """
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, (found.y - found.prediction.mean).square())

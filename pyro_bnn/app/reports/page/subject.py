@@ -93,7 +93,10 @@ class Subject:
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: bool = True) -> Subject:
-    """Measure a run and its predictions of the test rows. The effects of the columns are left out if not wanted."""
+    """Measure a run and its predictions of the test rows.
+
+    `has_drivers` says whether to measure the effects of columns.
+    """
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None
@@ -147,7 +150,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
 
 
 def _modes_of(run: Trained) -> Modes | None:
-    """How well chains have explored their modes; None for a variational run, and for too few draws to tell."""
+    """How well chains have explored their modes; None for a variational run, or if there are too few draws."""
     if not runs.is_chains(run.posterior):
         return None
     return modes_of_predictions(run.model, run.posterior.chains, run.test[0])

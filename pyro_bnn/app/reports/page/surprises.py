@@ -47,7 +47,8 @@ def surprises_section(subject: Subject) -> Section | None:
 def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], bool]]:
     """Return the cells of each row, and whether its target lies outside the interval.
 
-    Of several targets, a row shows the one with the largest error, measured in predicted standard deviations.
+    If there are several targets, a row shows the target with the largest error, measured in predicted standard
+    deviations.
     """
     mean, y, (low, high) = found.prediction.mean, found.y, found.interval(HEADLINE)
     outputs = ((y - mean).abs() / found.prediction.total.sqrt()).argmax(-1).tolist()
@@ -64,7 +65,7 @@ def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], 
 
 
 def _decimals(width: float) -> int:
-    """Return how many digits after the point show an interval of this width with about three digits."""
+    """Return the number of digits after the point with which an interval of this width has about three digits."""
     return max(0, 2 - math.floor(math.log10(width))) if 0 < width < math.inf else 2
 
 

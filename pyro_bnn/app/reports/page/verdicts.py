@@ -117,7 +117,9 @@ def of_ways(
     lead: tuple[float, float],
     score: str,
 ) -> list[Verdict]:
-    """Judge the ensemble against a baseline and, if the difference is clear, against a single network.
+    """Judge the ensemble against a baseline.
+
+    If the ensemble clearly differs from a single network, judge it against this network, too.
 
     `lead` says by how much the errors of the network are smaller than those of the baseline, with its standard error.
     `score` is the name of the score that measures these errors.
