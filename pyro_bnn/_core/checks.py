@@ -5,11 +5,12 @@ import numbers
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from .signatures import nearest
 
 
 def is_number(value: object) -> bool:
@@ -113,11 +114,11 @@ def flag(name: str, value: bool) -> bool:
     return value
 
 
-def one_of(name: str, value: str, options: Sequence[str]) -> str:
+def one_of(name: str, value: object, options: Sequence[str]) -> str:
     """Return `value` if it is one of the texts in `options`."""
     if not isinstance(value, str) or value not in options:
-        near = get_close_matches(str(value), options, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
+        near = nearest(str(value), options)
+        hint = f"; did you mean {near!r}?" if near else "."
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}{hint}")
     return value
 

@@ -1,10 +1,10 @@
 """Recipes: named settings of training runs."""
 
-import difflib
 import math
 from collections.abc import Collection
 from dataclasses import replace
 
+from .._core.signatures import nearest
 from .config import RunConfig, settings
 
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
@@ -145,8 +145,8 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
 
 def near(name: str, names: Collection[str]) -> str:
     """Return a text that asks whether the most similar name is meant; return "" if no name is similar."""
-    found = difflib.get_close_matches(name, names, 1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    found = nearest(name, names)
+    return f" (did you mean {found!r}?)" if found else ""
 
 
 def default(setting: str) -> str:

@@ -6,8 +6,9 @@ Pydantic is loaded only when something is checked, so that the help of the comma
 import json
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
 from typing import Any, TypeVar
+
+from .._core.signatures import nearest
 
 T = TypeVar("T")
 
@@ -52,8 +53,8 @@ def _clause(fault: Any, names: Sequence[str]) -> str:
     if fault["type"] == "missing":
         return f"{name} is missing"
     if fault["type"] == "unexpected_keyword_argument":
-        near = get_close_matches(str(fault["loc"][-1]), names, n=1)
-        return f"{name} is unknown" + (f" (nearest: `{near[0]}`)" if near else "")
+        near = nearest(str(fault["loc"][-1]), names)
+        return f"{name} is unknown" + (f" (nearest: `{near}`)" if near else "")
     words = fault["msg"]
     for old, new in IN_PLAIN_WORDS.items():
         words = words.replace(old, new)

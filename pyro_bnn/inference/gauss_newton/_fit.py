@@ -136,8 +136,8 @@ def fit_gauss_newton(
     """
     begin = time.perf_counter()
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
-    _one_of("structure", structure, get_args(Structure))
-    _one_of("per", per, get_args(Per))
+    _checks.one_of("structure", structure, get_args(Structure))
+    _checks.one_of("per", per, get_args(Per))
     check_fit(progress=progress, seed=seed)
     if isinstance(prior_precision, str) and prior_precision != EVIDENCE:
         raise ValueError(f'`prior_precision` must be a number, "evidence" or None, got {prior_precision!r}.')
@@ -197,11 +197,6 @@ def fit_gauss_newton(
         status=_status(structure, prior_precision, by_site, groups, said, distance),
         seconds=time.perf_counter() - begin,
     )
-
-
-def _one_of(name: str, value: object, options: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in options:
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
 
 
 def _curvature(

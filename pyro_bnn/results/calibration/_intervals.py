@@ -96,8 +96,7 @@ class ConformalIntervals(Shown, Calibration):
         self, prediction: RegressionPrediction, y: Tensor, *, score: IntervalScore = "scaled", is_count: bool = False
     ) -> None:
         require_numbers(prediction)
-        if score not in INTERVAL_SCORES:
-            raise ValueError(f"`score` must be one of {', '.join(map(repr, INTERVAL_SCORES))}, got {score!r}.")
+        _checks.one_of("score", score, INTERVAL_SCORES)
         y, self._is_count = prediction.targets_like(y), _checks.flag("is_count", is_count)
         self._shape = y.shape
         self._own: IntervalRecord | tuple[RegressionPrediction, Tensor] = (prediction, y)
