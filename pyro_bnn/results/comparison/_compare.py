@@ -38,8 +38,8 @@ def compare(
     r"""Compare methods by their predictions: distances between each pair, and scores of each method.
 
     Predictions are compared instead of weights, since permuting hidden units changes the weights but not the network's
-    function. The method that comes first in `posteriors` is the reference of each pair, so begin with the most accurate
-    method, such as NUTS.
+    function. The method that comes first in a pair is its reference, so pass the most accurate method, such as NUTS,
+    before all other methods.
 
     Every number about a pair has a Monte Carlo standard error. The standard error comes from a jackknife over 20
     successive groups of draws. The score ``agreement`` changes in jumps, so its standard error comes from a bootstrap
