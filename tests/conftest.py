@@ -68,14 +68,23 @@ def clean_slate(request):
     assert not changed
 
 
+FLAGS, OPTIMIZED = _native.FLAGS, type(_native._kept)()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def quick_compiler(request):
-    """C compiles in a third of the time, except in tests of what the compiler makes, and at night."""
-    optimized = request.module.__name__.rpartition(".")[2] in ("test_mcmc_blocks", "test_mcmc_native")
+    """C compiles in a third of the time, except at night and in tests that use `optimized`."""
     with pytest.MonkeyPatch.context() as patch:
-        if not optimized and request.config.option.markexpr != "nightly":
-            patch.setattr(_native, "FLAGS", ("-O1", *_native.FLAGS[1:]))
+        if request.config.option.markexpr != "nightly":
+            patch.setattr(_native, "FLAGS", ("-O1", *FLAGS[1:]))
         yield
+
+
+@pytest.fixture
+def optimized(monkeypatch):
+    """C is compiled as for users, in tests of what the compiler makes."""
+    monkeypatch.setattr(_native, "FLAGS", FLAGS)
+    monkeypatch.setattr(_native, "_kept", OPTIMIZED)
 
 
 @pytest.fixture(params=["direct", "pyro"])

@@ -100,33 +100,22 @@ def test_copies_draw_the_same(name, duplicate):
 # --- the distribution -------------------------------------------------------------------------------------------------
 
 
-NUM_DRAWS = 1500
-
-
-@functools.cache
-def drawn():
-    """A guide with scales that differ, and draws of its sites."""
+def test_draws_have_the_stated_locations_scales_and_quantiles():
     model, _, _ = small_model(likelihood="gaussian-latent")
     guide = pb.MeanFieldGuide(model, init=pb.NormalInit(loc_scale=1.0, rho=-1.0, rho_scale=0.5))
-    draws = [draw_of(guide) for _ in range(NUM_DRAWS)]
-    return guide, {site: torch.stack([draw[site] for draw in draws]).detach() for site in draws[0]}
-
-
-def test_draws_have_the_stated_location_and_scale():
-    guide, draws = drawn()
-    weights, loc, scale = draws["net.0.weight"], guide.locations()["net.0.weight"], guide.scales()["net.0.weight"]
+    draws = [draw_of(guide) for _ in range(1500)]
+    weights = torch.stack([draw["net.0.weight"] for draw in draws])
+    loc, scale = guide.locations()["net.0.weight"], guide.scales()["net.0.weight"]
     assert agrees_in_mean(weights, loc)
     assert agrees_in_mean((weights - loc).square(), scale.square())
     assert not agrees_in_mean((weights - loc).square(), 1.3 * scale.square())
 
-
-def test_quantiles_and_median_of_a_constrained_site_are_those_of_its_draws():
-    guide, draws = drawn()
+    noise = torch.stack([draw["likelihood.scale"] for draw in draws])  # a constrained site
     quantiles = guide.quantiles([0.1, 0.5, 0.9])
     assert quantiles["net.0.weight"].shape == (3, 5, 4)
     for level, value in zip((0.1, 0.5, 0.9), quantiles["likelihood.scale"], strict=True):
-        error = math.sqrt(level * (1 - level) / NUM_DRAWS)
-        assert abs(float((draws["likelihood.scale"] < value).double().mean()) - level) < STANDARD_ERRORS * error
+        error = math.sqrt(level * (1 - level) / len(draws))
+        assert abs(float((noise < value).double().mean()) - level) < STANDARD_ERRORS * error
     assert_identical(guide.median()["likelihood.scale"], quantiles["likelihood.scale"][1])
 
 

@@ -44,6 +44,7 @@ def check(potential):
     return emitted(function.graph, [z[:1], *function.constants], OPERATIONS).blocks is not None
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.daily("normal-categorical", "mixture-bernoulli")
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize(("prior", "likelihood"), list(zip(PRIORS, itertools.cycle(IN_C))))
@@ -51,6 +52,7 @@ def test_a_potential_in_blocks_is_that_of_torch(prior, likelihood):
     assert check(potential_of(3 * ROWS + REST, prior=PRIORS[prior], likelihood=likelihood))
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("num_rows", [FEWEST, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1, 5 * ROWS - 1])
 def test_every_row_is_counted_once(num_rows):
     assert check(potential_of(num_rows))
@@ -72,6 +74,7 @@ def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
     assert len(texts) == 1
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("num_hidden", [3, 7, 23, 24])
 def test_any_number_of_units_is_summed_over_rows(num_hidden):
     """Units are computed several at a time, then the rest; another way is used for more units than rows in a block."""
@@ -194,6 +197,7 @@ def test_a_pyro_model_of_ones_own_is_written_in_blocks():
     assert check(TracePotential(hierarchy, (x, x.sum(-1))))
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.daily("4-7", "8-10", "16-7", "40-10")
 @pytest.mark.parametrize("num_hidden", [7, 10])
 @pytest.mark.parametrize("num_rows", [4, 8, 11, 16, 2 * ROWS + 8])

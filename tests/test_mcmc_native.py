@@ -89,6 +89,7 @@ ACTIVATIONS = {
 }
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.daily("silu", "gelu", "elu of other constants", "leaky relu", "hardtanh", "softplus")
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_their_slopes_are_those_of_torch(name):
@@ -114,6 +115,7 @@ ELEMENTARY = {
 }
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("name", ELEMENTARY)
 def test_functions_are_right_to_a_few_roundings_and_at_the_ends(name):
     size = torch.cat([torch.logspace(-320, 2.84, 999), torch.linspace(0.3, 40, 998), torch.tensor([0, torch.inf])])
@@ -158,6 +160,7 @@ def kernel_in_c(potential, *, max_tree_depth=6, num_threads=1, seed=0):
     return kernel
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("potential", [normal_potential, quartic_potential])
 @pytest.mark.parametrize("max_tree_depth", [1, 6])
 def test_each_chain_is_the_eager_sampler_with_random_numbers_of_its_own(potential, max_tree_depth):
@@ -178,6 +181,7 @@ def test_each_chain_is_the_eager_sampler_with_random_numbers_of_its_own(potentia
     assert (seen["diverging"] > 0) == (potential is quartic_potential)
 
 
+@pytest.mark.usefixtures("optimized")
 def test_draws_do_not_depend_on_the_number_of_threads():
     """The number changes which chains report together, but not the draws of a chain."""
     one, several = (record(kernel_in_c(normal_potential, num_threads=count), 30) for count in (1, 3))
@@ -189,6 +193,7 @@ def test_draws_do_not_depend_on_the_number_of_threads():
         assert not torch.equal(a[:count], c[:count])
 
 
+@pytest.mark.usefixtures("optimized")
 def test_a_state_that_is_taken_while_chains_draw_is_gone_on_with_to_the_bit():
     kernel = kernel_in_c(normal_potential, num_threads=2)
     record(kernel, 7)

@@ -147,22 +147,19 @@ def test_a_mixture_density_keeps_its_parts():
     close(prediction.between_components, torch.ones(6))
 
 
-NUM_DRAWS = 600
-
-
 def test_predictions_agree_with_pyros_predictive():
     """Within Monte Carlo error; a model with half of the noise does not agree."""
-    model = model_of(NUMBERS["normal"][0])
+    model, num_draws = model_of(NUMBERS["normal"][0]), 600
     guide = AutoNormal(model)
     pb.fit_svi(model, guide, (X, X), optimizer=ADAM, num_epochs=50, seed=0)
     torch.manual_seed(0)
-    draws = Predictive(model, guide=guide, num_samples=NUM_DRAWS)(X)["obs"]
+    draws = Predictive(model, guide=guide, num_samples=num_draws)(X)["obs"]
 
     def are_equal(noise):
         same = model_of(lambda mean: dist.Normal(mean, noise))
-        prediction = pb.predict(same, guide, X, num_samples=NUM_DRAWS, seed=1)
-        mean_error = (2 * draws.var(0) / NUM_DRAWS).sqrt()
-        variance_error = draws.var(0) * math.sqrt(2 * 2 / NUM_DRAWS)
+        prediction = pb.predict(same, guide, X, num_samples=num_draws, seed=1)
+        mean_error = (2 * draws.var(0) / num_draws).sqrt()
+        variance_error = draws.var(0) * math.sqrt(2 * 2 / num_draws)
         are_close = (prediction.mean - draws.mean(0)).abs() < 5 * mean_error
         return bool((are_close & ((prediction.total - draws.var(0)).abs() < 5 * variance_error)).all())
 

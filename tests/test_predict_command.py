@@ -388,8 +388,8 @@ def test_an_output_in_the_place_of_a_runs_own_file_is_refused(pyro_bnn, place, c
     assert f"{out} is a file " in err
     assert filecmp.cmp(table, runs.load_config(run).dataset, shallow=False)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-    code, _, err = pyro_bnn(command, run, *arguments, "--num-samples", 2, "--out", run / "mine.html")  # the twin
-    assert code == 0, err
+    if command == "predict" or name == "houses.csv":  # one twin for reports, which take seconds
+        assert pyro_bnn(command, run, *arguments, "--num-samples", 2, "--out", run / "mine.html")[0] == 0
 
 
 def test_scores_of_rows_that_were_trained_on_say_so(pyro_bnn, place):  # noqa: F811

@@ -43,7 +43,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.daily("*check_[!c]*", "*check_c[!l]*", "*check_class[!_]*")  # that of class weights trains for 1000 epochs
+@pytest.mark.daily(  # both share the code that takes tables; the check of class weights trains for 1000 epochs
+    *(f"BNNClassifier*{check}" for check in ("check_[!c]*", "check_c[!l]*", "check_class[!_]*")),
+    *(f"BNNRegressor*check_{check}*" for check in ("regress", "supervised", "fit_idempotent", "estimators_pickle")),
+)
 @parametrize_with_checks(
     [pb.BNNRegressor(**SHORT), pb.BNNClassifier(**SHORT)], expected_failed_checks=lambda estimator: REASON
 )

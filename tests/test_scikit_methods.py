@@ -178,6 +178,7 @@ def test_weights_of_classes_are_weights_of_their_rows():
     assert plain.predict_proba(X)[:, 0].mean() > 0.65  # must fail
 
 
+@pytest.mark.daily("svi", "laplace")
 @pytest.mark.parametrize("method", ["auto", "svi", "laplace"])
 def test_a_row_may_have_several_labels(method):
     random = np.random.default_rng(0)

@@ -45,7 +45,7 @@ def evaluate(
         from ..folders import updating
         from ..own.network import own_code
         from ..reports import evaluation, scores
-        from ..reports.page import report_on
+        from ..reports.page import verdicts_on
         from ..reports.page.subject import subject_of
         from ..reports.pictures import pictures_of
         from ..reports.trained import load_trained
@@ -64,7 +64,7 @@ def evaluate(
             output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
-        headline = None if is_image else report_on(subject_of(run, config, trained, has_drivers=False))[0]
+        headline = None if is_image else verdicts_on(subject_of(run, config, trained, has_drivers=False))[0]
     output.table(f"{report}")
     more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
     output.say(f"\nMetrics and pictures in {run}.{more}")

@@ -12,8 +12,8 @@ Cells = Sequence[Sequence[str]]
 def fitted(block: str, width: int) -> str:
     """Return a table that is at most `width` characters wide, if that is possible.
 
-    The first of these that fits is chosen: the table with gaps of two spaces; with headings of several lines; with a
-    row for each heading; and a list of all cells, with a line for each.
+    The first of four layouts that fits is chosen: the table with gaps of two spaces; the same table with headings that
+    are broken into several lines; the transposed table, with a row for each heading; or a list with a cell on each line.
     """
     lines = block.splitlines()
     title, body = (lines[:1], lines[1:]) if lines[0].endswith(":") else ([], lines)

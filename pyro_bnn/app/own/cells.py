@@ -64,7 +64,7 @@ class Cells:
     def labels(self) -> np.ndarray:
         """The cells as names of classes.
 
-        Truth values such as TRUE are spelled True or False. A missing cell becomes an empty text.
+        Truth values in other spellings, such as TRUE, become True or False. A missing cell becomes an empty text.
         """
         truth = {"true": "True", "false": "False"}
         return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)

@@ -4,6 +4,7 @@ import base64
 import io
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,22 @@ def observed_against_predicted(
     return ax, len(chosen)
 
 
-def drawn(ax: Any) -> str:
-    """Return the figure of matplotlib axes as a data URL: a vector drawing if it is small, else pixels."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "picture.svg"
-        plotting.save(ax, path)
-        if path.stat().st_size <= LARGEST_DRAWING:
-            return _address("image/svg+xml", path.read_bytes())
-        path = path.with_suffix(".png")
-        plotting.save(ax, path)
-        return _address("image/png", path.read_bytes())
+@dataclass(frozen=True)
+class Drawing:
+    """The figure of matplotlib axes, which is drawn when a page shows it: verdicts alone need no drawings."""
+
+    ax: Any
+
+    def __str__(self) -> str:
+        """Return a data URL: a vector drawing if it is small, else pixels."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "picture.svg"
+            plotting.save(self.ax, path)
+            if path.stat().st_size <= LARGEST_DRAWING:
+                return _address("image/svg+xml", path.read_bytes())
+            path = path.with_suffix(".png")
+            plotting.save(self.ax, path)
+            return _address("image/png", path.read_bytes())
 
 
 def pixels(grey: Tensor) -> str:

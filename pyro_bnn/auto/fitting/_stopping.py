@@ -106,7 +106,7 @@ FEWEST_STEPS = 200
 
 
 class TimeLimit:
-    """A callback that ends a fit at a moment of the clock `time.perf_counter`, after the epoch in progress.
+    """A callback that ends a fit after the epoch in which `time.perf_counter` reaches a given time.
 
     If the time is over too early, the fit still makes `FEWEST_STEPS` steps.
     """

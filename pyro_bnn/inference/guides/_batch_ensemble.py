@@ -156,7 +156,7 @@ class BatchEnsembleGuide(FlatGuide):
         return self._free(loc, self.members.detach()[index].clone())
 
     def _free(self, loc: Mapping[str, Tensor], row: Tensor) -> dict[str, Tensor]:
-        """Return the values of a member in unconstrained space from the shared weights and the member's row."""
+        """Compute a member's unconstrained values, given the shared weights and the member's row."""
         own, free = self._layout.views(row), {}
         for site in self.sites:
             name = site.name

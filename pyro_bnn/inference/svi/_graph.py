@@ -84,7 +84,7 @@ class GraphStep:
         return StepTerms(recording.result.clone())
 
     def _is_ready(self, kind: object, shapes: object) -> bool:
-        """Count a step of a kind. Return whether the kind shall be recorded now."""
+        """Count one more step of this kind, and return whether to record the kind now."""
         num_warm = self._num_warm.get(shapes, 0)
         is_again = kind in self._seen
         self._num_warm[shapes] = num_warm + 1

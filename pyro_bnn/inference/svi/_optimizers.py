@@ -113,7 +113,7 @@ class SkippingOptimizer(Optimizer, ABC):
         """Return the numbers that a recording of the next step contains; None if the step must not be recorded."""
 
     def kind_of_step(self) -> object:
-        """Return a property of the next step. It has few values, and each value needs its own recording."""
+        """Return the kind of the next step. There are few kinds, and each needs a recording of its own."""
 
     def was_replayed(self, kl_weight: float) -> None:
         """Count a step that was made by a replay, without a call of `step`."""
@@ -143,7 +143,7 @@ def recorded_numbers(optimizer: Optimizer) -> object:
 
 
 def kind_of_step(optimizer: Optimizer) -> object:
-    """Return a property of an optimizer's next step. It has few values, and each value needs its own recording."""
+    """Return the kind of an optimizer's next step. There are few kinds, and each needs a recording of its own."""
     return optimizer.kind_of_step() if isinstance(optimizer, SkippingOptimizer) else None
 
 

@@ -104,7 +104,7 @@ def _is_dense(value: object) -> bool:
 
 
 class Interception:
-    """Contexts in which an estimator, a :class:`Memory` or a check of outputs acts on the calls of a network."""
+    """Contexts that intercept the calls of a network: an estimator or a `Memory` changes them, or a check sees them."""
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None

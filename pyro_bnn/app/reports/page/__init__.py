@@ -38,19 +38,24 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
 ORDER = ("problem", "note", "good")
 
 
-def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
-    """Judge a run, and write the page about it.
+def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
+    """Judge a run.
 
     Returns:
-        A line that says whether the run is usable, the verdicts, and the page as HTML that needs no other files. A
-        verdict that the training was too short comes first, since this can cause the other faults. The worst verdicts
-        follow.
+        A line that says whether the run is usable, the verdicts, and the sections of its report. A verdict that the
+        training was too short comes first, since this can cause the other faults. The worst verdicts follow.
     """
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
-    judged = sorted((v for section in sections for v in section.verdicts), key=_rank)
+    found = sorted((v for section in sections for v in section.verdicts), key=_rank)
     posterior = subject.posterior
-    verdicts = judged if is_chains(posterior) else [*of_temperature(posterior.history), *judged]
+    verdicts = found if is_chains(posterior) else [*of_temperature(posterior.history), *found]
     headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
+    return headline, verdicts, sections
+
+
+def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
+    """Judge a run, and return the line, the verdicts, and the page about it as HTML that needs no other files."""
+    headline, verdicts, sections = verdicts_on(subject)
     subtitle = f"Report on {subject.run}, with {subject.num_samples} weight draws."
     return headline, verdicts, page_of(subject.title, subtitle, headline, verdicts, sections)
 

@@ -7,7 +7,7 @@ from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Mo
 from ...remedies import longer_chains
 from ...runs import is_chains
 from ..numbers import percent
-from ..pictures import drawn, panel
+from ..pictures import Drawing, panel
 from .section import Section, Verdict, judged, plural, sentence
 from .subject import Subject
 
@@ -31,7 +31,7 @@ def chains_section(subject: Subject) -> Section | None:
         "num_chains": posterior.num_chains,
         "num_draws": posterior.num_stored // posterior.num_chains,
         "seconds": posterior.seconds or 0.0,
-        "pictures": [] if density is None else [drawn(ax)],
+        "pictures": [] if density is None else [Drawing(ax)],
     }
     return Section("Chains", "chains.html", values, (of_chains(posterior, subject.modes),))
 

@@ -14,7 +14,7 @@ from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
 from ..numbers import percent, with_error
-from ..pictures import drawn, panel, pixels
+from ..pictures import Drawing, panel, pixels
 from .section import Level, Section, Tile, Verdict, judged, plural, wilson
 from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
@@ -252,7 +252,7 @@ def unknown_section(subject: Subject) -> Section | None:
             "ood": ood,
             "num_known": report.num_test,
             "shown": SHOWN_SCORES,
-            "pictures": [drawn(ax) for ax in axes],
+            "pictures": [Drawing(ax) for ax in axes],
         },
         (_of_unknown(ood[HEADLINE], where),),
         (Tile("Unknown noticed", f"{ood[HEADLINE].auroc:.3f}", remark),),

@@ -6,7 +6,7 @@ import numpy as np
 
 from ....results import plotting
 from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, TINY, Driver
-from ..pictures import drawn, panel
+from ..pictures import Drawing, panel
 from .section import Section, in_series
 from .subject import Subject
 
@@ -70,7 +70,7 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
-def _bars(drivers: Sequence[Driver]) -> str:
+def _bars(drivers: Sequence[Driver]) -> Drawing:
     """Draw two bars for each column. The longest bar of each kind has the length 1."""
     ax = panel(0.9 + 0.32 * len(drivers))
     place = np.arange(len(drivers))[::-1]
@@ -81,4 +81,4 @@ def _bars(drivers: Sequence[Driver]) -> str:
     ax.set(xlabel="share of the largest change")
     with plotting.style():
         ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)  # above the bars
-    return drawn(ax)
+    return Drawing(ax)

@@ -25,7 +25,7 @@ from ...remedies import MORE_EPOCHS, more_time
 from ...runs import cut_short, is_chains, is_cut_short
 from ...starting import NUM_STEPS, VARIATIONAL
 from ..numbers import percent
-from ..pictures import drawn, panel
+from ..pictures import Drawing, panel
 from .section import Section, Verdict, plural, sentence
 from .subject import Subject
 from .verdicts import NUM_ERRORS
@@ -76,7 +76,7 @@ def training_section(subject: Subject) -> Section | None:
             "unit": "nats per row of data" if history.num_data else "nats",
             "is_in_units": subject.regressed is not None,
             "kl_weight": last.kl_weight,
-            "pictures": [drawn(ax) for ax in axes],
+            "pictures": [Drawing(ax) for ax in axes],
         },
         (_of_length(subject.config, history),),
     )
@@ -217,7 +217,7 @@ def _signal_to_noise(guide: object) -> dict[str, object]:
         "num_shown": len(levels),
         "median": float(levels.median()) if len(levels) else 0.0,
         "below": float((every < 1).double().mean()),
-        "pictures": [drawn(ax) for ax in plotting.signal_to_noise(ratios, [panel(), panel()])] if len(levels) else [],
+        "pictures": [Drawing(ax) for ax in plotting.signal_to_noise(ratios, [panel(), panel()])] if len(levels) else [],
     }
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ..numbers import number, percent, with_error
-from ..pictures import drawn, observed_against_predicted, panel
+from ..pictures import Drawing, observed_against_predicted, panel
 from .calibrated import CHANCE, limits_by_chance
 from .section import Section, Tile, Verdict, in_series, judged
 from .subject import Regressed, Subject
@@ -123,7 +123,7 @@ def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
     low, high = found.interval(HEADLINE)[..., output]
     ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=HEADLINE)
     inside = float(((y >= low) & (y <= high)).double().mean())
-    return {"address": drawn(ax), "name": name, "inside": inside, "num_drawn": num_drawn}
+    return {"address": Drawing(ax), "name": name, "inside": inside, "num_drawn": num_drawn}
 
 
 def intervals_section(subject: Subject) -> Section | None:
@@ -287,7 +287,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
     )
 
 
-def _residuals(found: Regressed) -> str:
+def _residuals(found: Regressed) -> Drawing:
     """Draw the residuals of the first output against their predicted standard deviations."""
     name, scale = found.names[0], found.prediction.total[:, 0].sqrt().cpu()
     residual = (found.y - found.prediction.mean)[:, 0].cpu()
@@ -297,4 +297,4 @@ def _residuals(found: Regressed) -> str:
     ax.set(xlabel=f"predicted sd of {name}", ylabel=f"observed minus predicted {name}")
     if float(scale.max()) > 20 * float(scale.median()) > 0:
         ax.set_xscale("log")
-    return drawn(ax)
+    return Drawing(ax)

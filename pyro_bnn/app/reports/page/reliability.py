@@ -8,7 +8,7 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ..numbers import percent, with_error
-from ..pictures import drawn
+from ..pictures import Drawing
 from .section import Section, Tile, Verdict, judged
 from .subject import Subject
 from .verdicts import NUM_ERRORS
@@ -57,14 +57,14 @@ def calibration_section(subject: Subject) -> Section | None:
     )
 
 
-def _diagram(probs: Tensor, y: Tensor) -> str:
+def _diagram(probs: Tensor, y: Tensor) -> Drawing:
     """Draw the accuracy of each bin. The calibration error is left out, since the text beside the picture gives it."""
     ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS)[0]
     ax.set_title("")
     ax.set_xlim(math.floor(10 * float(probs.amax(-1).min())) / 10, 1)
     with plotting.style():
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the bins
-    return drawn(ax)
+    return Drawing(ax)
 
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
