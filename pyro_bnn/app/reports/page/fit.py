@@ -174,7 +174,7 @@ def weights_section(subject: Subject) -> Section | None:
 def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, ...]:
     """Judge whether the posterior of the weights collapsed to a point, or stayed at the prior.
 
-    After a training that was cut short, nothing is said to be good: weights also leave the prior on the way.
+    If the training was cut short, the verdict is never good: weights leave the prior even in an unfinished fit.
     """
     rule = (
         "Problem: the diagnosis of the posterior has a warning (most weights collapsed, or a layer is at the prior). "
