@@ -172,7 +172,7 @@ Columns = Mapping[str, tuple[str, float, int]]
 COLUMNS: Columns = {
     "agreement, %": ("agreement", 100.0, 2),
     "total variation": ("total_variation", 1.0, 4),
-    "the same, unknown": ("total_variation_unknown", 1.0, 3),
+    "total variation, unknown images": ("total_variation_unknown", 1.0, 3),
     **ONE,
     "CPU seconds": ("cpu_seconds", 1.0, 1),
 }
@@ -211,8 +211,8 @@ def scores(rows: Sequence[Row], yardstick: Yardstick, folder: Path, columns: Col
     own = {**record["scores"], "cpu_seconds": record["cpu_seconds"]}
     cells = {
         f"HMC, {len(yardstick.chains)} chains": [own],
-        "half of them, and the other half": yardstick.halves(),
-        "one of them, and the others": yardstick.singles(),
+        "HMC: two chains and the other two": yardstick.halves(),
+        "HMC: one chain and the other three": yardstick.singles(),
         **compared(rows, yardstick, folder),
     }
     lines = head_of(["method", *columns])

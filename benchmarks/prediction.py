@@ -217,7 +217,7 @@ def errors(gaussian: Gaussian, sizes: tuple[int, ...], num_reference: int, num_r
         f"{num_reference} independent draws of the reference, {len(gaussian.x):,} test images, {num_repeats} repeats; "
         f"mean mutual information {float(information.mean()):.4f} nats\n"
     )
-    what = ["probabilities", "mutual information, nats", "the same, times S / (S - 1)"]
+    what = ["probabilities", "mutual information, nats", "mutual information times S / (S - 1)"]
     yield from head_of(["way", "draws S", *(f"{name}: error (se)" for name in what), "bias of mutual information"], 2)
     for way, noise in WAYS.items():
         for count in sizes:

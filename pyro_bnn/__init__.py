@@ -26,4 +26,4 @@ def __getattr__(name: str) -> object:
             raise AttributeError(f"module 'pyro_bnn' has no attribute '{name}'{hint}", name=name) from error
 
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"

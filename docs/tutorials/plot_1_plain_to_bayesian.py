@@ -107,8 +107,8 @@ plt.show()
 
 # %%
 # The functions have the size of the data: with a prior scale of 0.1 all of them would be flat lines near 0; with 10
-# they would reach thousands. They bend only a little, near the data, and none has the shape of the sine: 200 data
-# points are enough to bend them. Outside of the data nothing bends them, so the fit goes on in a straight line there.
+# they would reach thousands. None of them looks like the sine, but 200 points will be enough to pull them into its
+# shape. Outside of the data nothing pulls them, so the fit goes on in a straight line there.
 # This picture is the cheapest check of a prior. (These targets lie between -12 and 12. For standardised targets, start
 # with ``FanInNormalPrior``; the page on priors says why.)
 #

@@ -13,7 +13,7 @@ def fitted(block: str, width: int) -> str:
     """Return a table that is at most `width` characters wide, if that is possible.
 
     The first of four layouts that fits is chosen: the table with gaps of two spaces; the same table with headings that
-    are broken into several lines; the transposed table, with a row for each heading; or a list with a cell on each line.
+    are broken into several lines; the transposed table, with a row for each heading; a list with a cell on each line.
     """
     lines = block.splitlines()
     title, body = (lines[:1], lines[1:]) if lines[0].endswith(":") else ([], lines)

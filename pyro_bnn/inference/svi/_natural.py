@@ -147,7 +147,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """Let this optimizer update a guide inside the context. :class:`NaturalState` explains `adds_up`."""
+        """Inside the `with` block, this optimizer updates the guide. :class:`NaturalState` explains `adds_up`."""
         if self._state is not None:
             raise ValueError("another step uses this optimizer already; make one for each step.")
         settings = {name: self._group[name] for name in ("initial_hessian", "gauss_newton_every")}

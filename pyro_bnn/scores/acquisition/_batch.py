@@ -103,7 +103,7 @@ class _Labels:
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
         """Return the row with the largest gain.
 
-        `gains` has upper limits of the gains, which are replaced by exact gains where needed.
+        `gains` holds upper bounds. This function replaces a bound by the exact gain where it must know it.
         """
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
