@@ -28,7 +28,7 @@ def agreement(result: Comparison, num_chains: int) -> str:
     between = _between_chains(nuts, num_chains)
     ratio = pair.scores.get("total sd ratio")
     is_close = distance <= close and (ratio is None or abs(ratio.value - 1) <= CLOSE_SD)
-    numbers = replace(result, status=Status(True, "")).verdict
+    numbers = replace(result, status=Status(True, ""), others={}).verdict
     chains = f"each chain of NUTS differs from the others by at most {number(between)}"
     if not result.status and not is_close and distance <= FAR * between:
         return (

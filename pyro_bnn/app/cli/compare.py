@@ -110,7 +110,7 @@ def compare(
             agreed = agreement(result, NUM_CHAINS)
             shown = rows.x_train, rows.facts.target.in_units(rows.y_train)
         pictures = save_comparison(result, folder, shown)
-    is_exact, result = bool(result.status), replace(result, status=Status(True, ""))
+    is_exact, result = bool(result.status), replace(result, status=Status(True, ""), others={})
     verdict = result.verdict if run is None else agreed
     output.table(f"\n{result if run is None else side_by_side(result)}")
     output.say()

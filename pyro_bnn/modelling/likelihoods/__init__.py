@@ -4,6 +4,7 @@
 ordered classes and censored values. Likelihoods for classes, Gaussian noise and simple counts are in `pyro_bnn` itself.
 """
 
+from ..._core.remedies import explain_missing
 from ._base import Likelihood as Likelihood
 from ._base import Weighted as Weighted
 from ._censored import Censored, Survival
@@ -33,3 +34,5 @@ __all__ = [
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
 ]
+
+explain_missing(__name__)

@@ -2,7 +2,8 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..._core.inputs import Inputs
@@ -27,6 +28,7 @@ class Comparison(Shown):
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
         status: Status of the first method, with which the others are compared.
+        others: Statuses of the other methods by name.
 
     Example:
         >>> import torch
@@ -53,11 +55,15 @@ class Comparison(Shown):
     predictions: dict[str, Prediction]
     x: Inputs
     status: Status
+    others: Mapping[str, Status] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
-        """The result in words, one line for each region. With several methods, it names the closest to the first."""
-        return in_words(self._from_first, self.status)
+        """The result in words: a line for each method whose status is not ok, and one for each region.
+
+        With several methods, it names the closest to the first.
+        """
+        return in_words(self._from_first, self.status, self.others)
 
     @property
     def _first(self) -> str:

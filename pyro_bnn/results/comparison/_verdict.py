@@ -1,29 +1,34 @@
 """The result of a comparison in words."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ..._core.summary import NOT_OK
 from ...inference.posterior import Status
 from ._scores import Scores
 
 
-def in_words(pairs: Sequence[Scores], status: Status) -> str:
+def in_words(pairs: Sequence[Scores], status: Status, others: Mapping[str, Status]) -> str:
     """Say how far methods are from their reference, in one line for each region.
 
-    If there are several methods, a line is about the method that is closest to the reference.
+    If there are several methods, a line is about the method that is closest to the reference. Before these lines, there
+    is a line for each method whose status is not ok.
 
     Args:
         pairs: The pairs of one reference with each other method, in all regions.
         status: Status of the reference. If it is not ok, the numbers do not tell how good the other methods are.
+        others: Statuses of the other methods by name.
     """
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
+    lines = [
+        f"{NOT_OK}: {name}: {its_status} Until then, its numbers do not tell how good the method is."
+        for name, its_status in others.items()
+        if not its_status
+    ]
     if not status:
-        return (
-            f"The status of {reference} is not ok: {status} Until then, these numbers do not tell how good the other "
-            "methods are."
-        )
+        doubt = "Until then, these numbers do not tell how good the other methods are."
+        return "\n".join([f"{NOT_OK}: {reference}: {status} {doubt}", *lines])
     regions = list(dict.fromkeys(pair.region for pair in pairs))
-    lines = []
     for region in regions:
         score = "total variation" if "total variation" in pairs[0].scores else "wasserstein"
         closest = min((p for p in pairs if p.region == region), key=lambda pair: pair.scores[score].value)

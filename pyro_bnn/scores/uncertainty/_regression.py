@@ -71,7 +71,8 @@ class RegressionPrediction(Prediction):
 
     def uncertainty_in_words(self) -> str:
         if self.variance_of_means is None:
-            return f"aleatoric_sd {float(self.aleatoric.mean()) ** 0.5:.3g} (root mean square); one draw, so no epistemic_sd"
+            sd = float(self.aleatoric.mean()) ** 0.5
+            return f"aleatoric_sd {sd:.3g} (root mean square); one draw, so no epistemic_sd"
         sds = [float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means)]
         parts = (share(sd, sds[0]) for sd in sds)
         shown = "sd {}, aleatoric_sd {}, epistemic_sd {} (root mean squares)".format(*parts)
@@ -105,7 +106,8 @@ class RegressionPrediction(Prediction):
     def interval(self, level: float = 0.9) -> Tensor:
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``, as :func:`torch.quantile` does.
 
-        An observation lies between them with probability `level`, and below and above with equal probabilities.
+        ``BNNRegressor.predict_interval`` has the ends last, shape (N, 2), as MAPIE has. An observation lies between
+        them with probability `level`, and below and above with equal probabilities.
 
         Args:
             level: Probability of the interval, strictly between 0 and 1.
