@@ -17,13 +17,15 @@ def __getattr__(name: str) -> object:
     with _one_at_a_time:
         try:
             return _load(name)
-        except AttributeError as error:
+        except AttributeError:
+            if name in __all__:
+                raise
             from ._core.remedies import INSTEAD_OF_NAMES  # imported late: only an error needs it
 
             near = [f"`{known}`" for known in difflib.get_close_matches(name, __all__)]
             hint = f"; did you mean {' or '.join(near)}?" if near else "; `dir(pyro_bnn)` lists the names."
             hint = f"; {INSTEAD_OF_NAMES[name]}." if name in INSTEAD_OF_NAMES else hint
-            raise AttributeError(f"module 'pyro_bnn' has no attribute '{name}'{hint}", name=name) from error
+            raise AttributeError(f"module 'pyro_bnn' has no attribute '{name}'{hint}", name=name) from None
 
 
 __version__ = "0.1.0.dev0"

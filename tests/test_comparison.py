@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -253,7 +254,22 @@ def test_a_reference_that_went_wrong_tells_nothing_about_the_others():
     reference = Weights(*A)
     reference.status = pb.Status(False, "The chains disagree.", remedy="Sample longer.")
     verdict = pb.compare(line(), {"nuts": reference, "b": Weights(*B)}, X, num_samples=100, seed=0).verdict
-    assert verdict.startswith("The status of nuts is not ok: The chains disagree. Sample longer. Until then, these")
+    assert verdict.startswith("NOT OK: nuts: The chains disagree. Sample longer. Until then, these numbers")
+
+
+def test_another_method_that_went_wrong_is_named_in_red():
+    other = Weights(*B)
+    other.status = pb.Status(False, "The loss still falls.", remedy="Fit longer.")
+    result = pb.compare(line(), {"nuts": Weights(*A), "b": other}, X, num_samples=100, seed=0)
+    first, second = result.verdict.splitlines()
+    assert (
+        first
+        == "NOT OK: b: The loss still falls. Fit longer. Until then, its numbers do not tell how good the method is."
+    )
+    assert second.startswith("The standard deviation of the predictions of b")
+    assert first in str(result)
+    assert re.search(r'style="color[^"]*">NOT OK: b: The loss', result._repr_html_())
+    assert "NOT OK" not in pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, num_samples=100, seed=0).verdict
 
 
 def test_the_picture_of_curves(result, tmp_path):

@@ -79,6 +79,7 @@ def test_settings_that_single_precision_cannot_hold_are_refused(make, settings):
 
 MODEL = pb.BayesianModel(nn.Linear(2, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=5)
 X, Y = torch.zeros(5, 2), torch.zeros(5, 1)
+POSTERIOR = pb.GuidePosterior(pb.MeanFieldGuide(MODEL))
 
 MISTAKES = [
     (lambda: pb.fit(MODEL, (X, Y), epochs=5), r"fit\(\) got .* `epochs`; did you mean `max_epochs`\?"),
@@ -88,8 +89,20 @@ MISTAKES = [
     (lambda: pb.fit(MODEL, X, Y), r"got 3; .* one argument, a pair\. Example: fit\(model, \(x, y\)\)"),
     (lambda: pb.fit_svi(MODEL), "needs `guide`, `data`, `optimizer` and `num_epochs`.* Example: fit_svi"),
     (lambda: pb.fit_nuts(MODEL, (X, Y), chains=1), "did you mean `num_chains`"),
-    (lambda: pb.predict(MODEL, X), r"predict\(\) needs `x`"),
+    (
+        lambda: pb.predict(MODEL, X),
+        r"predict\(\) needs `posterior`, got Tensor in its place\. Example: predict\(model, p",
+    ),
+    (lambda: pb.predict(POSTERIOR, X), r"predict\(\) needs `model`, got GuidePosterior in its place"),
+    (lambda: pb.predict(MODEL, POSTERIOR), r"predict\(\) needs `x`"),
+    (lambda: pb.predict_point(MODEL, X), r"needs `values`, got Tensor"),
     (lambda: pb.predict(MODEL, MODEL, X, n_samples=1), "did you mean `num_samples`"),
+    (lambda: pb.BNNRegressor(hiden=(3,)), "did you mean `hidden_layer_sizes`"),
+    (lambda: pb.BNNRegressor().fit(X), r"BNNRegressor.fit\(\) needs `y`.*Example: regressor.fit"),
+    (lambda: pb.BNNRegressor().predict(X, std=True), "`std`; did you mean `return_std`"),
+    (lambda: pb.BNNRegressor().predict_interval(X, alpha=0.1), "`alpha`; pass `level=1 - alpha`"),
+    (lambda: pb.BNNClassifier().predict(X, return_std=True), "`return_std`; classes have no .* `predict_proba"),
+    (lambda: pb.BNNClassifier().predict_set(X, levle=0.9), "did you mean `level`"),
     (lambda: pb.BNNRegressor(hidden=3), r"BNNRegressor\(\) got .* did you mean `hidden_layer_sizes`"),
     (lambda: pb.BNNClassifier(seed=3), "did you mean `random_state`"),
     (lambda: pb.NormalPrior(sigma=3), "did you mean `scale`"),

@@ -11,6 +11,8 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn._core.remedies import INSTEAD, Advised
 
+from .test_public_names import SPACES
+
 NUM_ROWS = 6
 
 
@@ -62,9 +64,24 @@ def test_other_missing_attributes_have_the_usual_error():
     for one in found.values():
         with pytest.raises(AttributeError, match=r"has no attribute 'nonsense'$"):
             one.nonsense  # noqa: B018
-    with pytest.raises(AttributeError) as caught:
-        found["Posterior"].sampl  # noqa: B018
-    assert caught.value.obj is found["Posterior"]  # from which Python finds similar names
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        ("Posterior", "sampl", "sample"),
+        ("RegressionPrediction", "quantiles", "quantile"),
+        ("ClassificationPrediction", "logit", "logits"),
+        ("BNNRegressor", "predict_dist", "predict_distribution"),
+        ("BayesianModel", "site_name", "site_names"),
+    ],
+)
+def test_a_similar_attribute_is_named(kind, name, meant):
+    one = objects()[kind]
+    assert not hasattr(one, name)
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; did you mean `{meant}`") as caught:
+        getattr(one, name)
+    assert caught.value.obj is None  # otherwise Python would add a similar name once more
 
 
 def test_an_error_of_a_property_is_not_hidden():
@@ -88,6 +105,34 @@ def test_a_layer_of_a_model_may_have_a_name_of_the_table():
     model = model_of(pb.GaussianLikelihood(0.1), 1)
     model.fit = nn.Linear(1, 1)
     assert isinstance(model.fit, nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        ("nets", "mpl", "did you mean `mlp`?"),
+        ("plotting", "regression_band", "did you mean `regression_bands`?"),
+        ("metrics", "nonsense", "its names are `CalibrationBins`, "),
+    ],
+)
+def test_a_missing_name_of_a_public_module_has_a_hint(module, name, words):
+    assert not hasattr(getattr(pb, module), name)
+    with pytest.raises(
+        AttributeError, match=re.escape(f"module 'pyro_bnn.{module}' has no attribute '{name}'; {words}")
+    ):
+        getattr(getattr(pb, module), name)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_every_public_module_explains_missing_names(space):
+    with pytest.raises(AttributeError, match="; its names are"):
+        getattr(pb, space).qqqq  # noqa: B018
+
+
+def test_the_error_about_a_missing_name_shows_no_other_package():
+    with pytest.raises(AttributeError, match=r'call `fit\(model, \(x, y\), method="mclmc"\)`') as caught:
+        pb.fit_mclmc  # noqa: B018
+    assert caught.value.__suppress_context__
 
 
 @pytest.mark.parametrize("name", ["train", "save", "BNN", "evaluate", "plot"])

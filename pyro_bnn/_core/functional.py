@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -178,7 +178,7 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         problem = str(error).partition("\n")[0].rstrip(".")
         raise ValueError(
             f"the network cannot take `x` of shape {shapes(x)} and {dtypes}{_expected(net)}: {problem}; "
-            f"{_remedy(error, x)}."
+            f"{_remedy(error, net, tensors, x)}."
         ) from error
     except ValueError as error:
         if not str(error).startswith(ONE_ROW):
@@ -195,9 +195,13 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     return output
 
 
-def _remedy(error: Exception, x: Inputs) -> str:
+def _remedy(error: Exception, net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> str:
     if "type" in str(error) and not any(leaf.is_floating_point() for leaf in leaves(x)):
         return "give floats (1.0 instead of 1, or `x.float()`); whole numbers stay whole, since embeddings need them"
+    if isinstance(x, Tensor) and not net.training:  # in train mode a call may change the network
+        with suppress(Exception), torch.no_grad(), swapped(net, tensors):
+            call_network(net, x[None])
+            return "the axis of rows is missing, so pass `x[None]` for a single row"
     return "give `x` the shape and type that the first layer takes"
 
 

@@ -1,6 +1,9 @@
 """Advice for attributes that users of other libraries expect, but that this library does not have."""
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from .signatures import joined, nearest
 
 FIT = "call `pyro_bnn.fit(model, (x, y))`"
 PREDICT = "call `pyro_bnn.predict(model, posterior, x)`"
@@ -11,10 +14,16 @@ DRAWS = "call `posterior.sample(num_samples)`, which returns a dictionary of dra
 MOMENTS = "call `posterior.moments()`, which returns the means and the standard deviations"
 INTERVAL = "call `lower, upper = prediction.interval(0.9)`"
 DISTRIBUTION = "call `predict_distribution(X)`"
+SCORES = "call `prediction.score(y)`, which returns the scores by name"
+WHOLE = f"{DISTRIBUTION}, which returns `total` uncertainty, and its parts `aleatoric` and `epistemic`"
 
 INSTEAD_OF_NAMES = {
     "BNN": "`BNNRegressor`, `BNNClassifier` and `BayesianModel` are the networks",
     "evaluate": "call `predict(model, posterior, x, y=y).score()`",
+    "fit_ensemble": 'call `fit(model, (x, y), method="ensemble")`',
+    "fit_hmc": "call `fit_mcmc(model, (x, y), sampler=HMC(10))`",
+    "fit_mclmc": 'call `fit(model, (x, y), method="mclmc")`',
+    "fit_swag": "pass a `SWAG` to `fit_svi` as a callback",
     "infer": "call `fit(model, (x, y))`",
     "load": "call `load_posterior(path, model)`",
     "mcmc": "call `fit_nuts(model, (x, y))`",
@@ -54,6 +63,7 @@ INSTEAD = {
         "variance": MOMENTS,
     },
     "Prediction": {
+        **dict.fromkeys(["accuracy", "mse", "rmse"], SCORES),
         "lower": INTERVAL,
         "plot": PLOT,
         "samples": "call `prediction.sample(num_samples)`",
@@ -68,21 +78,30 @@ INSTEAD = {
         "probs": "a prediction of numbers has a `mean`",
     },
     "ClassificationPrediction": {
-        **dict.fromkeys(["mean", "prob", "probabilities"], "use `prediction.probs`"),
+        **dict.fromkeys(["mean", "prob", "probabilities", "probability"], "use `prediction.probs`"),
         **dict.fromkeys(["classes", "label", "mode"], "use `prediction.labels`"),
         **dict.fromkeys(["entropy", "uncertainty"], "use `prediction.total`, or its parts `aleatoric` and `epistemic`"),
-        **dict.fromkeys(["lower", "upper"], "classes have no interval; `ConformalSets` gives sets of classes"),
+        **dict.fromkeys(
+            ["interval", "lower", "quantile", "upper"],
+            "classes have no interval; `ConformalSets` gives sets of classes",
+        ),
         **dict.fromkeys(["sd", "std", "stddev", "variance"], "use `prediction.total`, the entropy in nats"),
         "samples": "use `prediction.logits`, for which `predict` needs `keep_draws=True`",
     },
     "BNNEstimator": {
+        **dict.fromkeys(["aleatoric", "epistemic", "uncertainty"], WHOLE),
+        "coef_": "call `posterior_.moments()` after `fit`, which returns the means of the weights",
         "model": "use `model_` after `fit`",
         "posterior": "use `posterior_` after `fit`",
         "predict_std": "call `predict(X, return_std=True)`",
         "status": "use `status_` after `fit`",
     },
-    "BNNRegressor": {"predict_proba": f"{DISTRIBUTION}, as a regressor has no classes"},
+    "BNNRegressor": {
+        "predict_proba": f"{DISTRIBUTION}, as a regressor has no classes",
+        **dict.fromkeys(["sample", "sample_y"], "call `predict_distribution(X).sample(num_samples)`"),
+    },
     "BNNClassifier": {
+        **dict.fromkeys(["entropy", "predict_entropy"], "use `predict_distribution(X).total`, the entropy in nats"),
         "predict_interval": "call `predict_set(X)`",
         "predict_std": f"{DISTRIBUTION}, which has the uncertainties of classes",
     },
@@ -90,10 +109,27 @@ INSTEAD = {
 """Advice for each missing attribute, ``{class: {attribute: advice}}``. Subclasses inherit the advice."""
 
 
+def explain_missing(module: str) -> None:
+    """Let errors about missing names of a public module say which name of its `__all__` was probably meant.
+
+    Type checkers do not see the function `__getattr__` that is set here, so they still report missing names.
+    """
+    found = sys.modules[module]
+
+    def explained(name: str) -> NoReturn:
+        near = nearest(name, found.__all__, similar=0.6)
+        hint = f"did you mean `{near}`?" if near else f"its names are {joined(found.__all__)}."
+        public = f"pyro_bnn.{module.rpartition('.')[2]}"
+        raise AttributeError(f"module '{public}' has no attribute '{name}'; {hint}", name=name)
+
+    vars(found)["__getattr__"] = explained
+
+
 class Advised:
     """Base class of objects whose error message for a missing attribute says what to use instead.
 
-    The attributes stay missing, so `hasattr` is false.
+    The message has the advice in :data:`INSTEAD` or, without advice, the name of a similar attribute. The attributes
+    stay missing, so `hasattr` is false.
     """
 
     if not TYPE_CHECKING:  # a type checker should still report missing attributes
@@ -103,9 +139,13 @@ class Advised:
                 return super().__getattr__(name) if hasattr(super(), "__getattr__") else self.__getattribute__(name)
             except AttributeError as error:
                 found = (INSTEAD.get(cls.__name__, {}).get(name) for cls in type(self).__mro__)
-                advice = next(filter(None, found), None)
-                if advice is None:
+                hint = next((f"{advice}." for advice in found if advice), None)
+                known = {*dir(type(self)), *vars(self)}  # not `dir(self)`, which may need what is missing
+                if hint is None and name not in known and not name.startswith("_"):
+                    near = nearest(name, sorted(one for one in known if not one.startswith("_")))
+                    hint = f"did you mean `{near}`?" if near else None
+                if hint is None:
                     raise
                 # Without the object, Python adds no similar name, which might mean something else.
-                message = f"'{type(self).__name__}' object has no attribute '{name}'; {advice}."
+                message = f"'{type(self).__name__}' object has no attribute '{name}'; {hint}"
                 raise AttributeError(message, name=name) from error

@@ -6,10 +6,15 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from .checks import described
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 SIMILAR = 0.7
 """Heuristic: smallest ratio of `difflib` at which a name is suggested in place of another."""
+
+SIMILAR_WORD = 0.85
+"""Heuristic: the same for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``."""
 
 SHORTEST = 4
 """Heuristic: smallest number of characters of a name that may be a part of another, as ``epochs`` of ``max_epochs``."""
@@ -33,7 +38,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "random_state": ("seed",),
     "seed": ("random_state",),
     "sigma": ("scale",),
-    "std": ("scale",),
+    "std": ("return_std", "scale"),
     "timeout": ("time_limit",),
     "tune": ("num_warmup",),
     "units": ("hidden_layer_sizes",),
@@ -42,7 +47,9 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
 """Names of arguments in other libraries, each with names here. The first name that a function has is suggested."""
 
 
-def explained(example: str, hints: Mapping[str, str] | None = None) -> Callable[[F], F]:
+def explained(
+    example: str, hints: Mapping[str, str] | None = None, kinds: Mapping[str, Callable[[object], bool]] | None = None
+) -> Callable[[F], F]:
     """Return a decorator. A decorated function explains what is wrong with a call that does not match its signature.
 
     The signature of the function does not change. If the decorated object is a class, its `__init__` is replaced.
@@ -50,6 +57,8 @@ def explained(example: str, hints: Mapping[str, str] | None = None) -> Callable[
     Args:
         example: A correct call, shown if arguments are missing or too many are given by position.
         hints: Advice for some unknown arguments, ``{name: what to do instead}``.
+        kinds: Functions that say whether a value may be an argument, ``{name: function}``. If too few arguments are
+            given, the first value by position that may not be the argument in its place shows which one is missing.
     """
 
     def decorated(function: F) -> F:
@@ -64,7 +73,10 @@ def explained(example: str, hints: Mapping[str, str] | None = None) -> Callable[
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 called = function.__qualname__.removesuffix(".__init__")
-                problem = _problem(signature, args, kwargs, example, hints or {}) or f"{error}. Example: {example}"
+                problem = (
+                    _problem(signature, args, kwargs, example, hints or {}, kinds or {})
+                    or f"{error}. Example: {example}"
+                )
                 raise TypeError(f"{called}() {problem}") from None
             return function(*args, **kwargs)
 
@@ -79,6 +91,7 @@ def _problem(
     kwargs: Mapping[str, object],
     example: str,
     hints: Mapping[str, str],
+    kinds: Mapping[str, Callable[[object], bool]],
 ) -> str:
     """Return what is wrong with a call, and what to do.
 
@@ -93,7 +106,7 @@ def _problem(
         if unknown in hints:
             return f"{found}; {hints[unknown]}."
         near = nearest(unknown, parameters)
-        return f"{found}; did you mean `{near}`?" if near else f"{found}; its arguments are {_joined(parameters)}."
+        return f"{found}; did you mean `{near}`?" if near else f"{found}; its arguments are {joined(parameters)}."
     if num_given > len(by_position):
         pair = " Inputs and targets are one argument, a pair." if "data" in by_position else ""
         return (
@@ -102,18 +115,29 @@ def _problem(
         )
     missing = [name for name, one in parameters.items() if one.default is one.empty and name not in kwargs]
     missing = [name for name in missing if name not in by_position[:num_given]]
-    return f"needs {_joined(missing)}, which this call does not pass. Example: {example}" if missing else ""
+    for name, value in zip(by_position, args[len(args) - num_given :], strict=False):
+        if missing and name in kinds and not kinds[name](value):
+            return f"needs `{name}`, got {described(value)} in its place. Example: {example}"
+    return f"needs {joined(missing)}, which this call does not pass. Example: {example}" if missing else ""
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the name that was probably meant, or an empty text."""
-    names = list(names)
-    similar = [known for known in SYNONYMS.get(name, ()) if known in names]
-    if len(name) >= SHORTEST:
-        similar += [known for known in names if name in known or (len(known) >= SHORTEST and known in name)]
-    return [*similar, *difflib.get_close_matches(name, names, 1, SIMILAR), ""][0]
+def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:
+    """Return the name that was probably meant, or an empty text.
+
+    Synonyms come first, then names that contain this name, similar names, names that are a part of it, and names with
+    a word that is similar.
+    """
+    names, is_long = list(names), len(name) >= SHORTEST
+    found = [known for known in SYNONYMS.get(name, ()) if known in names]
+    found += sorted((known for known in names if is_long and name in known), key=len)
+    found += difflib.get_close_matches(name, names, 1, similar)
+    found += [known for known in names if is_long and len(known) >= SHORTEST and known in name]
+    words = {known: known.split("_") for known in names if is_long}
+    found += [known for known in words if difflib.get_close_matches(name, words[known], 1, SIMILAR_WORD)]
+    return [*found, ""][0]
 
 
-def _joined(names: Iterable[str]) -> str:
+def joined(names: Iterable[str]) -> str:
+    """Return the names between backticks, with "and" before the last."""
     *first, last = (f"`{name}`" for name in names)
     return f"{', '.join(first)} and {last}" if first else last

@@ -1,5 +1,6 @@
 """Data sets as tensors, and corruptions of images."""
 
+from .._core.remedies import explain_missing
 from ._corruptions import add_noise as add_noise
 from ._corruptions import blur as blur
 from ._corruptions import lower_contrast as lower_contrast
@@ -27,3 +28,5 @@ __all__ = [
     "read_packed_images",
     "regression_problem",
 ]
+
+explain_missing(__name__)

@@ -14,7 +14,7 @@ from .._core import checks as _checks
 from .._core.inputs import Inputs, as_inputs, has_shared, num_rows, shapes, take
 from .._core.records import check_numbers, check_state, plain, record
 from .._core.scope import EXCLUSIVE, Stream, eval_mode
-from ..modelling.model import SITE_PREFIX, BayesianModel, network_values
+from ..modelling.model import SITE_PREFIX, BayesianModel, network_values, require_bayesian
 from .guides import as_posterior
 from .posterior import Destination, Draw, Posterior, Saved, restored, saved
 
@@ -102,7 +102,7 @@ class CarryingPosterior(Posterior):
     """A posterior that extends each draw of its `inner` posterior by values of the network's parameters and buffers."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
-        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        require_bayesian(model)
         self.inner = as_posterior(posterior)
         self.status, self.history, self.log_evidence = self.inner.status, self.inner.history, self.inner.log_evidence
         if self.inner.carried:
@@ -328,7 +328,7 @@ class PinnedPosterior(CarryingPosterior):
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
     """Split x into batches of nearly equal size, as close to `batch_size` as possible, on the model's device."""
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    require_bayesian(model)
     if not _norms(model):
         raise ValueError(
             "`model` must have a network with batch normalisation that stores running statistics, got one without; "

@@ -19,7 +19,7 @@ from .._core.progress import progress_bar
 from .._core.records import check_tensors, plain, record
 from .._core.scope import EXCLUSIVE, restored, seeded
 from .._core.signatures import explained
-from ..modelling.model import BayesianModel
+from ..modelling.model import BayesianModel, require_bayesian
 from .joint import Coordinates, NetworkPotential, Potential, find_sites, learnable_names, network_potential
 from .last_layer import last_layer_of, plain_network
 from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok
@@ -227,7 +227,7 @@ def fit_laplace(
         >>> round(posterior.log_evidence)
         19
     """
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    require_bayesian(model)
     max_iterations = _checks.at_least("max_iterations", max_iterations, 1)
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
@@ -345,15 +345,17 @@ def _cholesky(precision: Tensor) -> Tensor:
 def _status(gradient: Tensor, precision: Tensor, num_negative: int, began: str, learnable: Sequence[str]) -> Status:
     steepest = float(torch.linalg.solve_triangular(_cholesky(precision), gradient.mT, upper=False).norm())
     said, remedies = [f"Laplace approximation around the mode, searched from {began}."], []
+    faults = []
     if learnable:
         said.append(f"Not inferred, at their present values: {', '.join(learnable)}.")
     if steepest > SMALL_GRADIENT * math.sqrt(len(precision)):
-        said.append(f"The search stopped before the mode, at a gradient of {steepest:.2g} nats per standard deviation.")
+        place = f"at a gradient of {steepest:.2g} nats per standard deviation"
+        faults.append(f"The search stopped before the mode, {place}.")
         remedies.append("Raise `max_iterations`, start from a MAP fit with `init`, or use a smooth activation.")
     if num_negative:
-        said.append(
+        faults.append(
             f"The Hessian is not positive in {num_negative} of {len(precision)} directions, as at a saddle or a kink "
             "of the network; negative curvature of the likelihood was set to 0, so the evidence is not reliable."
         )
         remedies.append("Use a smooth activation, or start elsewhere with `init`.")
-    return Status(not remedies, " ".join(said), remedy=" ".join(remedies))
+    return Status(not remedies, " ".join(said + faults), remedy=" ".join(remedies), verdict=" ".join(faults))

@@ -14,8 +14,11 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from .._core import checks as _checks
+from .._core.remedies import explain_missing
 
 __all__ = ["Capped", "LogVariance", "Precision", "ScaleMap", "Softplus"]
+
+explain_missing(__name__)
 
 LARGEST_EXPONENT = 80.0
 """Slightly below the logarithm of the largest number in single precision."""

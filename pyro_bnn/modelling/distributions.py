@@ -13,8 +13,11 @@ from torch.nn.functional import logsigmoid
 
 from .._core import checks as _checks
 from .._core.gaussian_mixture import mixture_cdf, mixture_icdf
+from .._core.remedies import explain_missing
 
 __all__ = ["NormalMixture", "ScaleMixtureNormal"]
+
+explain_missing(__name__)
 
 Size = torch.Size | list[int] | tuple[int, ...]
 

@@ -47,9 +47,16 @@ def warn_of_fit(message: str, category: type[Warning]) -> None:
         warnings.warn(message, category, stacklevel=outer_stacklevel())
 
 
+BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})
+"""Packages whose lines are not those of a user: this package, and those that call its estimators."""
+
+
 def outer_stacklevel() -> int:
-    """Return the `stacklevel` with which a warning of the caller points to the first line outside of this package."""
+    """Return the `stacklevel` with which a warning of the caller points to the user's line.
+
+    This is the first line outside of this package, of scikit-learn and of joblib.
+    """
     frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
         frame, level = frame.f_back, level + 1
     return level

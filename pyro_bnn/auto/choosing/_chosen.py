@@ -121,7 +121,8 @@ def chosen_from(
     ok = posterior.status.ok
     remedy = "" if ok else SMOOTHER if posterior.statistics.has_many_diverging else MORE_TIME
     agreement = UNKNOWN if posterior.modes is None else f"{posterior.modes}."
-    posterior.status = Status(ok, result.in_words(agreement), remedy=remedy)
+    verdict = UNKNOWN if posterior.modes is None else posterior.modes.fault or "The chains are not reliable."
+    posterior.status = Status(ok, result.in_words(agreement), remedy=remedy, verdict="" if ok else verdict)
     posterior.statistics = replace(posterior.statistics, seconds=seconds)
     posterior.seconds = seconds
     return result

@@ -31,7 +31,7 @@ class UnsuitableError(ValueError):
 
     def instead(self, status: Status) -> Status:
         """Return the status of a variational fit, with a message that also says why chains were not used."""
-        return replace(status, message=f"variational inference, since {self}: {status.message}")
+        return replace(status, message=f"variational inference, since {self}: {status.message}", verdict=status.finding)
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:

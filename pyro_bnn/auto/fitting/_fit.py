@@ -19,7 +19,7 @@ from ...inference.kl import KLWeight
 from ...inference.mcmc import MCMCPosterior
 from ...inference.posterior import EnsemblePosterior, warn_unless_ok
 from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, is_whole, whole_data
-from ...modelling.model import BayesianModel
+from ...modelling.model import BayesianModel, require_bayesian
 from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
 from ._stopping import TimeLimit
@@ -290,7 +290,7 @@ def fit(
         of ``GaussianLikelihood()``, each member learns its own, and the model then has the mean of these, with which
         all members predict.
     """
-    _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
+    require_bayesian(model, ", which has a network, a prior and a likelihood")
     if str(method).lower() in OTHERS:
         instead = OTHERS[str(method).lower()]
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}; call `{instead}`.")

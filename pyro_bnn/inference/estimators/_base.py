@@ -12,7 +12,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.scope import seeded
 from ...modelling.distributions import Size
-from ...modelling.model import BayesianModel
+from ...modelling.model import BayesianModel, require_bayesian
 from ..guides import MeanFieldGuide, Noise, RandomParameter
 from ..joint import Site, density_of, find_sites
 from ._layers import Layer, RandomLayers
@@ -144,7 +144,7 @@ class Applied(AbstractContextManager[None]):
         self, estimator: Estimator, model: BayesianModel, guide: MeanFieldGuide, *, closed_form: bool = False
     ) -> None:
         name = type(estimator).__name__
-        _checks.kind("model", model, BayesianModel, f"a BayesianModel for {name}")
+        require_bayesian(model, f" for {name}")
         _checks.kind("guide", guide, MeanFieldGuide, f"a MeanFieldGuide, whose Gaussians {name} needs")
         missing = sorted(set(model.site_names) - set(guide.locations()))
         if missing:

@@ -15,7 +15,7 @@ from ..._core.progress import progress_bar
 from ..._core.scope import eval_mode, restored, seeded
 from ..._core.signatures import explained
 from ..._core.summary import counted
-from ...modelling.model import BayesianModel, Rules, sites_among
+from ...modelling.model import BayesianModel, Rules, require_bayesian, sites_among
 from ..joint import Layout
 from ..last_layer import last_layer_of, plain_network
 from ..posterior import Posterior, Status
@@ -135,7 +135,7 @@ def fit_gauss_newton(
         tensor(True)
     """
     begin = time.perf_counter()
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    require_bayesian(model)
     _checks.one_of("structure", structure, get_args(Structure))
     _checks.one_of("per", per, get_args(Per))
     check_fit(progress=progress, seed=seed)
@@ -249,8 +249,9 @@ def _status(
         how = "chosen by the evidence" if asked == EVIDENCE else "given"
         parts.append(f"the model's prior was replaced by one with precisions {how}: {shown}{rest}.")
     parts += [said] if said else []
-    parts.append(f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square).")
+    place = f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square)."
     if distance <= FAR:
-        return Status(True, " ".join(parts))
-    parts.append("So the curvature at the point differs from that at the mode.")
-    return Status(False, " ".join(parts), remedy="Train longer with this prior, and fit again at the new point.")
+        return Status(True, " ".join([*parts, place]))
+    verdict = f"{place} So the curvature at the point differs from that at the mode."
+    remedy = "Train longer with this prior, and fit again at the new point."
+    return Status(False, " ".join([*parts, verdict]), remedy=remedy, verdict=verdict)

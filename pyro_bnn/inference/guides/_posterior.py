@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ..._core.scope import is_auxiliary, own_parameters, short_errors
-from ...modelling.model import BayesianModel
+from ...modelling.model import BayesianModel, require_bayesian
 from ..history import History
 from ..posterior import Destination, Draw, Posterior, Status
 from ._batch_ensemble import BatchEnsembleGuide
@@ -168,7 +168,7 @@ class GuidePosterior(Posterior):
             (1.0, 'collapsed: the standard deviat')
         """
         if model is not None:
-            _checks.kind("model", model, BayesianModel, "a BayesianModel")
+            require_bayesian(model)
         num_samples = _checks.at_least("num_samples", num_samples, 2)
         num_data = self.history.num_data if model is None else model.num_data
         if num_data is None:

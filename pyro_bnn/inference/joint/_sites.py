@@ -114,7 +114,7 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
         name = getattr(model, "__name__", type(model).__name__)
         raise ValueError(
             f"a Pyro model must be passed with the arguments of a call, as in `MeanFieldGuide({name}, x, y)`, got "
-            f"arguments with which it cannot be called: {error}."
+            f"arguments with which it cannot be called: {error}. For a plain network make a BayesianModel."
         ) from None
 
 

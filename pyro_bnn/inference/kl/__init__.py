@@ -6,6 +6,7 @@ constant weight acts as a temperature. Papers such as Graves (2011), which sum t
 weight 1/M for M batches; this corresponds to the weight 1 here.
 """
 
+from ..._core.remedies import explain_missing
 from ._divergence import Divergence as Divergence
 from ._divergence import divergence as divergence
 from ._weights import KLWeight as KLWeight
@@ -17,3 +18,5 @@ from ._weights import linear_warmup as linear_warmup
 from ._weights import per_weight as per_weight
 
 __all__ = ["Divergence", "KLWeight", "blundell", "constant", "divergence", "linear_warmup", "per_weight"]
+
+explain_missing(__name__)

@@ -250,11 +250,14 @@ class Modes(Shown):
     @property
     def problems(self) -> list[str]:
         """The problems found, each with a remedy; empty if every chain has explored its mode."""
+        return [f"{self.fault}: warm up longer."] if self.fault else []
+
+    @property
+    def fault(self) -> str:
+        """A clause that says how many chains have not explored their modes; empty if all have."""
         bad = self.num_unexplored
-        if not bad:
-            return []
         worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
-        return [f"{bad} of {len(self.within)} chains have not explored their modes ({worst}): warm up longer."]
+        return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""
 
     def __str__(self) -> str:
         count, places = len(self.within), "chains"
@@ -388,7 +391,9 @@ def judge(
 
 
 def _judged(finding: str, problems: Sequence[str]) -> Status:
-    message = " ".join([f"{finding}.", *(problem[0].upper() + problem[1:] for problem in problems)])
-    status = Status(not problems, message)
+    sentences = [problem[0].upper() + problem[1:] for problem in problems]
+    more = [f"This is the first of {len(problems)} problems."] if len(problems) > 1 else []
+    verdict = " ".join([*sentences[:1], *more])
+    status = Status(not problems, " ".join([f"{finding}.", *sentences]), verdict=verdict)
     warn_unless_ok(status)
     return status

@@ -5,14 +5,14 @@ from ._destination import Destination as Destination
 from ._ensemble import EnsemblePosterior as EnsemblePosterior
 from ._number import default_num_draws as default_num_draws
 from ._number import num_members as num_members
-from ._posterior import ConvergenceWarning as ConvergenceWarning
 from ._posterior import Moments as Moments
 from ._posterior import Posterior as Posterior
-from ._posterior import Status as Status
 from ._posterior import spaced as spaced
-from ._posterior import warn_unless_ok as warn_unless_ok
 from ._saving import Calibration as Calibration
 from ._saving import Saved as Saved
 from ._saving import restored as restored
 from ._saving import restored_calibration as restored_calibration
 from ._saving import saved as saved
+from ._status import ConvergenceWarning as ConvergenceWarning
+from ._status import Status as Status
+from ._status import warn_unless_ok as warn_unless_ok

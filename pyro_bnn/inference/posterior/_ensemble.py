@@ -14,8 +14,9 @@ from ..._core.records import plain, record
 from ..._core.scope import outer_stacklevel
 from ..joint import Draw
 from ._destination import Destination
-from ._posterior import Posterior, Status
+from ._posterior import Posterior
 from ._saving import Saved, restored, saved
+from ._status import Status
 
 
 @dataclass(frozen=True)
@@ -166,5 +167,5 @@ def _combined(statuses: list[Status]) -> Status:
     more = [] if len(bad) <= MOST_MESSAGES else ["The others are in the `status` of each of the `members`."]
     remedies = dict.fromkeys(status.remedy for status in statuses if not status and status.remedy)
     said = " ".join([*bad[:MOST_MESSAGES], *more])
-    message = f"{len(bad)} of {len(statuses)} members did not end well. {said}"
-    return Status(False, message, remedy=" ".join(remedies))
+    verdict = f"{len(bad)} of {len(statuses)} members did not end well."
+    return Status(False, f"{verdict} {said}", remedy=" ".join(remedies), verdict=verdict)

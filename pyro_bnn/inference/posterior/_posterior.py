@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs
 from ..._core.remedies import Advised
-from ..._core.scope import EXCLUSIVE, Stream, warn_of_fit
+from ..._core.scope import EXCLUSIVE, Stream
 from ..._core.summary import NOT_OK, Shown, Summary, counted, in_time, shape_row
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ...modelling.priors import PosteriorPrior, Prior
@@ -20,54 +19,10 @@ from ..history import History
 from ..inference_data import check_data, inference_data
 from ..joint import Draw
 from ._destination import Destination
+from ._status import Status
 
 MOST_DRAWS = 1000
 """Default number of draws for ArviZ and for moments. A mean then has an error of 3 % of the standard deviation."""
-
-
-class ConvergenceWarning(UserWarning):
-    """A fit ended with a status that is not ok. The message says why, and what to do."""
-
-
-@dataclass(frozen=True)
-class Status:
-    """How inference ended.
-
-    Args:
-        ok: Whether inference shows no sign of trouble.
-        message: What happened. If `remedy` is empty, this text also says what to try.
-        detail: The last part of the message, about how the result was computed. A caller that replaces the message
-            keeps this part.
-        remedy: Advice on what to try. The advice names arguments of the function that did the inference. A scikit-learn
-            estimator, for example, has other arguments, so it replaces this advice by its own.
-
-    Example:
-        >>> import pyro_bnn as pb
-        >>> status = pb.Status(
-        ...     False, "The loss still falls.", remedy="Raise `num_epochs`."
-        ... )
-        >>> bool(status)
-        False
-        >>> print(status)
-        The loss still falls. Raise `num_epochs`.
-    """
-
-    ok: bool
-    message: str
-    detail: str = field(default="", compare=False, repr=False)
-    remedy: str = ""
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        return f"{self.message} {self.remedy}".rstrip()
-
-
-def warn_unless_ok(status: Status) -> None:
-    """Warn that a fit did not end well, with the status as the message."""
-    if not status:
-        warn_of_fit(str(status), ConvergenceWarning)
 
 
 class Moments(NamedTuple):

@@ -15,7 +15,7 @@ from ..._core.checkpointing import Checkpoint, check_fit, check_target, checked_
 from ..._core.inputs import Inputs
 from ..._core.scope import Stream, silent_fits
 from ..._core.signatures import explained
-from ...modelling.model import BayesianModel
+from ...modelling.model import BayesianModel, require_bayesian
 from ..guides import DeltaGuide, Init, MeanFieldGuide, NetworkInit
 from ..joint import Layout, Site, warn_of_learnable
 from ..mcmc import ChainStatistics, MCMCPosterior, judge
@@ -117,7 +117,7 @@ def fit_sgmcmc(
         >>> posterior.sample(100)["net.weight"].mean().round(decimals=1)
         tensor(2.)
     """
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    require_bayesian(model)
     _checks.kind("sampler", sampler, StochasticGradientSampler, "a sampler, such as SGHMC(lr=1e-6)")
     steps = ConstantSteps() if steps is None else steps
     _checks.kind("steps", steps, StepSizes, "a plan of step sizes, such as CyclicalSteps()")

@@ -217,8 +217,9 @@ def fit_svi(
         if problems:
             warn_of_fit("; ".join(map(" ".join, problems)), PosteriorWarning)
             verdicts, remedies = zip(*problems, strict=True)
-            message = " ".join([status.message, *(verdict[0].upper() + verdict[1:] for verdict in verdicts)])
-            status = Status(False, message, remedy=" ".join(filter(None, [status.remedy, *remedies])))
+            verdict = " ".join(verdict[0].upper() + verdict[1:] for verdict in verdicts)
+            remedy = " ".join(filter(None, [status.remedy, *remedies]))
+            status = Status(False, f"{status.message} {verdict}", remedy=remedy, verdict=verdict)
     return GuidePosterior(guide, status, loop.history)
 
 

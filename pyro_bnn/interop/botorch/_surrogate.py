@@ -13,7 +13,7 @@ from ..._core.functional import BatchedNetwork, batched
 from ...inference.guides import as_posterior
 from ...inference.posterior import Posterior, default_num_draws
 from ...modelling.likelihoods import GaussianLikelihood, HeteroscedasticGaussianLikelihood
-from ...modelling.model import BayesianModel, carried_paths, check_input
+from ...modelling.model import BayesianModel, carried_paths, check_input, require_bayesian
 from ._draws import DrawsPosterior
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Surrogate(EnsembleModel):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        require_bayesian(model)
         if not isinstance(model.likelihood, GAUSSIAN):
             raise ValueError(
                 "`model` must have a GaussianLikelihood or a HeteroscedasticGaussianLikelihood, got "

@@ -19,7 +19,7 @@ from ..._core.reflection import overridden_names
 from ..._core.scope import EXCLUSIVE, filtered_warnings
 from ...inference.guides import as_posterior
 from ...inference.posterior import Draw, Posterior, default_num_draws
-from ...modelling.model import BayesianModel, own_paths
+from ...modelling.model import BayesianModel, own_paths, require_bayesian
 from ...results.prediction import new_seed, predict, predicted_draws
 from ._agreement import answers, largest_difference, tolerance
 from ._stored import stored
@@ -275,7 +275,7 @@ def _replace(net: nn.Module, path: str, value: Tensor) -> None:
 
 def _require_exportable(model: object, posterior: Posterior) -> None:
     """Raise unless the model and the posterior predict by an average over plain networks."""
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    require_bayesian(model)
     assert isinstance(model, BayesianModel)
     overridden = overridden_names(type(model), BayesianModel)
     if overridden:

@@ -12,7 +12,7 @@ from ..._core.extras import optional
 from ..._core.files import write_atomically
 from ..._core.inputs import Inputs, as_inputs, named_leaves, num_rows, take
 from ...inference.posterior import Posterior
-from ...modelling.model import BayesianModel
+from ...modelling.model import BayesianModel, require_bayesian
 from ...results.prediction import predict
 from ._agreement import answers, largest_difference, tolerance
 from ._module import PredictiveModule, checks_kept, exported
@@ -98,7 +98,7 @@ def export_onnx(
     path = _checks.path("path", path)
     if not path.absolute().parent.is_dir():  # known before the work
         raise FileNotFoundError(f"there is no folder {path.parent} to write the file to; make it first.")
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    require_bayesian(model)
     if model.device.type != "cpu":
         raise ValueError(f"`model` must be on the CPU, got {model.device}; call `model.cpu()`.")
     module = PredictiveModule(posterior, model, x, num_draws=num_draws, seed=seed)

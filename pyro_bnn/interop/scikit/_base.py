@@ -2,9 +2,9 @@
 
 import copy
 import secrets
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,11 +21,11 @@ from torch.distributions import Normal
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.remedies import Advised
-from ..._core.scope import seeded
+from ..._core.scope import seeded, warn_of_fit
 from ..._core.summary import few, in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
-from ...inference.posterior import Posterior, default_num_draws
+from ...inference.posterior import Posterior, Status, default_num_draws
 from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
@@ -45,6 +45,9 @@ DTYPE = torch.float64
 
 REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
 """Advice to users of an estimator whose fit reached no plateau."""
+
+ALPHA = "pass `level=1 - alpha`, such as `level=0.9` for alpha = 0.1"
+"""What to pass in place of MAPIE's argument `alpha`."""
 
 SIZES = "a number of units, or a list of numbers such as (50, 50)"
 """What `hidden_layer_sizes` may be."""
@@ -126,13 +129,14 @@ class BNNEstimator(Advised, Settings):
 
         There is only one design unless `method` is "auto".
         """
-        if not isinstance(self.method, str) or self.method not in METHODS:
-            raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
+        _checks.one_of("method", self.method, [*METHODS])
         hidden, activation = self.hidden_layer_sizes, self.activation
         if isinstance(activation, str):
             if activation not in ACTIVATIONS:
                 names = ", ".join(map(repr, ACTIVATIONS))
-                raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}.")
+                near = get_close_matches(activation, ACTIVATIONS, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}{hint}")
             activation = ACTIVATIONS[activation]
         if hidden is not None:
             hidden = (hidden,) if isinstance(hidden, int) else tuple(_checks.items("hidden_layer_sizes", hidden, SIZES))
@@ -188,7 +192,7 @@ class BNNEstimator(Advised, Settings):
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         self._calibration = None
         if not self.posterior_.status:
-            warnings.warn(self._said, ConvergenceWarning, stacklevel=3)
+            warn_of_fit(self._status.warning("status_"), ConvergenceWarning)
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
@@ -246,12 +250,12 @@ class BNNEstimator(Advised, Settings):
     def status_(self) -> str:
         """How the fit ended, and what to try if it failed. Each sentence begins a new line."""
         check_is_fitted(self)
-        return in_lines(self._said)
+        return in_lines(str(self._status))
 
     @property
-    def _said(self) -> str:
+    def _status(self) -> Status:
         status = self.posterior_.status
-        return str(replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status)
+        return replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status
 
 
 def _not_finite(name: str, values: Any) -> str:

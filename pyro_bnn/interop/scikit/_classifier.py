@@ -19,7 +19,7 @@ from ...auto.choosing import OF_CLASSES
 from ...modelling.likelihoods import make_likelihood
 from ...results.calibration import ConformalSets
 from ...scores.uncertainty import ClassificationPrediction
-from ._base import BNNEstimator
+from ._base import ALPHA, BNNEstimator
 
 Floats = NDArray[np.float64]
 
@@ -61,6 +61,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
     classes_: NDArray[Any] = field(init=False)
 
+    @explained("classifier.fit(X, y)")
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNClassifier":
         """Fit the network to a table; see :meth:`BNNRegressor.fit`.
 
@@ -78,6 +79,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         """
         return self._learn(X, y, sample_weight)
 
+    @explained("classifier.partial_fit(X, y, classes=[0, 1])")
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> "BNNClassifier":
@@ -170,6 +172,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         indices = np.searchsorted(self.classes_, labels)
         return torch.from_numpy(indices), indices
 
+    @explained("classifier.predict(X)", {"return_std": "classes have no standard deviation; call `predict_proba(X)`"})
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict the most probable label of each row, shape (N,).
 
@@ -178,6 +181,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         probs = self.predict_proba(X)
         return (probs > 0.5).astype(int) if self._is_multilabel else self.classes_[probs.argmax(1)]
 
+    @explained("classifier.predict_proba(X)")
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probabilities of the classes, shape (N, C), in the order of :attr:`classes_`.
 
@@ -188,6 +192,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         probs = probs / probs.sum(-1, keepdims=True)
         return probs[..., 1] if self._is_multilabel else probs
 
+    @explained("classifier.predict_set(X, level=0.9)", {"alpha": ALPHA})
     def predict_set(self, X: ArrayLike, level: float = 0.95) -> NDArray[np.bool_]:
         """Return sets that contain the label of a row with at least a given probability.
 
@@ -220,6 +225,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         tags.classifier_tags.multi_label = True
         return tags
 
+    @explained("classifier.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> ClassificationPrediction:
         """Return the whole prediction with its uncertainties. Class i is the label ``classes_[i]``.
 

@@ -17,7 +17,7 @@ from ...auto.choosing import OF_NUMBERS, has_few_values
 from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
 from ...results.calibration import ConformalIntervals
 from ...scores.uncertainty import RegressionPrediction
-from ._base import DTYPE, BNNEstimator, in_units, standard_units
+from ._base import ALPHA, DTYPE, BNNEstimator, in_units, standard_units
 
 Floats = NDArray[np.float64]
 
@@ -117,6 +117,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     _mean: torch.Tensor = field(init=False)
     _scale: torch.Tensor = field(init=False)
 
+    @explained("regressor.fit(X, y)")
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit the network to a table.
 
@@ -139,6 +140,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """
         return self._learn(X, y, sample_weight)
 
+    @explained("regressor.partial_fit(X, y)")
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
@@ -164,11 +166,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def _learn(
         self, X: Any, y: Any, sample_weight: Any, *, is_part: bool = False, is_next: bool = False
     ) -> "BNNRegressor":
+        _require_numbers(y)
         x, targets = self._table(X, y, is_next=is_next, multi_output=True, y_numeric=True)
-        if targets.dtype.kind in "US":
-            raise ValueError(
-                f"`y` must be numbers, got text such as '{targets.flat[0]}'; use BNNClassifier for classes."
-            )
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
         unfit = {"for `partial_fit`": is_part, "with `sample_weight`": sample_weight is not None}
@@ -187,7 +186,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
                 likelihood = "gaussian"
             designs = self._designs(OF_NUMBERS, "gaussian", likelihood)
             self._design = designs[0]
-        likelihoods = {design.likelihood: make_likelihood(design.likelihood) for design in designs}
+        suited = [name for name, choice in LIKELIHOODS.items() if choice.targets != "classes"]
+        likelihoods = {design.likelihood: make_likelihood(design.likelihood, suited) for design in designs}
         kind = LIKELIHOODS[next(iter(likelihoods)).partition(":")[0]].targets
         if kind == "classes":
             raise ValueError(
@@ -211,6 +211,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Floats: ...
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[True]) -> tuple[Floats, Floats]: ...
+    @explained("regressor.predict(X, return_std=True)", {"level": "call `predict_interval(X, level=0.9)`"})
     def predict(self, X: ArrayLike, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
         """Predict the mean of an observation, and on request its standard deviation.
 
@@ -227,6 +228,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         mean = self._shaped(prediction.mean)
         return (mean, self._shaped(prediction.total.sqrt())) if return_std else mean
 
+    @explained("regressor.predict_interval(X, level=0.9)", {"alpha": ALPHA})
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
         """Return the ends of an interval for each row of X, shape (N, 2), or (N, O, 2) for several targets.
 
@@ -258,6 +260,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         ends = self._calibration.interval(self._prediction(X, RegressionPrediction, keep_draws=False), level)
         return np.moveaxis(self._shaped(self._mean + self._scale * ends), 0, -1)
 
+    @explained("regressor.predict_quantile(X, [0.05, 0.95])", {"alpha": "pass the probability as `q`"})
     def predict_quantile(self, X: ArrayLike, q: float | Sequence[float]) -> Floats:
         """Return quantiles of an observation.
 
@@ -270,6 +273,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """
         return self._shaped(self._in_units(X, keep_draws=True).quantile(q))
 
+    @explained("regressor.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> RegressionPrediction:
         """Return the whole prediction, with aleatoric and epistemic variance, densities, quantiles, draws and scores.
 
@@ -293,3 +297,13 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def _shaped(self, values: torch.Tensor) -> Floats:
         """Convert values of shape (..., O) to an array. Remove the axis O if the targets had no such axis."""
         return (values if self._has_target_axis else values[..., 0]).numpy()
+
+
+def _require_numbers(y: Any) -> None:
+    """Raise if targets are texts or booleans, which scikit-learn would turn into numbers."""
+    values = np.asarray(y).ravel()
+    others = (value for value in values if isinstance(value, str | bool | np.bool_))
+    other = next(others, None) if values.dtype.kind in "OUSTb" else None
+    if other is not None:
+        kind, remedy = ("text", "") if isinstance(other, str) else ("booleans", ", or `y.astype(float)` for a rate")
+        raise ValueError(f"`y` must be numbers, got {kind} such as {other!s}; use BNNClassifier for classes{remedy}.")

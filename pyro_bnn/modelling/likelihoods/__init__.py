@@ -5,6 +5,7 @@ counts, proportions, ordered classes and censored values. Likelihoods for classe
 in `pyro_bnn` itself.
 """
 
+from ..._core.remedies import explain_missing
 from ._base import Likelihood as Likelihood
 from ._base import Weighted as Weighted
 from ._censored import Censored, Survival
@@ -34,3 +35,5 @@ __all__ = [
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
 ]
+
+explain_missing(__name__)

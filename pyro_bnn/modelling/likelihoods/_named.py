@@ -1,6 +1,7 @@
 """Likelihoods by name, for the command line and for the scikit-learn estimators."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
 from typing import NamedTuple
 
 import pyro.distributions as dist
@@ -57,15 +58,19 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 """The names of all likelihoods, as a part of a message."""
 
 
-def make_likelihood(spec: str) -> Likelihood:
-    """Return the likelihood that a text names. The text is one of :data:`LIKELIHOODS`, or a name and a number.
+def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
+    """Return the likelihood that a text names. A message about an unknown name has the names in `suited`.
+
+     The text is one of :data:`LIKELIHOODS`, or a name and a number.
 
     The number is the noise scale in ``gaussian:0.5``, and the number of components in ``mixture:5``. With ``gaussian``
     alone, the noise scale is inferred; its prior suits targets of standard deviation 1.
     """
     name, colon, number = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if name not in LIKELIHOODS:
-        raise ValueError(f"unknown likelihood {spec!r}; choose {LIKELIHOOD_CHOICES}.")
+        near = get_close_matches(name, suited, 1)
+        hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
+        raise ValueError(f"unknown likelihood {spec!r}; {hint} {likelihoods_in_words(suited)}.")
     choice = LIKELIHOODS[name]
     if not colon:
         return choice.make()

@@ -6,6 +6,7 @@ from ._model import carried_paths as carried_paths
 from ._model import network_values as network_values
 from ._model import own_paths as own_paths
 from ._model import random_paths as random_paths
+from ._model import require_bayesian as require_bayesian
 from ._network import rest_frozen as rest_frozen
 from ._reset import reset_network as reset_network
 from ._response import Interceptor as Interceptor

@@ -24,6 +24,8 @@ from ._response import Interception, Response, check_input, check_shapes, requir
 from ._selection import SITE_PREFIX, Rules
 from ._summary import summary_of
 
+EXAMPLE = "BayesianModel(net, prior=FanInNormalPrior(2.0), likelihood=GaussianLikelihood(), num_data=len(x))"
+
 
 class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     r"""A Pyro model that gives priors to the weights of any `torch.nn.Module`.
@@ -87,9 +89,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     """
 
     @explained(
-        "BayesianModel(net, prior=FanInNormalPrior(2.0), likelihood=GaussianLikelihood(), num_data=len(x)) for "
-        "numbers. The likelihood of classes is CategoricalLikelihood(), that of counts PoissonLikelihood(). A prior "
-        "for classifiers is NormalPrior(1.0)"
+        f"{EXAMPLE} for numbers. The likelihood of classes is CategoricalLikelihood(), that of counts "
+        "PoissonLikelihood(). A prior for classifiers is NormalPrior(1.0)"
     )
     def __init__(
         self,
@@ -254,6 +255,16 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
     random = random_paths(model)
     tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
     return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
+
+
+def require_bayesian(model: object, purpose: str = "") -> None:
+    """Raise unless a model is a BayesianModel. For a network, the message says how to make one.
+
+    `purpose` says after "a BayesianModel" what for, or why.
+    """
+    if not isinstance(model, BayesianModel):
+        remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
+        raise ValueError(f"`model` must be a BayesianModel{purpose}, got {_checks.described(model)}{remedy}.")
 
 
 def own_paths(model: BayesianModel) -> dict[str, str]:

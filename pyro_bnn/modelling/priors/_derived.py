@@ -41,6 +41,9 @@ def as_prior(name: str, value: object) -> WeightPrior:
     """
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
+        if _checks.is_number(value) or isinstance(value, str):
+            scale = 1.0 if isinstance(value, str) else value
+            raise ValueError(f"`{name}` must be {example}, got {value!r}; write NormalPrior({scale}).")
         _checks.kind(name, value, WeightPrior, example)
         assert isinstance(value, WeightPrior)
         return value

@@ -8,6 +8,7 @@ References:
     Vovk et al. (2005), Algorithmic Learning in a Random World; Lei et al. (2018), https://arxiv.org/abs/1604.04173.
 """
 
+from ..._core.remedies import explain_missing
 from ...inference.checkpoint import load_calibration
 from ...inference.posterior import Calibration
 from ._adaptive import AdaptiveIntervals
@@ -28,3 +29,5 @@ __all__ = [
     "Temperature",
     "load_calibration",
 ]
+
+explain_missing(__name__)

@@ -137,8 +137,8 @@ def compare(
         for region, mask in masks.items()
         for name, summary in summaries.items()
     ]
-    first = next(iter(entries.values()))[1]
-    return Comparison(methods, pairs, predictions, x, first.status)
+    (_, status), *others = [(name, posterior.status) for name, (_, posterior) in entries.items()]
+    return Comparison(methods, pairs, predictions, x, status, dict(others))
 
 
 def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]:

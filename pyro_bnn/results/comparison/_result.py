@@ -2,11 +2,12 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..._core.inputs import Inputs
-from ..._core.summary import Number, Shown, Summary, counted
+from ..._core.summary import NOT_OK, Number, Shown, Summary, counted
 from ...inference.posterior import Status
 from ...scores.uncertainty import Prediction
 from ._scores import Estimate, Scores
@@ -27,6 +28,7 @@ class Comparison(Shown):
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
         status: Status of the first method, with which the others are compared.
+        others: Statuses of the other methods by name.
 
     Example:
         >>> import torch
@@ -53,20 +55,24 @@ class Comparison(Shown):
     predictions: dict[str, Prediction]
     x: Inputs
     status: Status
+    others: Mapping[str, Status] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
-        """The result in words, one line for each region.
+        """The result in words: one line for each region, and before them one for each method whose status is not ok.
 
         If several methods are compared with the first one, each line is about the closest of them. If the status of the
-        first method is not ok, the text says only this.
+        first method is not ok, there are no lines about regions.
         """
+        doubts = [
+            f"{NOT_OK}: {name}: {status} Until then, its numbers do not tell how good the method is."
+            for name, status in self.others.items()
+            if not status
+        ]
         if self.status:
-            return self.differences
-        return (
-            f"The status of {self._first} is not ok: {self.status} Until then, these numbers do not tell how good the "
-            "other methods are."
-        )
+            return "\n".join([*doubts, self.differences])
+        doubt = "Until then, these numbers do not tell how good the other methods are."
+        return "\n".join([f"{NOT_OK}: {self._first}: {self.status} {doubt}", *doubts])
 
     @property
     def differences(self) -> str:

@@ -10,6 +10,7 @@ distinguish. With ``width="column"`` a picture is as wide as one column of a pap
 ``width="page"`` as wide as the text (7 inches), so that the picture needs no scaling.
 """
 
+from ..._core.remedies import explain_missing
 from ._classification import reliability_diagram, vote_histograms
 from ._comparison import comparison
 from ._detection import detection_curves
@@ -36,3 +37,5 @@ __all__ = [
     "weight_density",
     "weight_histograms",
 ]
+
+explain_missing(__name__)

@@ -76,6 +76,14 @@ def predict_own(
     return replace(prediction, seed=seed)
 
 
+def may_be_model(value: object) -> bool:
+    return callable(value) and not isinstance(value, Posterior)
+
+
+KINDS = {"model": may_be_model, "posterior": lambda value: isinstance(value, Posterior) or callable(value)}
+"""Which values may be the arguments of `predict`, to find out which one is missing."""
+
+
 def require_model(model: object) -> None:
     """Raise unless `model` is a BayesianModel, or may be a Pyro model."""
     if isinstance(model, (type, Posterior, FlatGuide, AutoGuide)) or not callable(model):

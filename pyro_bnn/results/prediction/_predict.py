@@ -17,11 +17,11 @@ from ..._core.scope import Stream, outer_stacklevel
 from ..._core.signatures import explained
 from ...inference.guides import as_posterior
 from ...inference.posterior import Draw, EnsemblePosterior, Posterior, default_num_draws, num_members
-from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths
+from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths, require_bayesian
 from ...scores.uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
 from ._drawn import draw_seeds, new_seed
-from ._own_model import predict_own, require_model
+from ._own_model import KINDS, predict_own, require_model
 
 __all__ = ["predict", "predict_point"]
 
@@ -68,7 +68,7 @@ def predict(
 ) -> Prediction: ...
 
 
-@explained("predict(model, posterior, x)")
+@explained("predict(model, posterior, x)", kinds=KINDS)
 def predict(
     model: BayesianModel[Any] | Callable[..., object],
     posterior: Posterior | Callable[..., object],
@@ -227,7 +227,7 @@ def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
     ]
 
 
-@explained("predict_point(model, posterior, x)")
+@explained("predict_point(model, posterior, x)", kinds={**KINDS, "values": lambda v: not isinstance(v, Tensor)})
 def predict_point(
     model: BayesianModel[P],
     values: Mapping[str, Tensor] | Posterior,
@@ -269,7 +269,7 @@ def predict_point(
     """
     values = values.median() if isinstance(values, Posterior) else values
     _checks.kind("values", values, Mapping, "a dict of values by site, or a posterior with a median")
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    require_bayesian(model)
     carried = carried_paths(model, values)
     return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(carried=carried), None)
 

@@ -5,6 +5,7 @@ References:
     Graves (2011), Practical Variational Inference for Neural Networks.
 """
 
+from ..._core.remedies import explain_missing
 from ._prune import Per as Per
 from ._prune import decibel, prune, signal_to_noise
 from ._prune import mean_field as mean_field
@@ -22,3 +23,5 @@ __all__ = [
     "snr_report",
     "sparse_network",
 ]
+
+explain_missing(__name__)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.copies import copied
 from ..._core.scope import filtered_warnings
-from ...modelling.model import BayesianModel, carried_paths
+from ...modelling.model import BayesianModel, carried_paths, require_bayesian
 
 MAX_DENSITY = 0.1
 """Largest fraction of nonzero weights in a layer that becomes sparse. Measured on a CPU: with a tenth of the weights
@@ -119,7 +119,7 @@ def sparse_network(
         >>> type(sparse).__name__
         'SparseLinear'
     """
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    require_bayesian(model)
     _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")
     own = dict(itertools.chain(model.network.named_parameters(), model.network.named_buffers()))
     carried = carried_paths(model, values)

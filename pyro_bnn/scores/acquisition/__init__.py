@@ -13,8 +13,11 @@ must use the same weights for all rows. Do not use these two functions with :cla
 draws a mask for each row.
 """
 
+from ..._core.remedies import explain_missing
 from ._batch import batch_bald
 from ._draws import from_baal
 from ._scores import bald, entropy, epig, variation_ratios
 
 __all__ = ["bald", "batch_bald", "entropy", "epig", "from_baal", "variation_ratios"]
+
+explain_missing(__name__)

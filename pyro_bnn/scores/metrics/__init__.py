@@ -5,6 +5,7 @@ frames and lists. Every function raises an error if its input makes the score me
 numbers, no rows, probabilities that are negative or do not sum to 1, labels that are not whole numbers from 0 to C - 1.
 """
 
+from ..._core.remedies import explain_missing
 from ._classification import (
     CalibrationBins,
     accuracy,
@@ -37,3 +38,5 @@ __all__ = [
     "ood_scores",
     "root_mean_squared_error",
 ]
+
+explain_missing(__name__)

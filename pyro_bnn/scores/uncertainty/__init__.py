@@ -9,6 +9,7 @@ References:
     Depeweg et al. (2018), Decomposition of Uncertainty, https://arxiv.org/abs/1710.07283.
 """
 
+from ..._core.remedies import explain_missing
 from ._accumulators import Accumulator
 from ._accumulators import ClassAccumulator as ClassAccumulator
 from ._accumulators import MixtureAccumulator as MixtureAccumulator
@@ -41,3 +42,5 @@ __all__ = [
     "mutual_information",
     "predictive_entropy",
 ]
+
+explain_missing(__name__)

@@ -108,6 +108,7 @@ class RegressionPrediction(Prediction):
 
         An observation lies inside its interval with probability `level`. It lies below and above the interval with
         equal probabilities. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
+        In a result of ``BNNRegressor.predict_interval``, the ends are along the last axis, shape (N, 2), as in MAPIE.
 
         Args:
             level: Probability of the interval, strictly between 0 and 1.

@@ -1,0 +1,74 @@
+"""How a fit ended, and the warning of a fit that did not end well."""
+
+from dataclasses import dataclass, field
+from textwrap import shorten
+
+from ..._core.scope import warn_of_fit
+
+MOST_CHARACTERS = 250
+"""Heuristic: length of a warning, from which facts are left out. A verdict and its remedy are never cut."""
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit ended with a status that is not ok. The message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How inference ended.
+
+    Args:
+        ok: Whether inference shows no sign of trouble.
+        message: What happened. If `remedy` is empty, this text also says what to try.
+        detail: The last part of the message, about how the result was computed. A caller that replaces the message
+            keeps this part.
+        remedy: Advice on what to try. The advice names arguments of the function that did the inference. A scikit-learn
+            estimator, for example, has other arguments, so it replaces this advice by its own.
+        verdict: What is wrong, in a short sentence. By default this is the message up to its first semicolon.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> status = pb.Status(
+        ...     False, "The loss still falls.", remedy="Raise `num_epochs`."
+        ... )
+        >>> bool(status)
+        False
+        >>> print(status)
+        The loss still falls. Raise `num_epochs`.
+    """
+
+    ok: bool
+    message: str
+    detail: str = field(default="", compare=False, repr=False)
+    remedy: str = ""
+    verdict: str = field(default="", compare=False, repr=False)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".rstrip()
+
+    @property
+    def finding(self) -> str:
+        """The verdict or, if there is none, the first part of the message; a sentence."""
+        found = self.verdict or self.message.partition(";")[0].strip()
+        return f"{found[:1].upper()}{found[1:].rstrip('.')}."
+
+    def warning(self, name: str = "posterior.status") -> str:
+        """Return a warning of about 250 characters: the verdict, what to try, and facts for which there is room.
+
+        Args:
+            name: Where a user finds the whole status.
+        """
+        text = f"{self.finding} {self.remedy}".rstrip()
+        facts = self.message if self.verdict else self.message.partition(";")[2]
+        more = f"{text} `{name}` says more"
+        room = MOST_CHARACTERS - len(more) - 3
+        return f"{more}: {shorten(facts, room, placeholder=' ...')}" if facts and room > 20 else f"{more}."
+
+
+def warn_unless_ok(status: Status) -> None:
+    """Warn that a fit did not end well: the verdict of the status, what to try, and some facts."""
+    if not status:
+        warn_of_fit(status.warning(), ConvergenceWarning)
