@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .signatures import nearest
+from .names import nearest
 
 
 def is_number(value: object) -> bool:

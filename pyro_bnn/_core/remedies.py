@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from .signatures import joined, nearest
+from .names import joined, nearest
 
 FIT = "call `pyro_bnn.fit(model, (x, y))`"
 PREDICT = "call `pyro_bnn.predict(model, posterior, x)`"

@@ -1,50 +1,14 @@
 """Error messages for calls with unknown, missing or too many arguments."""
 
-import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .checks import described
+from .names import joined, nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-SIMILAR = 0.7
-"""Heuristic: smallest ratio of `difflib` at which a name is suggested in place of another."""
-
-SIMILAR_WORD = 0.85
-"""Heuristic: the same for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``."""
-
-SHORTEST = 4
-"""Heuristic: smallest number of characters of a name that may be a part of another, as ``epochs`` of ``max_epochs``."""
-
-SYNONYMS: Mapping[str, Sequence[str]] = {
-    "burn_in": ("num_warmup",),
-    "draws": ("num_samples",),
-    "epochs": ("max_iter",),
-    "iterations": ("max_iter",),
-    "learning_rate": ("optimizer",),
-    "loss": ("likelihood",),
-    "lr": ("learning_rate", "optimizer"),
-    "max_epochs": ("num_epochs", "max_iter"),
-    "max_iter": ("max_epochs", "max_iterations", "num_epochs"),
-    "max_time": ("time_limit",),
-    "n_estimators": ("num_members",),
-    "network": ("net",),
-    "noise": ("likelihood", "scale"),
-    "num_epochs": ("max_iter",),
-    "num_steps": ("num_epochs", "max_epochs"),
-    "random_state": ("seed",),
-    "seed": ("random_state",),
-    "sigma": ("scale",),
-    "std": ("return_std", "scale"),
-    "timeout": ("time_limit",),
-    "tune": ("num_warmup",),
-    "units": ("hidden_layer_sizes",),
-    "verbose": ("progress",),
-}
-"""Names of arguments in other libraries, each with names here. The first name that a function has is suggested."""
 
 
 def explained(
@@ -119,25 +83,3 @@ def _problem(
         if missing and name in kinds and not kinds[name](value):
             return f"needs `{name}`, got {described(value)} in its place. Example: {example}"
     return f"needs {joined(missing)}, which this call does not pass. Example: {example}" if missing else ""
-
-
-def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:
-    """Return the name that was probably meant, or an empty text.
-
-    Synonyms come first, then names that contain this name, similar names, names that are a part of it, and names with
-    a word that is similar.
-    """
-    names, is_long = list(names), len(name) >= SHORTEST
-    found = [known for known in SYNONYMS.get(name, ()) if known in names]
-    found += sorted((known for known in names if is_long and name in known), key=len)
-    found += difflib.get_close_matches(name, names, 1, similar)
-    found += [known for known in names if is_long and len(known) >= SHORTEST and known in name]
-    words = {known: known.split("_") for known in names if is_long}
-    found += [known for known in words if difflib.get_close_matches(name, words[known], 1, SIMILAR_WORD)]
-    return [*found, ""][0]
-
-
-def joined(names: Iterable[str]) -> str:
-    """Return the names between backticks, with "and" before the last."""
-    *first, last = (f"`{name}`" for name in names)
-    return f"{', '.join(first)} and {last}" if first else last

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
-from .._core.signatures import nearest
+from .._core.names import nearest
 
 T = TypeVar("T")
 
