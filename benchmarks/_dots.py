@@ -1,10 +1,10 @@
 """Pictures with a line for each method and a panel for each number, so that names never cover points."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
 
 from pyro_bnn import plotting
@@ -17,7 +17,7 @@ MeanAndError = tuple[float, float | None]
 
 @dataclass(frozen=True)
 class Panel:
-    """Title of a panel, its axis, and a dashed line for comparison with its name; the row of this name is grey."""
+    """Title of a panel, its axis, and a dashed line for comparison with its name, which is beside the line."""
 
     title: str
     ticks: Sequence[float] = ()  # of a logarithmic axis
@@ -31,12 +31,13 @@ def draw(
     path: Path,
     *,
     title: str,
+    reference: str = "",
     table: Iterable[str] = (),
 ) -> None:
     """Draw the points with their error bars; `points` has, by method, a mean and an error for each panel.
 
-    The methods are in the order of the first panel. Each panel is wide enough for all of its bars. The title says what
-    the dashed lines are.
+    The methods are in the order of the first panel. Each panel is wide enough for all of its bars. The points of the
+    method `reference` are grey.
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     places = range(len(names))
@@ -45,12 +46,9 @@ def draw(
         for number, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
             means, errors = zip(*(points[name][number] for name in names), strict=True)
             bars = [error or 0.0 for error in errors]
-            reference, value = panel.line or ("", math.nan)
             for name, mean, place, bar in zip(names, means, places, bars, strict=True):
                 color = GREY if name == reference else plotting.PALETTE[0]
                 ax.errorbar(mean, place, xerr=bar, fmt="o", color=color, markersize=4.5, elinewidth=1.2, capsize=0)
-            if panel.line is not None:
-                ax.axvline(value, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
             if panel.ticks:
                 ax.set_xscale("log")
                 ax.set_xticks(panel.ticks)
@@ -64,7 +62,16 @@ def draw(
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
             ax.set_yticks(places, labels=names if number == 0 else [""] * len(names))
             ax.tick_params(axis="y", length=0)
-        lines = dict.fromkeys(panel.line[0] for panel in panels if panel.line)
-        dashed = f"\ndashed: {'; '.join(lines)}" if lines else ""
-        axes[0].figure.suptitle(title + dashed, fontsize=8)
+            if panel.line is not None:
+                _line(ax, *panel.line)
+        axes[0].figure.suptitle(title, fontsize=8)
         save_small(axes[0], path, table)
+
+
+def _line(ax: Axes, text: str, value: float) -> None:
+    """A dashed line, with a text on the side that has more room."""
+    ax.axvline(value, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
+    share = ax.transAxes.inverted().transform(ax.transData.transform((value, 0)))[0]
+    away, side = (4, "left") if share < 0.5 else (-4, "right")
+    place = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "ha": side}
+    ax.annotate(text, (value, 0.03), (away, 0), **place, va="bottom", color="0.3", fontsize=8)

@@ -147,13 +147,13 @@ def picture(rows: Sequence[Row], title: str, path: Path) -> None:
     for name, every in by_method(rows).items():
         if some := [row for row in every if values[-1](row) is not None]:
             points[name] = [mean_and_error([float(value(row) or 0) for row in some]) for value in values]
-    draw(points, panels(points), path, title=title)
+    draw(points, panels(points), path, title=title, reference=TITLES["deterministic"])
 
 
 def panels(points: Mapping[str, Sequence[MeanAndError]]) -> list[Panel]:
     """The three panels of a picture of costs."""
     one = TITLES["deterministic"]
     titles = ("NLL, nats", "test error, %", "training time, ratio (log scale)")
-    lines = [None if one not in points else (one, points[one][number][0]) for number in range(3)]
+    lines = [None if one not in points else ("", points[one][number][0]) for number in range(3)]
     ticks: tuple[Sequence[float], ...] = ((), (), (1, 2, 5))
     return [Panel(*parts) for parts in zip(titles, ticks, lines, strict=True)]

@@ -168,7 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
     echo = functools.partial(print, flush=True)
-    title = f"{TITLES[given.network]} on FashionMNIST; bars: one standard error over seeds"
+    bars = f"bars: one standard error over {len(given.seeds)} seeds; dashed: one network"
+    title = f"{TITLES[given.network]} on FashionMNIST; {bars}"
     write = functools.partial(_methods_tables.write, title=title)
     table = Table(network, load, _methods_scores.evaluate, write, given.out, echo, given.device)
     table.fill([BY_NAME[name] for name in given.methods], [] if given.search else given.seeds)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from matplotlib.ticker import StrMethodFormatter
 
 from pyro_bnn import plotting
 
@@ -54,6 +55,7 @@ def picture(found: list[Served], path: Path) -> None:
                 some = [one for one in found if one.case == case and one.rows == count]
                 ax.plot([1e3 * one.median for one in some], [names.index(one.way) for one in some], style, label=case)
             ax.set(xscale="log", xlabel="latency, ms (log scale)", title=f"{count} row{'s' if count > 1 else ''}")
+            ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             ax.set(ylim=(len(names) - 0.5, -0.5))
             ax.set_yticks(range(len(names)), labels=[""] * len(names))
         limits = [limit for ax in axes[0] for limit in ax.get_xlim()]

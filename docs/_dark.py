@@ -1,4 +1,8 @@
-"""Each picture of the pages in a second version for the dark theme: light on dark, with the same hues."""
+"""Each picture of the pages in a second version for the dark theme: light on dark, with the same hues.
+
+Colours are changed in OKLab (Ottosson 2020, https://bottosson.github.io/posts/oklab), whose lightness is the perceived
+one: colours that are equally light in a picture stay so.
+"""
 
 from pathlib import Path
 
@@ -8,32 +12,77 @@ from PIL import Image
 from sphinx.application import Sphinx
 
 FOLDER = "generated/dark"
-DARKEST, LIGHTEST = 0.075, 0.93  # of the theme's background and of its text
-OF_COLORS = (
-    0.5  # least lightness of a full colour, which must differ from the ground
+DARKEST, LIGHTEST = 0.19, 0.94  # of the theme's background and of its text
+OF_COLORS = 0.68  # least lightness of a full colour: a contrast of 5 or more
+TO_CONES = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
 )
+"""Linear red, green and blue to the responses of the three kinds of cones."""
+
+TO_LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+"""Cube roots of the responses to lightness and two axes of hue."""
+
+
+def to_oklab(colors: np.ndarray) -> np.ndarray:
+    """OKLab of colours in sRGB from 0 to 1, shape (N, 3)."""
+    linear = np.where(
+        colors <= 0.04045, colors / 12.92, ((colors + 0.055) / 1.055) ** 2.4
+    )
+    return np.cbrt(linear @ TO_CONES.T) @ TO_LAB.T
+
+
+def to_srgb(lab: np.ndarray) -> np.ndarray:
+    """Colours in sRGB, shape (N, 3); those that a screen cannot show are outside of 0 to 1."""
+    linear = (lab @ np.linalg.inv(TO_LAB).T) ** 3 @ np.linalg.inv(TO_CONES).T
+    curved = 1.055 * np.maximum(linear, 0.0031308) ** (1 / 2.4) - 0.055
+    return np.where(linear <= 0.0031308, 12.92 * linear, curved)
+
+
+def dark_colors(colors: np.ndarray) -> np.ndarray:
+    """Colours with reversed lightness, shape (N, 3), from 0 to 1.
+
+    A full colour is at least as light as `OF_COLORS`. A colour that a screen cannot show loses saturation.
+    """
+    lightness, *axes = to_oklab(colors).T
+    # the square makes pale grounds visible, and greys lighter
+    new = LIGHTEST - (LIGHTEST - DARKEST) * lightness**2
+    # 0 for greys and pale bands, 1 for full colours
+    fullness = ((np.hypot(*axes) - 0.09) / 0.025).clip(0, 1)
+    new += fullness * (OF_COLORS - new).clip(0)
+    found = np.repeat(new[:, None], 3, axis=1)
+    for share in np.linspace(0, 1, 21):
+        lab = np.stack([new, share * axes[0], share * axes[1]], axis=1)
+        tried = to_srgb(lab)
+        is_shown = ((tried > -0.002) & (tried < 1.002)).all(1)
+        found[is_shown] = tried[is_shown]
+    return found.clip(0, 1)
 
 
 def darken(picture: Path, target: Path) -> None:
     """Write the dark version: the lightness of each colour is reversed, its hue stays.
 
     Args:
-        picture: The picture, with a white background.
+        picture: The picture, with a white background and at most 256 colours.
         target: The file to write.
     """
     with Image.open(picture) as opened:
-        colors = np.asarray(opened.convert("RGB"), dtype=np.float32) / 255
-    high, low = (end(-1, keepdims=True) for end in (colors.max, colors.min))
-    lightness = (high + low) / 2
-    reversed_ = LIGHTEST - (LIGHTEST - DARKEST) * lightness
-    # 0 for greys and pale bands, 1 for full colours
-    fullness = ((high - low - 0.2) / 0.2).clip(0, 1)
-    reversed_ += fullness * (OF_COLORS - reversed_).clip(0)
-    dark = (colors - lightness + reversed_).clip(0, 1)
+        dark = opened.convert("P")
+    colors = np.array(dark.getpalette("RGB"), dtype=float).reshape(-1, 3) / 255
+    dark.putpalette(
+        (255 * dark_colors(colors)).round().astype(int).ravel().tolist()
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray((255 * dark).round().astype(np.uint8)).quantize(
-        64, dither=Image.Dither.NONE
-    ).save(target, optimize=True)
+    dark.save(target, optimize=True)
 
 
 def add_dark_pictures(app: Sphinx, document: nodes.document) -> None:

@@ -6,20 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-from PIL import Image, ImageOps
 from sphinx.application import Sphinx
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
-
-PANELS = {
-    "plot_1_plain_to_bayesian": (4, (0.0, 0.17, 0.51, 1.0)),
-    "plot_2_detect_the_unknown": (3, (0.5, 0.0, 1.0, 0.495)),
-    "plot_3_is_my_posterior_good": (2, (0.7, 0.09, 1.0, 1.0)),
-    "plot_4_prune": (3, (0.0, 0.0, 0.49, 1.0)),
-}
-"""The thumbnail of a tutorial: number of a picture, and left, top, right and bottom of one panel as shares of it.
-
-The files in `_static/tutorials` are such thumbnails, for builds that do not run the tutorials.
-"""
 
 HAS_IMAGES = (
     Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST"
@@ -88,21 +76,3 @@ def say_if_nothing_ran(app: Sphinx, page: str, source: list[str]) -> None:
         return
     note = "*This build did not run the scripts:* ``nox -s docs -- full`` *adds their output and pictures.*"
     source[0] = re.sub(r"(?m)^=+\n", rf"\g<0>\n{note}\n\n", source[0], count=1)
-
-
-def crop_thumbnails(app: Sphinx) -> None:
-    """Replace the thumbnails of the tutorials by one panel each, since several are illegible when small."""
-    images = Path(app.srcdir) / "gallery" / "tutorials" / "images"
-    for name, (number, shares) in PANELS.items():
-        picture = images / f"sphx_glr_{name}_{number:03}.png"
-        if picture.exists():  # scripts may not have run
-            with Image.open(picture) as whole:
-                sides = [*whole.size, *whole.size]
-                box = [
-                    round(s * side)
-                    for s, side in zip(shares, sides, strict=True)
-                ]
-                panel = ImageOps.pad(
-                    whole.convert("RGB").crop(box), (400, 280), color="white"
-                )
-            panel.save(images / "thumb" / f"sphx_glr_{name}_thumb.png")

@@ -1,9 +1,13 @@
-"""Titles of groups in the sidebar, among the pages of how-to, examples, results and reference."""
+"""Titles of groups in the sidebar, among the pages of how-to, examples, results and reference.
+
+Of the reference, which has two hundred pages, the sidebar lists only those of the present group.
+"""
 
 import re
 from pathlib import Path
 from typing import Any
 
+from docutils.nodes import make_id
 from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
@@ -38,21 +42,36 @@ def groups(document: Path) -> list[tuple[str, int]]:
     ]
 
 
-def with_titles(tree: str, page: str, found: list[tuple[str, int]]) -> str:
-    """The sidebar with a title above each group of the pages below `page`."""
+def with_titles(
+    tree: str, page: str, found: list[tuple[str, int]], *, collapses: bool
+) -> str:
+    """The sidebar with a title above each group of the pages below `page`.
+
+    If `collapses`, a group without the present page is only a link to its section.
+    """
     above, of_page, below = re.split(
-        rf'(<li class="toctree-l1[^>]*><a[^>]*href="{page}">)', tree, maxsplit=1
+        rf'(<li class="toctree-l1[^>]*><a[^>]*href="{re.escape(page)}">)',
+        tree,
+        maxsplit=1,
     )
-    own, rest = re.split(r'(?=<li class="toctree-l1)|\Z', below, maxsplit=1)
-    head, *items = own.split(ITEM)
+    of_group, rest = re.split(
+        r'(?=<li class="toctree-l1)|\Z', below, maxsplit=1
+    )
+    head, *items = of_group.split(ITEM)
     if len(items) != sum(count for _, count in found):
         msg = f"{page} lists {sum(count for _, count in found)} pages but has {len(items)} in the sidebar"
         raise ValueError(msg)
     lines, start = [head], 0
     for title, count in found:
+        own, start = items[start : start + count], start + count
+        if collapses and not any(item.startswith(" current") for item in own):
+            link = f"{'' if page == '#' else page}#{make_id(title)}"
+            lines.append(
+                f'{ITEM}"><a class="reference internal" href="{link}">{title}</a></li>'
+            )
+            continue
         lines.append(f'<li class="group">{title}</li>')
-        lines += [ITEM + item for item in items[start : start + count]]
-        start += count
+        lines += [ITEM + item for item in own]
     return "".join((above, of_page, *lines, rest))
 
 
@@ -63,9 +82,12 @@ def add_titles(
     if "furo_navigation_tree" not in context:
         return
     for target, document in LISTS.items():
-        page = "#" if name == target else re.escape(context["pathto"](target))
+        page = "#" if name == target else context["pathto"](target)
         context["furo_navigation_tree"] = with_titles(
-            context["furo_navigation_tree"], page, groups(HERE / document)
+            context["furo_navigation_tree"],
+            page,
+            groups(HERE / document),
+            collapses=target == "api",
         )
     context["furo_navigation_tree"] = re.sub(
         r"(?<=[a-z])(?=[A-Z][^<>]*<)", "<wbr>", context["furo_navigation_tree"]

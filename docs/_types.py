@@ -1,4 +1,4 @@
-"""Shorter types in the reference: the alias `Inputs` by its name, and no private base classes."""
+"""Shorter types in the reference: names that it explains for two long types, and no private base classes."""
 
 import re
 from abc import ABC
@@ -14,6 +14,15 @@ INPUTS = re.compile(
     r"\| ~?[\w.]*Mapping\[~?str, ~?[\w.]*Inputs\]"
 )
 """What `Inputs` stands for; Sphinx writes it out once more within itself."""
+
+MAKER = r"~?[\w.]*Callable\[\[~?list\[~?[\w.]*Parameter\]\], "
+FACTORY = re.compile(
+    MAKER
+    + r"~?[\w.]*Optimizer\] \| "
+    + MAKER
+    + r"~?tuple\[~?[\w.]*Optimizer, ~?[\w.]*LRScheduler \| ~?[\w.]*ReduceLROnPlateau\]\]"
+)
+"""What `OptimizerFactory` stands for: a name that only the reference has."""
 
 
 def nearest(base: Any) -> list[Any]:
@@ -42,7 +51,7 @@ def public_bases(
 def short_types(
     app: Sphinx, domain: str, kind: str, content: nodes.Element
 ) -> None:
-    """Write the alias in the types of arguments and results."""
+    """Write the names in the types of arguments and results."""
     for field in content.findall(nodes.field):
         name, body = field.children
         if name.astext().partition(" ")[0] not in ("type", "rtype"):
@@ -51,4 +60,5 @@ def short_types(
             short, count = text.astext(), 1
             while count:
                 short, count = INPUTS.subn("Inputs", short)
+            short = FACTORY.sub("OptimizerFactory", short)
             text.parent.replace(text, nodes.Text(short))

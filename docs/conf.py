@@ -166,13 +166,14 @@ def mark_wide_blocks(_: Sphinx, document: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Crop thumbnails after sphinx-gallery has made them, and add titles to the sidebar after the theme has made it.
+    """Add titles to the sidebar after the theme has made it.
 
     Types in the reference are made shorter, names link to the reference, and pictures get dark versions.
     """
     from _dark import add_dark_pictures
-    from _gallery import crop_thumbnails, say_if_nothing_ran
+    from _gallery import say_if_nothing_ran
     from _names import Links
+    from _notes import add_tooltips
     from _sidebar import add_titles
     from _types import public_bases, short_types
 
@@ -186,6 +187,6 @@ def setup(app: Sphinx) -> None:
     # before napoleon reads the sections
     app.connect("autodoc-process-docstring", example_first, priority=400)
     app.connect("object-description-transform", short_types, priority=900)
-    app.connect("builder-inited", crop_thumbnails, priority=900)
     app.connect("source-read", say_if_nothing_ran)
     app.connect("html-page-context", add_titles, priority=900)
+    app.connect("html-page-context", add_tooltips)

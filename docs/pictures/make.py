@@ -107,14 +107,14 @@ def two_rows(columns: int) -> np.ndarray:
 
 def ground(ax: Axes, x: Tensor, *gaps: tuple[float, float]) -> None:
     """A grey ground where there are no data: in gaps, and on both sides of the data."""
-    for start, end in ((15, float(x.min())), *gaps, (float(x.max()), 50)):
-        ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data")
+    for number, (start, end) in enumerate(((15, float(x.min())), *gaps, (float(x.max()), 50))):
+        ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data" if number else "no data")
 
 
 def points(ax: Axes, patients: Patients, marker: str, color: str, label: str) -> None:
-    """Small points, above the bands but below their lines."""
-    size = 1.5 if marker == "o" else 2
-    ax.plot(patients.x, patients.y, marker, color=color, markersize=size, markeredgewidth=0.4, label=label, zorder=1.9)
+    """Small points with white edges, or crosses, above the bands but below their lines."""
+    edge = {"markersize": 2.6, "markeredgecolor": "white"} if marker == "o" else {"markersize": 2.6}
+    ax.plot(patients.x, patients.y, marker, color=color, markeredgewidth=0.4, label=label, zorder=1.9, **edge)
 
 
 def bands_and_deviations(
@@ -150,7 +150,8 @@ def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
     entries = [*zip(*axes[0, 0].get_legend_handles_labels(), strict=True)]
     entries += zip(*axes[1, 0].get_legend_handles_labels(), strict=True)
     handles, labels = zip(*entries, strict=True)
-    axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=6, columnspacing=1.0)
+    options = {"ncols": 7, "columnspacing": 0.9, "handletextpad": 0.5, "markerscale": 1.8}
+    axes[0, 0].figure.legend(handles, labels, loc="outside upper center", **options)
 
 
 def legend_above(ax: Axes) -> None:
@@ -198,9 +199,11 @@ def priors(out: Path, quick: bool) -> None:
             xlim=(-3, 3),
             xticks=(-3, 0, 3),
         )
-    for ax in axes.flat:  # a scale of its own, since the standard deviations differ by a factor of ten
-        end = max(abs(limit) for limit in ax.get_ylim())
-        ax.set(ylim=(-end, end), ylabel="f(x)" if ax in axes[:, 0] else "")
+    for row in axes:  # a scale for each row, since the standard deviations differ by a factor of ten
+        end = max(abs(limit) for ax in row for limit in ax.get_ylim())
+        for ax in row:
+            ax.set(ylim=(-end, end), ylabel="f(x)" if ax is row[0] else "")
+            ax.tick_params(labelleft=ax is row[0])
     handles = [axes[0, 0].lines[0], band]
     labels = ["five drawn functions", f"± 2 standard deviations of {num_draws} drawn functions"]
     axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=2)
@@ -234,6 +237,7 @@ def width(out: Path, quick: bool) -> None:
         ax.set_xticks(widths, labels=[str(units) for units in widths])
         ax.set(xlabel="hidden units in each of two layers", title=title)
     axes[0, 0].set_yscale("log")
+    axes[0, 0].set_yticks([1, 10, 100], labels=["1", "10", "100"])
     axes[0, 1].axhline(0.2, color="0.5", linestyle=":", linewidth=0.9)
     axes[0, 1].text(256, 0.21, "chance", ha="right", va="bottom", color="0.35")
     axes[0, 1].set_ylim(0, 1.04)
@@ -242,8 +246,8 @@ def width(out: Path, quick: bool) -> None:
 
 
 def kl_weight(out: Path, quick: bool) -> None:
-    """One fit for each of four KL weights, from warm to cold."""
-    axes = two_rows(4)
+    """One fit for each of four KL weights, from warm to cold; the picture has room for three."""
+    axes = two_rows(3)
     model, fit, aside, left_out = with_gap()
     predictions = {}
     print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>16s}" for name in REGIONS))
@@ -253,7 +257,8 @@ def kl_weight(out: Path, quick: bool) -> None:
         nll = pb.predict(model, posterior, aside.x, y=aside.y, num_samples=400, seed=0).nll
         kl = sum(posterior.history.kl[-50:]) / len(posterior.history.kl[-50:])
         print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction, fit)}", flush=True)
-        predictions[f"KL weight {weight:g}"] = prediction
+        if weight <= 1:
+            predictions[f"KL weight {weight:g}"] = prediction
     bands_and_deviations(axes, predictions, fit, left_out, "KL weight 1")
     one_legend(axes, -1, 4.5, range(-1, 5))
     write(axes[0, 0], out / "kl_weight.png", num_colors=36)
@@ -287,36 +292,24 @@ def estimators(out: Path, quick: bool) -> None:
     for ax, (title, (model, guide, x, y, sizes)) in zip(axes[0], problems.items(), strict=True):
         print(f"{title:19s}" + "".join(map(str.rjust, kinds, widths)))
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
+        options = {"num_samples": num_draws, "elbo": TraceMeanField_ELBO()}
+        measure = functools.partial(pb.gradient_noise, model, guide, **options)
         for size in sizes:
             for name, estimator in kinds.items():
-                groups = [
-                    sum(row.noise**2 for row in noise.parameters) / model.num_data**2
-                    for noise in (
-                        pb.gradient_noise(
-                            model,
-                            guide,
-                            x[:size],
-                            y[:size],
-                            num_samples=num_draws,
-                            elbo=TraceMeanField_ELBO(),
-                            estimator=estimator,
-                            seed=seed,
-                        )
-                        for seed in range(num_groups)
-                    )
-                ]
+                noises = [measure(x[:size], y[:size], estimator=estimator, seed=seed) for seed in range(num_groups)]
+                groups = [sum(row.noise**2 for row in noise.parameters) / model.num_data**2 for noise in noises]
                 found[name].append((float(np.mean(groups)), float(np.std(groups, ddof=1) / num_groups**0.5)))
             cells = (f"{found[name][-1][0]:.3g} ± {found[name][-1][1]:.1g}" for name in kinds)
             print(f"{size:19d}" + "".join(map(str.rjust, cells, widths)), flush=True)
         for (name, row), style in zip(found.items(), ("o-", "s--", "D-."), strict=True):
-            values, errors = zip(*row, strict=True)
-            size = 7 if name == "Flipout" else 4  # it lies below local reparameterisation
-            ax.errorbar(sizes, values, yerr=errors, fmt=style, linewidth=1.2, markersize=size, label=name)
+            width = 2 if name == "Flipout" else 1  # it lies below local reparameterisation
+            values = [value for value, _ in row]
+            ax.plot(sizes, values, style, linewidth=1.2 * width, markersize=4 * width, label=name)
         ax.set(xscale="log", yscale="log", ylim=(4e-3, 8), xlabel="rows in the batch", title=title)
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
+        ax.set_yticks([0.01, 0.1, 1], labels=["0.01", "0.1", "1"] if ax is axes[0, 0] else [])
         ax.minorticks_off()
     axes[0, 0].set_ylabel("noise of the gradient (variance)")
-    axes[0, 1].set_yticklabels([])
     with matplotlib.rc_context({"legend.handlelength": 4}):  # long enough for a dash and a dot
         legend_above(axes[0, 0])
     write(axes[0, 0], out / "estimators.png")
@@ -355,7 +348,7 @@ def trust(out: Path, quick: bool) -> None:
 
 
 def regression(out: Path, quick: bool) -> None:
-    """The picture of the quickstart on regression, by the same code."""
+    """The picture of the quickstart on regression, by the same code in another size."""
     patients = Patients.all()
     x, y = patients.x, patients.y
     torch.manual_seed(0)

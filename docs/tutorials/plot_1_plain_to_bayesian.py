@@ -14,8 +14,6 @@ chooses them one by one, for 200 noisy points of a sine.
 # -----------
 # The data are between -0.5 and 0.5. We predict from -1 to 1: outside of the data, the network should be uncertain.
 
-# sphinx_gallery_thumbnail_path = "_static/tutorials/plot_1_plain_to_bayesian.png"
-
 import functools
 
 import matplotlib.pyplot as plt

@@ -16,8 +16,6 @@ digits 0 to 6, and the unknown ones are 7, 8 and 9.
 # Known and unknown
 # -----------------
 
-# sphinx_gallery_thumbnail_path = "_static/tutorials/plot_2_detect_the_unknown.png"
-
 import functools
 
 import matplotlib.pyplot as plt

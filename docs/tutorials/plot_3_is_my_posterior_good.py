@@ -17,8 +17,6 @@ uncertain in that gap.
 # The candidate
 # -------------
 
-# sphinx_gallery_thumbnail_path = "_static/tutorials/plot_3_is_my_posterior_good.png"
-
 import warnings
 
 import matplotlib.pyplot as plt

@@ -12,8 +12,6 @@ train the others further, and make a plain sparse network.
 # Train
 # -----
 
-# sphinx_gallery_thumbnail_path = "_static/tutorials/plot_4_prune.png"
-
 import matplotlib.pyplot as plt
 import torch
 from torch import nn

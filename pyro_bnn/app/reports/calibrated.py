@@ -97,7 +97,7 @@ class BeforeAndAfter:
         targets, place = ("labels", "set") if self.is_class else ("targets", "interval")
         note = (
             f"inside: share of the {targets} in their {place}. The calibration used {self.num_calibration} rows "
-            f"outside of the fit. The calibrated share\nis right on average over all rows, not in each third by "
+            f"outside of the fit.\nThe calibrated share is right on average over all rows, not in each third by "
             f"predicted {self.spread}. By chance, it varies by about {100 * self.deviation:.1f} points."
         )
         return "\n".join([*lines, "", note])
