@@ -78,7 +78,10 @@ def test_a_fit_that_did_not_end_well_warns_once_with_its_status(method):
     options = {"method": method, "num_members": 2} if method == "ensemble" else {"method": method}
     with pytest.warns(pb.ConvergenceWarning) as caught:
         posterior = pb.fit(model, (x, y), max_epochs=5, seed=0, **options)
-    assert [str(warning.message) for warning in caught] == [str(posterior.status)]
+    assert [str(warning.message) for warning in caught] == [posterior.status.warning()]
+    assert str(caught[0].message).startswith(
+        ("Not converged: stopped after 5", "2 of 2 members did not end well. Raise")
+    )
     assert caught[0].filename == __file__
     pb.predict(model, posterior, x, num_samples=3)  # without a warning
     assert pb.fit(model, (x, y), method="svi", seed=0).status  # without a warning

@@ -123,6 +123,16 @@ def test_a_call_that_does_not_match_the_signature_says_what_to_change(call, mess
         call()
 
 
+@pytest.mark.parametrize("fit", [pb.fit, pb.fit_laplace, pb.fit_gauss_newton])
+def test_a_network_in_place_of_a_model_is_told_how_to_make_one(fit):
+    with pytest.raises(
+        ValueError, match=r"must be a BayesianModel.*, got Linear; make one, such as BayesianModel\(net, p"
+    ):
+        fit(nn.Linear(2, 1), (X, Y))
+    with pytest.raises(ValueError, match=r"For a plain network make a BayesianModel\."):
+        pb.fit_nuts(nn.Linear(2, 1), (X, Y))
+
+
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # two epochs
 def test_a_list_of_inputs_and_targets_is_a_pair_with_the_same_defaults():
     ours, theirs = (pb.fit(MODEL, data, method="svi", max_epochs=2, seed=0) for data in ([X, Y], (X, Y)))

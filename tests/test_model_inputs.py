@@ -20,6 +20,16 @@ def test_wrong_shape_of_x_names_what_the_first_layer_takes():
         model(torch.randn(6, 5), y)
 
 
+def test_a_missing_axis_of_rows_is_told_only_where_it_would_help():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=2)
+    guide, x = pb.MeanFieldGuide(model), torch.randn(3, 2, 2)
+    with pytest.raises(ValueError, match=r"cannot take `x` of shape \(2, 2\).*pass `x\[None\]` for a single row"):
+        pb.predict(model, guide, x[0])
+    with pytest.raises(ValueError, match=r"give `x` the shape and type that the first layer takes"):
+        pb.predict(model, guide, x[:, :1])
+
+
 @pytest.mark.parametrize(
     "layer", [nn.Linear(2, 1), nn.Sequential(nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 1, 2), nn.Flatten())]
 )

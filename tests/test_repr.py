@@ -361,8 +361,8 @@ def test_notebooks_show_the_same_as_a_table():
         assert {*page.tags} <= {"div", "strong", "code", "table", "tr", "td", "th"}
         assert page.texts[0].startswith(type(value).__name__)
     page = Balance(objects()["fit"]._repr_html_())
-    assert page.tags.count("tr") == 4
-    assert {"net.0.weight", "(5, 4)", "20"} <= {*page.texts}
+    assert page.tags.count("tr") == 1 + 4
+    assert {"site", "shape", "numbers", "net.0.weight", "(5, 4)", "20"} <= {*page.texts}
 
 
 def test_a_notebook_shows_what_matters():
@@ -382,7 +382,7 @@ def test_a_notebook_shows_what_matters():
 def test_numbers_are_aligned_at_the_right_and_names_at_the_left():
     for name in ("history", "comparison", "diagnosis", "calibration bins"):
         table = objects()[name]._repr_html_()
-        cells = re.findall(r'<td style="text-align: (\w+)">([^<]+)</td>', table)
+        cells = re.findall(r'<td style="text-align: (\w+); padding: [^"]+">([^<]+)</td>', table)
         assert cells, name
         for side, cell in cells:
             assert (side == "right") == bool(re.match(r"-?(\d|nan|inf)", cell)), (name, cell)

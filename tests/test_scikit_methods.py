@@ -218,3 +218,23 @@ def test_wrong_tables_are_refused_with_a_remedy():
     for kind, inputs, targets, message in cases:
         with pytest.raises(ValueError, match=message):
             kind().fit(inputs, targets)
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "message"),
+    [
+        (
+            pb.BNNRegressor,
+            lambda y: y > 500,
+            "`y` must be numbers, got booleans such as (True|False); use BNNClassifier",
+        ),
+        (pb.BNNRegressor, lambda y: y.astype(str), "got text such as '[-0-9.e]+'; use BNNClassifier"),
+        (pb.BNNRegressor, lambda y: pd.Series(y).astype(str), "got text such as '[-0-9.e]+'; use BNNClassifier"),
+        (pb.BNNRegressor, lambda y: [str(value) for value in y], "got text such as '[-0-9.e]+'; use BNNClassifier"),
+        (pb.BNNClassifier, lambda y: y, "^Unknown label type: .*continuous.*use BNNRegressor"),
+    ],
+)
+def test_targets_for_the_other_estimator_are_refused(make, change, message):
+    X, y = curve(20)
+    with pytest.raises(ValueError, match=message):
+        make(**SHORT).fit(X, change(y))

@@ -5,6 +5,9 @@ import warnings
 
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning as SklearnWarning
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import pyro_bnn as pb
@@ -94,6 +97,28 @@ def test_a_silent_fit_in_one_thread_silences_no_other():
         other.join()
     assert [str(warning.message) for warning in shown] == ["shown"]
     assert shown[0].filename == __file__
+
+
+def test_a_warning_has_the_verdict_then_the_remedy_then_facts_for_which_there_is_room():
+    facts = "Chosen: 50 ReLU units; " + "8 chains. " * 99
+    warning = pb.Status(False, facts, remedy="Sample longer.", verdict="the chains disagree").warning()
+    assert warning.startswith(
+        "The chains disagree. Sample longer. `posterior.status` says more: Chosen: 50 ReLU units;"
+    )
+    assert 200 < len(warning) <= 250
+    first = pb.Status(False, "not converged: 5 epochs; Adam.", remedy="Fit longer.").warning("status_")
+    assert first == "Not converged: 5 epochs. Fit longer. `status_` says more: Adam."
+    long = pb.Status(False, "facts", remedy="Sample longer. " * 30, verdict="Wrong.").warning()
+    assert long.count("Sample longer.") == 30  # a remedy is never cut
+
+
+def test_an_estimator_in_a_pipeline_warns_at_the_users_line():
+    X = torch.linspace(-1, 1, 20)[:, None].numpy()
+    pipeline = make_pipeline(StandardScaler(), pb.BNNRegressor((3,), method="svi", max_iter=3, random_state=0))
+    with pytest.warns(SklearnWarning, match=r"^Not converged: stopped after 3 epochs.* Raise `max_iter`") as caught:
+        pipeline.fit(X, X[:, 0])
+    assert [warning.filename for warning in caught] == [__file__]
+    assert len(str(caught[0].message)) <= 250
 
 
 def test_a_filter_ends_with_its_context_and_other_threads_wait_for_it():

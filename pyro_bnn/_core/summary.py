@@ -12,7 +12,12 @@ from torch import Tensor
 MOST_LINES, WIDTH, TABLE_WIDTH = 12, 80, 100  # lines of a `repr` with short notes, characters in a line
 NAME_WIDTH = 44  # characters in a cell
 MOST_HTML_ROWS = 40  # rows of a table in a notebook
-NOT_OK, ALARM = "NOT OK", "color: #b00020; font-weight: bold"  # first words of a bad status, and how they look
+NOT_OK, ALARM = "NOT OK", "color: #d93a45; font-weight: bold"  # first words of a bad status, and how they look
+LINE = "1px solid rgba(128, 128, 128, 0.5)"  # this grey, and this red, can be read on white and on black
+TABLE_STYLE = "border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0.4em 0"
+CELL_STYLE = f"padding: 0.2em 0.8em; border-bottom: {LINE}"
+SITE_COLUMNS = ("site", "shape", "numbers")
+"""Names of the columns of :func:`shape_row`."""
 
 Cell = str | int | float | None
 
@@ -25,12 +30,16 @@ class Number(str):
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of an object: a title, notes, and a table, which is shown without its middle if it is long."""
+    """A summary of an object: a title, notes, and a table, which is shown without its middle if it is long.
+
+    A table whose columns need no header at the prompt may have the names `columns` for a notebook.
+    """
 
     title: str
     notes: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
     header: Sequence[str] = ()
+    columns: Sequence[str] = ()
 
     def text(self) -> str:
         """Return the summary as text, in lines of at most 80 characters (at most 100 in the table).
@@ -53,14 +62,15 @@ class Summary:
     def html(self) -> str:
         """Return the title, the notes and the table as HTML, in which all texts are escaped.
 
-        A note that begins with "NOT OK" is in bold red letters.
+        A note that begins with "NOT OK" is in bold red letters. All other colours are those of the notebook.
         """
         notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
-        if rows and self.header:
-            rows[0] = _html_row(self.header, "th", are_right)
-        return f"<div><strong>{html.escape(self.title)}</strong>{notes}<table>{''.join(rows)}</table></div>"
+        if rows and (self.header or self.columns):
+            rows[: bool(self.header)] = [_html_row(self.header or self.columns, "th", are_right)]
+        table = f'<table style="{TABLE_STYLE}">{"".join(rows)}</table>' if rows else ""
+        return f"<div><strong>{html.escape(self.title)}</strong>{notes}{table}</div>"
 
     @property
     def _are_right(self) -> list[bool]:
@@ -193,7 +203,7 @@ def _html_note(note: str) -> str:
 def _html_row(cells: Sequence[str], tag: str, are_right: Sequence[bool]) -> str:
     sides = ["right" if is_right else "left" for is_right in are_right]
     shown = (
-        f'<{tag} style="text-align: {side}">{html.escape(cell)}</{tag}>'
+        f'<{tag} style="text-align: {side}; {CELL_STYLE}">{html.escape(cell)}</{tag}>'
         for cell, side in zip(cells, sides, strict=False)
     )
     return f"<tr>{''.join(shown)}</tr>"

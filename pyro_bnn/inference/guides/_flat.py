@@ -15,7 +15,7 @@ from ..._core import checks as _checks
 from ..._core.copies import plant
 from ..._core.reflection import has_hooks, overridden_names
 from ..._core.scope import AbstractPyroModule, allow_local_mode, local_param
-from ..._core.summary import Shown, Summary, counted, kind_of, shape_row
+from ..._core.summary import SITE_COLUMNS, Shown, Summary, counted, kind_of, shape_row
 from ...modelling.model import BayesianModel
 from ..joint import Joint, Site, constrained
 from ..scale_maps import ScaleMap, Softplus
@@ -107,6 +107,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
             f"{title}, {kind_of(parameters[0])}",
             self.remarks(),
             [shape_row(site.name, site.start.shape) for site in self.sites],
+            columns=SITE_COLUMNS,
         )
 
     def remarks(self) -> list[str]:

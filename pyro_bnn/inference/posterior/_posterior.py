@@ -12,7 +12,7 @@ from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs
 from ..._core.remedies import Advised
 from ..._core.scope import EXCLUSIVE, Stream
-from ..._core.summary import NOT_OK, Shown, Summary, counted, in_time, shape_row
+from ..._core.summary import NOT_OK, SITE_COLUMNS, Shown, Summary, counted, in_time, shape_row
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ...modelling.priors import PosteriorPrior, Prior
 from ..history import History
@@ -114,7 +114,8 @@ class Posterior(Advised, Shown, ABC):
         title += "" if self.num_stored is None else f", {counted(self.num_stored, 'draw')}"
         title += "" if self.seconds is None else f", {in_time(self.seconds)}"
         status = f"{'ok' if self.status else NOT_OK}: {self.status}"
-        return Summary(title, [status], [shape_row(name, shape) for name, shape in (shapes or {}).items()])
+        rows = [shape_row(name, shape) for name, shape in (shapes or {}).items()]
+        return Summary(title, [status], rows, columns=SITE_COLUMNS)
 
     @property
     def carried(self) -> tuple[str, ...]:

@@ -305,5 +305,7 @@ def _require_numbers(y: Any) -> None:
     others = (value for value in values if isinstance(value, str | bool | np.bool_))
     other = next(others, None) if values.dtype.kind in "OUSTb" else None
     if other is not None:
-        kind, remedy = ("text", "") if isinstance(other, str) else ("booleans", ", or `y.astype(float)` for a rate")
-        raise ValueError(f"`y` must be numbers, got {kind} such as {other!s}; use BNNClassifier for classes{remedy}.")
+        found = f"text such as '{other}'" if isinstance(other, str) else f"booleans such as {other}"
+        raise ValueError(
+            f"`y` must be numbers, got {found}; use BNNClassifier for classes, or convert them, as by `.astype(float)`."
+        )
