@@ -88,7 +88,7 @@ MISTAKES = [
     (lambda: pb.fit(MODEL, X, Y), r"got 3; .* one argument, a pair\. Example: fit\(model, \(x, y\)\)"),
     (lambda: pb.fit_svi(MODEL), "needs `guide`, `data`, `optimizer` and `num_epochs`.* Example: fit_svi"),
     (lambda: pb.fit_nuts(MODEL, (X, Y), chains=1), "did you mean `num_chains`"),
-    (lambda: pb.predict(MODEL, X), r"predict\(\) needs `x`"),
+    (lambda: pb.predict(MODEL, X), r"predict\(\) needs `x`, .*, only `model` and `posterior`"),
     (lambda: pb.predict(MODEL, MODEL, X, n_samples=1), "did you mean `num_samples`"),
     (lambda: pb.BNNRegressor(hidden=3), r"BNNRegressor\(\) got .* did you mean `hidden_layer_sizes`"),
     (lambda: pb.BNNClassifier(seed=3), "did you mean `random_state`"),

@@ -99,7 +99,11 @@ def _problem(
         )
     missing = [name for name, one in parameters.items() if one.default is one.empty and name not in kwargs]
     missing = [name for name in missing if name not in by_position[:num_given]]
-    return f"needs {_joined(missing)}, which this call does not pass. Example: {example}" if missing else ""
+    if not missing:
+        return ""
+    named = [*by_position[:num_given], *(name for name in kwargs if name in parameters)]
+    given = f", only {_joined(named)}" if named else ""
+    return f"needs {_joined(missing)}, which this call does not pass{given}. Example: {example}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -130,8 +130,9 @@ def fit_svi(
         Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
 
     Warns:
-        PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. That the objective fell, or
-            still rises at the end, only the status says.
+        PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. There is no warning if the
+            objective fell, or still rises at the end, since a loop of short fits would repeat it. ``posterior.status``
+            says so, and is then false: check it, or call :func:`~pyro_bnn.fit` with ``method="svi"``, which warns.
 
     Example:
         >>> import torch
