@@ -326,3 +326,20 @@ def test_values_are_completed(pyro_bnn, monkeypatch, words, expected):
     code, out, _ = pyro_bnn()
     assert code == 0
     assert out.split() == expected
+
+
+def test_a_wrong_command_line_is_answered_with_the_right_one(pyro_bnn):
+    for words, said in (
+        (("train", "a.csv", "--taget", "y"), "No such option: --taget; did you mean --target?"),
+        (("predict", "run"), "Missing argument 'rows'; write pyro-bnn predict [OPTIONS] {run} {rows}."),
+        (("report",), "Missing argument 'run'; write pyro-bnn report [OPTIONS] {run}."),
+    ):
+        code, _, err = pyro_bnn(*words)
+        assert (code, err.partition(" Try --help")[0]) == (2, f"error: {said}")
+
+
+def test_the_help_shows_no_type_beside_a_flag(wide):
+    for words in (["--help"], *([name, "--help-all" if name == "train" else "--help"] for name in NAMES)):
+        shown = CliRunner().invoke(program, words).output
+        assert "bool" not in shown.lower()
+        assert "--help" in shown

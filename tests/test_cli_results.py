@@ -224,6 +224,13 @@ def test_a_number_stays_beside_its_sign(monkeypatch):
     assert written.getvalue().splitlines() == ["The intervals hold", "90 % of all rows,", "3.25 ± 0.12"]
 
 
+def test_the_lines_of_a_verdict_begin_below_its_text(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys, "stdout", written := io.StringIO())
+    Output("report", as_json=False).say("good:     The intervals hold", indent=10)
+    assert written.getvalue().splitlines() == ["good:     The", " " * 10 + "intervals", " " * 10 + "hold"]
+
+
 WIDE = """\
 rows of two words         NLL   share in 90 %
 one draw                5.548               -
@@ -242,6 +249,13 @@ def test_a_table_fits_a_narrow_terminal(monkeypatch, columns, stream):
     assert max(map(len, lines)) <= columns
     for cell in ("one draw", "5.548", "-12.33", "91.2 %"):
         assert any(cell in line for line in lines)
+
+
+def test_a_list_of_cells_begins_with_what_the_table_is_about(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "25")
+    monkeypatch.setattr(sys, "stdout", written := io.StringIO())
+    Output("evaluate", as_json=False).table(WIDE)
+    assert written.getvalue().splitlines()[:2] == ["rows of two words", "one draw:"]
 
 
 def test_a_score_is_rounded_alike_in_all_commands():

@@ -102,3 +102,22 @@ heavy = [name for name in ("matplotlib", "sklearn", "torchvision", "typer") if n
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_prediction_of_the_program_loads_no_compiler_and_no_pictures():
+    """Each of these packages takes from half a second to two seconds, before `pyro-bnn predict` shows a number."""
+    code = """
+import sys, torch
+import pyro_bnn as pb
+from pyro_bnn.app import runs, sources
+from pyro_bnn.app.own.targets import Target
+from pyro_bnn.app.reports.predictions import in_units
+x = torch.linspace(-1, 1, 20)[:, None]
+net = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=20)
+posterior = pb.GuidePosterior(pb.MeanFieldGuide(model), pb.Status(True, ""), None)
+in_units(pb.predict(model, posterior, x, num_samples=100, keep_draws=True), Target("y", [], [1.0], [2.0]))
+heavy = [name for name in ("torch._dynamo", "sympy", "matplotlib", "sklearn", "scipy.stats") if name in sys.modules]
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

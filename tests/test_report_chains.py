@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pyro_bnn.app.chains import Choice, in_plain_words
+from pyro_bnn.app.chains import Choice, has_remark, in_plain_words
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page.chains import diagnostics_of, of_chains
@@ -78,10 +78,10 @@ def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
     ]
 
 
-def test_chains_that_are_not_explored_are_named_in_the_first_line_only_beside_a_fault():
+def test_chains_that_are_not_explored_are_named_in_the_first_line():
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
     short = of_chains(posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
-    assert first_line([short], "RMSE 2") == "Usable: RMSE 2; 1 note in the report."
+    assert first_line([short], "RMSE 2") == f"Usable: RMSE 2; 1 note in the report: {short.short}."
     wide = Verdict("problem", "uncertainty", "too wide", "", "")
     said = first_line([wide, short], "RMSE 2")
     assert said.startswith("Usable for its predictions, not for its uncertainty: 1 of 2 chains is too short")
@@ -130,4 +130,5 @@ def test_train_begins_with_a_sentence_without_jargon(diverged, within, said):
         sampler="MCLMC",
         modes=Modes(torch.tensor(within), 1.0, 0.0),
     )
+    assert has_remark(posterior) == ("long enough" not in said)
     assert in_plain_words(posterior) == f"{said} The scores on test rows tell how good it is."

@@ -4,9 +4,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas
 import pytest
 
 from pyro_bnn.app import sources
+from pyro_bnn.app.reports.drivers import Driver
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.surprises import surprises_section
 from pyro_bnn.app.starting import new_config
@@ -19,8 +21,9 @@ from .test_report_own import report, table  # noqa: F401  # a fixture
 from .test_report_verdicts import NUM_ROWS, Measured, predicted, regressed
 
 
-def section_of(kind, **measured):
+def section_of(kind, *, drivers=(), inputs=None, **measured):
     subject = Measured(**measured)
+    subject.drivers, subject.inputs = drivers, inputs
     subject.config = SimpleNamespace(kind=kind)
     return surprises_section(subject)
 
@@ -71,6 +74,21 @@ def test_classes_have_their_probabilities():
     assert float(own.rstrip(" %")) == pytest.approx(100 * float(probs[worst, found.y[worst]]), abs=0.05)
 
 
+def test_a_row_shows_the_inputs_that_matter_most():
+    """Long texts are cut, a missing cell is named, and columns without an effect are left out."""
+    names = ["none", "size", "name", "day", "mass"]
+    frame = pandas.DataFrame({name: [None] * NUM_ROWS for name in names}, dtype=object)
+    found = replace(regressed().regressed, rows=range(NUM_ROWS))
+    worst = int(found.prediction.log_density.argmin())
+    frame.loc[worst, ["size", "name", "mass"]] = [0.1234567891, "x" * 40, "7.50"]
+    drivers = [Driver(name, 1.0, 0.0, 1.0) for name in ("size", "name", "day", "mass", "none")]
+    section = section_of("table", regressed=found, drivers=drivers, inputs=frame)
+    assert section.values["rows"][0][1][4:] == ["0.123457", "x" * 23 + "…", "missing", "7.50"]
+    words = Page(page_of("", "", "", [], [section])).words
+    assert "score (NLL)sizenamedaymass" in words
+    assert "The last 4 columns of the table have the inputs on which the predictions depend most." in words
+
+
 def test_image_sets_have_no_rows():
     assert section_of("images", classified=labelled("good").classified) is None
 
@@ -97,6 +115,7 @@ def test_rows_of_arrays(has_tests, tmp_path):
     target = data.facts.target
     found = target.mean[0] + target.scale[0] * data.y_test[:, 0]
     np.testing.assert_allclose(found - (30 if has_tests else 0), data.test_rows, rtol=1e-5)
+    np.testing.assert_allclose(data.test_inputs["input 0"], found, rtol=1e-5)  # x is y
 
 
 def test_the_report_shows_the_rows_of_the_file(pyro_bnn, table):  # noqa: F811
@@ -104,5 +123,11 @@ def test_the_report_shows_the_rows_of_the_file(pyro_bnn, table):  # noqa: F811
     page, _ = report(pyro_bnn, table, "y")
     shown = [text for text in page.text if text.strip()]
     start = shown.index("score (NLL)") + 1
-    for number, observed in zip(shown[start : start + 50 : 5], shown[start + 1 : start + 50 : 5], strict=True):
-        assert float(observed) == pytest.approx(float(cells[int(number)][2]), rel=1e-4)
+    names = shown[start : start + 2]  # the columns, and the one on which the predictions depend most comes first
+    assert sorted(names) == ["a", "b"]
+    places = [cells[0].index(name) for name in names]
+    rows = [shown[at : at + 7] for at in range(start + 2, start + 72, 7)]
+    for number, observed, *_, first, second in rows:
+        own = cells[int(number)]
+        assert float(observed) == pytest.approx(float(own[2]), rel=1e-4)
+        assert [first.rstrip("…"), second.rstrip("…")] == [own[place][:23] for place in places]

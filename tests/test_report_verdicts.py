@@ -100,7 +100,9 @@ def regressed(kind="good", *, num_outputs=1):
     names = tuple(f"target {i}" for i in range(num_outputs))
     zero = torch.zeros(num_outputs)
     return Measured(
-        regressed=Regressed(y, names, network, ("mean weights", network), baselines, zero, zero + 10, is_count=False)
+        regressed=Regressed(
+            y, names, network, ("mean weights", network), baselines, zero, zero + 10, zero - 30, is_count=False
+        )
     )
 
 
@@ -165,6 +167,7 @@ def test_equal_predicted_sds_rank_nothing_and_could_not():
             baselines,
             torch.zeros(1),
             torch.full((1,), 10.0),
+            torch.full((1,), -30.0),
             is_count=False,
         )
     )
@@ -235,7 +238,15 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
         components=claimed,
     )
     found = Regressed(
-        y, ("n",), network, ("mean weights", network), {"n": network}, torch.zeros(1), torch.ones(1), is_count=True
+        y,
+        ("n",),
+        network,
+        ("mean weights", network),
+        {"n": network},
+        torch.zeros(1),
+        torch.ones(1),
+        torch.zeros(1),
+        is_count=True,
     )
     section = intervals_section(Measured(regressed=found))
     assert section.verdicts[0].short == short
@@ -299,7 +310,7 @@ def test_a_training_that_was_cut_short_is_named_before_other_faults():
     start = "Usable for its predictions, not for its uncertainty"
     assert first_line([narrow, cause], "99 %") == f"{start}: the loss was still falling; {NARROW}. 99 %."
     assert first_line([beaten, cause], "") == "Not usable as it is: the loss was still falling; beaten by a line."
-    assert first_line([cause], "99 %") == "Usable: 99 %; 1 note in the report."
+    assert first_line([cause], "99 %") == "Usable: 99 %; 1 note in the report: the loss was still falling."
 
 
 def test_a_cold_posterior_is_said_to_be_one():
@@ -308,7 +319,7 @@ def test_a_cold_posterior_is_said_to_be_one():
     history.end_epoch([10], 0.1, 1.0)
     [verdict] = of_temperature(history)
     assert verdict.short == "a cold posterior (KL weight 0.1)"
-    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 note in the report."
+    assert first_line([verdict], "99 % right") == f"Usable: 99 % right; 1 note in the report: {verdict.short}."
     history.add_step(-1.0, 0.0, 1.0)
     history.end_epoch([10], 0.1, 1.0)
     assert of_temperature(history) == ()
@@ -343,6 +354,7 @@ def test_few_rows_are_no_problem_but_no_proof_either():
             {"mean of the targets": predicted(0 * y, 2 * one, y)},
             torch.zeros(1),
             one[0],
+            -2 * one[0],
             is_count=False,
         )
     )

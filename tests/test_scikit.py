@@ -14,7 +14,8 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data, parametrize_with_checks
 
 import pyro_bnn as pb
-from pyro_bnn.interop.scikit import METHODS, in_units, standard_units
+from pyro_bnn.interop.scikit import METHODS, standard_units
+from pyro_bnn.results.units import in_units
 
 from .tolerances import STANDARD_ERRORS, assert_identical
 
@@ -299,8 +300,9 @@ def test_early_stopping_leaves_rows_out_and_keeps_the_best():
 def test_nuts_uses_all_rows_whatever_early_stopping_says():
     X, y = curve(40)
     settings = {**SHORT, "method": "nuts", "max_iter": 8, "num_chains": 1}
-    with pytest.warns(ConvergenceWarning):
+    with pytest.warns(ConvergenceWarning) as said:
         early = pb.BNNRegressor(**settings, early_stopping=True, validation_fraction=0.5).fit(X, y)
+    assert {warning.filename for warning in said} == {__file__}  # the caller's line
     assert early.model_.num_data == 40
 
 

@@ -102,9 +102,9 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
     return replace(status, message=f"{message} {verdict}")
 
 
-def is_in_trouble(posterior: MCMCPosterior) -> bool:
-    """Return whether chains have a fault other than being too short."""
-    return posterior.statistics.has_many_diverging or posterior.modes is None
+def has_remark(posterior: MCMCPosterior) -> bool:
+    """Return whether chains have a fault, or could be longer."""
+    return posterior.statistics.has_many_diverging or posterior.modes is None or bool(posterior.status.remedy)
 
 
 def in_plain_words(posterior: MCMCPosterior) -> str:

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pandas
 import torch
 from torch import Tensor
 
@@ -73,6 +74,7 @@ class Dataset:
     notes: tuple[str, ...] = ()  # sentences that tell the user how the rows were processed
     held_out: tuple[Tensor, Tensor] | None = None  # inputs and targets of the rows that calibrate, if there are any
     test_rows: tuple[int, ...] = ()  # number of each test row in the file, from 1; empty for image sets
+    test_inputs: pandas.DataFrame | None = None  # inputs of the test rows as in the file; None for images
 
     @property
     def classes(self) -> tuple[str, ...]:

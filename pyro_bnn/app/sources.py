@@ -12,7 +12,15 @@ from ..results.calibration import fewest_rows, set_aside
 from . import datasets
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
-from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
+from .own.arrays import (
+    array_checksum,
+    array_labels,
+    input_frame,
+    learned_arrays,
+    numeric_targets,
+    pairs_of,
+    read_arrays,
+)
 from .own.cells import Cells, listed
 from .own.encoding import has_name_of_identifier, learned_encoding
 from .own.reading import Table, checksum, complete, feature_names, read_table
@@ -184,8 +192,8 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     x, y = encoding.inputs(table), target.encoded(cells)
     found = Facts(digest, len(training), len(testing), [encoding.width], target, encoding, None)
     calibrating = (x[held_out], y[held_out]) if held_out else None
-    rows = tuple(table.frame.index[testing].tolist())
-    return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating, rows)
+    rows, inputs = tuple(table.frame.index[testing].tolist()), table.frame[encoding.names].iloc[testing]
+    return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating, rows, inputs)
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
@@ -229,8 +237,9 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
         encoding, target = facts.arrays, facts.target
     sets = [(encoding.inputs(a, shown), _array_targets(target, b, shown, name)) for name, a, b in named]
     found = Facts(digest, len(fitted), len(test[0]), encoding.shape, target, None, encoding)
-    rows = tuple(row + 1 for row in testing)
-    return Dataset(*sets[0], *sets[1], found, held_out=sets[2] if held_out else None, test_rows=rows)
+    calibrating, rows = sets[2] if held_out else None, tuple(row + 1 for row in testing)
+    inputs = input_frame(test[0]) if len(encoding.shape) == 1 else None
+    return Dataset(*sets[0], *sets[1], found, (), calibrating, rows, inputs)
 
 
 def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -> Tensor:

@@ -37,7 +37,8 @@ class Standardize(nn.Module):
             if not value.numel():
                 raise ValueError(f"`{name}` must have at least one element, got shape {_checks.shape(value)}.")
         try:
-            torch.broadcast_shapes(mean.shape, scale.shape)
+            if mean.shape != scale.shape:  # the call loads a large part of torch
+                torch.broadcast_shapes(mean.shape, scale.shape)
         except RuntimeError:
             raise ValueError(
                 "`mean` and `scale` must have shapes that broadcast, got "
@@ -70,13 +71,16 @@ class Standardize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (x - mean) / scale."""
-        try:
-            fits = torch.broadcast_shapes(_checks.tensor("x", x).shape, self.mean.shape, self.inverse_scale.shape)
-        except RuntimeError:
-            fits = None
-        if fits != x.shape:
+        shape = _checks.tensor("x", x).shape
+        if not all(_broadcasts(part.shape, shape) for part in (self.mean, self.inverse_scale)):
             raise ValueError(f"`x` must have features of shape {_checks.shape(self.mean)}, got {_checks.shape(x)}.")
         return (x - self.mean) * self.inverse_scale
+
+
+def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    """Return whether a tensor of a shape broadcasts to another shape."""
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(size in (1, other) for size, other in pairs)
 
 
 class MCDropout(nn.Module):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from .. import recipes
 from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
@@ -82,7 +82,27 @@ ALL = "pyro_bnn.help_all"
 """Key in the `meta` dictionary of Typer's context, present if `--help-all` was given."""
 
 
-class BriefHelp(TyperCommand):
+class PlainFlags:
+    """Part of a command whose help shows no type beside a flag, since a flag takes no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters. A flag gets an empty name for its value."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the command
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+
+class PlainCommand(PlainFlags, TyperCommand):
+    """A command of the program."""
+
+
+class PlainGroup(PlainFlags, TyperGroup):
+    """The program, which is a group of commands."""
+
+
+class BriefHelp(PlainCommand):
     """A command with a short help: `--help` shows only the options in `brief`, and `--help-all` shows all options."""
 
     brief: tuple[str, ...] = ()

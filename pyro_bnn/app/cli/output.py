@@ -30,16 +30,17 @@ class Output:
     def _stream(self) -> TextIO:
         return sys.stderr if self._as_json else sys.stdout
 
-    def say(self, text: str = "", *, style: str = "", wraps: bool = True) -> None:
+    def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
         """Write lines of text, in one of rich's styles if the terminal has colours.
 
         On a terminal, or if the environment variable COLUMNS is set, long lines are wrapped between words, unless
-        `wraps` is false. A number stays together with the sign % or ± beside it.
+        `wraps` is false, and continue after `indent` spaces. A number stays together with the sign % or ± beside it.
         """
         if wraps and (width := self._width()):
             bound = together(text)
+            options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
             lines = (
-                textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in bound.split("\n")
+                textwrap.wrap(line, width, subsequent_indent=" " * indent, **options) for line in bound.split("\n")
             )
             text = "\n".join("\n".join(line) for line in lines).replace("\xa0", " ")
         if not has_colours(self._stream):

@@ -13,6 +13,7 @@ import typer
 
 import pyro_bnn
 
+from ..._core.signatures import nearest
 from . import compare, demo, evaluate, options, predict, prune, report, train, weights
 from .output import has_colours
 from .stopping import INTERRUPTED, stoppable
@@ -36,6 +37,7 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 """The class of the error that Typer raises for a wrong command line. Typer does not export it by name."""
 
 program = typer.Typer(
+    cls=options.PlainGroup,
     help="Bayesian neural networks on Pyro: train and evaluate a network, and see what it does not know.",
     epilog="pyro-bnn COMMAND --help shows examples. Start with: pyro-bnn demo",
     pretty_exceptions_enable=False,
@@ -81,7 +83,7 @@ def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
 for command, examples in COMMANDS:
     paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # Typer would show the line breaks
     lines = "\n\n".join(["Examples:", *examples])
-    shape = options.brief_help(*train.BRIEF) if command is train.train else None
+    shape = options.brief_help(*train.BRIEF) if command is train.train else options.PlainCommand
     program.command(help=paragraphs, epilog=lines, cls=shape)(_saying_why(command))
 
 
@@ -105,6 +107,11 @@ def run() -> None:
 def _in_plain_words(error: Any) -> str:
     """Return the sentence for a wrong command line. If a text should be a number, the sentence shows the text."""
     message = str(error.format_message())
+    if near := nearest(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()):
+        return f"{error.message}; did you mean {near}?"
+    if message.startswith("Missing argument") and error.ctx is not None:
+        usage = str(error.ctx.command.get_usage(error.ctx))
+        return f"{message.rstrip('.')}; write {usage.replace('Usage:', '').strip()}."
     wrong = re.match(r"(Invalid value for .*): Input should be a valid (integer|number)", message)
     if wrong:
         number = "whole number" if wrong[2] == "integer" else "number"

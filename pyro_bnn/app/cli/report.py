@@ -67,7 +67,7 @@ def report(
     output = Output("report", as_json=as_json)
     output.say(headline, style="bold")
     for verdict in verdicts:
-        output.say(f"{verdict.level + ':':9s} {verdict.text}")
+        output.say(f"{verdict.level + ':':9s} {verdict.text}", indent=10)
     page_file = out or run / "report.html"
     output.say(f"\nReport, with the thresholds of each verdict, in {page_file}.")
     output.document(folder=run, page=page_file, headline=headline, verdicts=verdicts)

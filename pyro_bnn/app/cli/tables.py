@@ -67,8 +67,8 @@ def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def _listed(cells: Cells) -> list[str]:
-    """Return a heading for each row of the table, and below it a line for each cell."""
-    lines: list[str] = []
+    """Return the first heading of the table, then a heading for each row, and below it a line for each cell."""
+    lines = [cells[0][0]] if cells[0][0] else []
     for name, *row in cells[1:]:
         lines += [f"{name}:", *aligned([(f"  {head}", cell) for head, cell in zip(cells[0][1:], row, strict=True)])]
     return lines

@@ -114,7 +114,7 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import in_plain_words, is_in_trouble
+        from ..chains import has_remark, in_plain_words
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
         from ..processes import joined, run_folder, shared
@@ -159,7 +159,7 @@ def train(
         said = f"{said[0].upper()}{said[1:]} The fit took {seconds:.0f} s."
         output.say(said, style="green" if posterior.status else "yellow")
     else:
-        output.say(in_plain_words(posterior), style="yellow" if is_in_trouble(posterior) else "green")
+        output.say(in_plain_words(posterior), style="yellow" if has_remark(posterior) else "green")
         output.say(said.replace(". ", ".\n"), style="dim")  # a line for each fact
         output.say(f"Predictions use {runs.num_draws(posterior, None):,} of the {posterior.num_stored:,} draws.")
     if last is not None:

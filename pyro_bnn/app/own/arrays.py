@@ -50,6 +50,17 @@ class ArrayEncoding:
         return torch.from_numpy(np.asarray(inputs, dtype=np.float64)).to(torch.get_default_dtype())
 
 
+def input_name(index: int) -> str:
+    """Return the name of an input of an array, since arrays have no names of columns."""
+    return f"input {index}"
+
+
+def input_frame(x: np.ndarray) -> pd.DataFrame:
+    """Return the rows of an array of shape (N,) or (N, D) as a table with a column for each input."""
+    x = x.reshape(len(x), -1)
+    return pd.DataFrame(x, columns=[input_name(i) for i in range(x.shape[1])], copy=False)
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays that are named x, y, x_train, y_train, x_test or y_test from a file."""
     if not path.exists():

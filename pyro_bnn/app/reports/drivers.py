@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...results.prediction import predict
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from ..own.arrays import input_name
 from .trained import Trained
 
 MOST_ROWS = 500
@@ -48,7 +49,7 @@ def columns_of(run: Trained) -> dict[str, slice]:
         return facts.table.slices
     if len(facts.input_shape) != 1 or facts.arrays is None:
         return {}
-    return {f"input {i}": slice(i, i + 1) for i in range(facts.input_shape[0])}
+    return {input_name(i): slice(i, i + 1) for i in range(facts.input_shape[0])}
 
 
 def drivers_of(run: Trained) -> list[Driver]:

@@ -4,30 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.distributions import Categorical, Distribution, Normal, Poisson
 
-from ...interop import scikit
-from ...modelling.likelihoods import PoissonLikelihood
-from ...results import plotting
+from ...results import units
 from ...scores import metrics
-from ...scores.uncertainty import (
-    Accumulator,
-    ClassAccumulator,
-    ClassificationPrediction,
-    MomentAccumulator,
-    Prediction,
-    RegressionPrediction,
-)
-from ..datasets import Dataset
+from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..folders import Folder
 from ..own.targets import Target
 from ..runs import RunCalibration, is_chains
 from .calibrated import LEVEL, BeforeAndAfter, before_and_after, interval_of
 from .numbers import number, percent
-from .pictures import observed_against_predicted, save_picture
 from .trained import Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")
@@ -35,10 +21,6 @@ FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")
 
 LEVELS = (0.5, 0.9, 0.95)
 """Levels of the intervals whose coverage is measured."""
-
-MOST_NUMBERS = 4_000_000
-"""Heuristic: largest number of inputs (rows times columns) to which linear methods are fitted. The fits take a second
-or so."""
 
 COLUMNS = {
     "accuracy": "accuracy",
@@ -79,7 +61,10 @@ class OwnDataScores:
         compared = [] if self.calibration is None else ["", str(self.calibration)]
         single = self.rows[0]["name"]
         legend = f"{single}: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
-        return "\n".join([*lines, "", legend, LEGENDS[self.is_class], *compared])
+        notes = [legend, LEGENDS[self.is_class]]
+        if any("nll" not in row["scores"] for row in self.rows):
+            notes.append("-: trees predict numbers without an uncertainty.")
+        return "\n".join([*lines, "", *notes, *compared])
 
 
 def shown_name(name: str) -> str:
@@ -102,6 +87,9 @@ def shown_score(name: str, value: float | None) -> str:
 
 def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     """Measure a run on its test rows, and write `metrics.json` and pictures."""
+    from ...results import plotting  # imported late: `pyro-bnn predict` needs no pictures
+    from .pictures import save_picture
+
     target = run.rows.facts.target
     ways = ways_to_predict(run)
     rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
@@ -120,6 +108,8 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
 
 def _picture(ensemble: Prediction, run: Trained) -> Any:
     """Plot observed against predicted numbers, with 90 % intervals. Of several targets, only the first is shown."""
+    from .pictures import observed_against_predicted  # imported late: `pyro-bnn predict` needs no pictures
+
     target = run.rows.facts.target
     own = in_units(ensemble.as_kind(RegressionPrediction), target)
     assert own.targets is not None
@@ -142,8 +132,7 @@ def compared_coverage(run: Trained, ensemble: Prediction) -> BeforeAndAfter | No
 def ways_to_predict(run: Trained) -> dict[str, Prediction]:
     """Predict the test rows by a single network, by the ensemble, and by baselines, in this order."""
     ensemble = run.ensemble(keep_draws=not run.rows.facts.target.is_class)
-    baselines = baselines_of(run.rows, is_count=isinstance(run.model.likelihood, PoissonLikelihood))
-    named = {f"baseline: {name}": way for name, way in baselines.items()}
+    named = {f"baseline: {name}": way for name, way in run.baselines.items()}
     return {**dict([run.single]), f"ensemble of {run.num_samples}": ensemble, **named}
 
 
@@ -182,61 +171,7 @@ def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPred
         return prediction
     mean, scale = (prediction.mean.new_tensor(part, dtype=torch.double) for part in (target.mean, target.scale))
     return replace(
-        scikit.in_units(prediction, mean, scale),
+        units.in_units(prediction, mean, scale),
         log_density=None if prediction.log_density is None else prediction.log_density.double() - scale.log().sum(),
         targets=None if prediction.targets is None else mean + scale * prediction.targets.double(),
     )
-
-
-def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
-    """Predict the test rows without a network, with log-densities.
-
-    If the training rows have more than `MOST_NUMBERS` inputs, linear methods are fitted to a random part of the rows.
-    """
-    from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor  # late: importing takes long
-
-    chosen = torch.randperm(len(data.x_train), generator=torch.Generator().manual_seed(0))
-    chosen = chosen[: max(1, MOST_NUMBERS // data.x_train[0].numel())].sort().values
-    x, x_test = (part.flatten(1).double().cpu().numpy() for part in (data.x_train[chosen], data.x_test))
-    y, y_test = data.y_train[chosen].cpu(), data.y_test.cpu()
-    if data.facts.target.is_class:
-        shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
-        log_probs = {"shares of the classes": shares.log().expand(len(x_test), -1)}
-        if len(y.unique()) == len(data.classes):
-            fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
-            log_probs["logistic regression"] = torch.from_numpy(fitted.predict_log_proba(x_test))
-        return {name: _classes(each, y_test) for name, each in log_probs.items()}
-    y, y_test, guess = y.double(), y_test.double(), "mean of the targets"
-    mean, scale = (part.expand(len(x_test), -1) for part in (y.mean(0), y.std(0)))
-    if is_count:
-        columns = [PoissonRegressor(max_iter=1000).fit(x, column).predict(x_test) for column in y.T.numpy()]
-        rates = {guess: mean, "Poisson regression": torch.from_numpy(np.stack(columns, -1))}
-        return {name: _counts(rate.clamp_min(1e-12), y_test) for name, rate in rates.items()}
-    pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
-    moments = {guess: (mean, scale), "linear regression": torch.from_numpy(np.stack(pairs, -1)).unbind()}
-    return {name: _normal(m, s.clamp_min(1e-12), y_test) for name, (m, s) in moments.items()}
-
-
-def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
-    density = log_probs.gather(-1, y[:, None])
-    return _predicted(ClassAccumulator(), Categorical(logits=log_probs, validate_args=False), density, y)
-
-
-def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
-    from scipy.stats import norm  # imported late: importing takes long
-
-    density = torch.from_numpy(norm.logpdf(y.numpy(), mean.numpy(), scale.numpy()))
-    return _predicted(MomentAccumulator(), Normal(mean, scale, validate_args=False), density, y)
-
-
-def _counts(rate: Tensor, y: Tensor) -> Prediction:
-    from scipy.stats import poisson  # imported late: importing takes long
-
-    density = torch.from_numpy(poisson.logpmf(y.numpy(), rate.numpy()))
-    return _predicted(MomentAccumulator(), Poisson(rate, validate_args=False), density, y)
-
-
-def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
-    """Make a prediction from one distribution for each row, and its log-density at the targets."""
-    accumulator.add(observation, keep=True)
-    return replace(accumulator.prediction(density.sum(-1)), targets=y)

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict, predict_point
 from ...scores.uncertainty import Prediction
 from .. import datasets, runs, sources
 from ..config import RunConfig
 from ..datasets import Dataset
+from .baselines import baselines_of
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Trained:
         if runs.is_chains(self.posterior):
             return "one draw", predict_point(self.model, next(self.posterior.draws(1)), x, y=y)
         return "mean weights", predict_point(self.model, self.posterior.median(), x, y=y)
+
+    @functools.cached_property
+    def baselines(self) -> dict[str, Prediction]:
+        """Predictions of the test rows without a network, by the names of the methods."""
+        return baselines_of(self.rows, is_count=isinstance(self.model.likelihood, PoissonLikelihood))
 
 
 def load_trained(

@@ -131,7 +131,8 @@ def fit_svi(
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. There is no warning if the
-            objective fell or still rises at the end; the status reports this.
+            objective fell or still rises at the end, since a loop of short fits would repeat it. `posterior.status`
+            reports this, and is then false: check it, or call :func:`~pyro_bnn.fit` with ``method="svi"``, which warns.
 
     Example:
         >>> import torch

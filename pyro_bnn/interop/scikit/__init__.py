@@ -1,6 +1,5 @@
 """Estimators for scikit-learn."""
 
-from ._base import in_units as in_units
 from ._base import standard_units as standard_units
 from ._classifier import BNNClassifier as BNNClassifier
 from ._methods import METHODS as METHODS

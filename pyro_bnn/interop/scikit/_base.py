@@ -16,7 +16,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
-from torch.distributions import Normal
 
 from ... import nets
 from ..._core import checks as _checks
@@ -26,13 +25,12 @@ from ..._core.summary import few, in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
 from ...inference.posterior import Posterior, Status, default_num_draws
-from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import FanInNormalPrior
 from ...results.calibration import set_aside
 from ...results.prediction import predict
-from ...scores.uncertainty import MixtureDensityPrediction, Prediction, RegressionPrediction
+from ...scores.uncertainty import Prediction
 from ._methods import METHODS, PARTIAL, WITH_KL, WITHOUT_VALIDATION, Settings, Task
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
@@ -288,21 +286,3 @@ def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, 
     """
     scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
     return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)
-
-
-def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
-    """Turn a prediction of y into one of ``mean + scale * y``. `mean` and `scale` have the shape (O,)."""
-    variance = scale.square()
-    changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
-    if prediction.variance_of_means is not None:
-        changed["variance_of_means"] = variance * prediction.variance_of_means
-    if isinstance(prediction, MixtureDensityPrediction):
-        changed["within_components"] = variance * prediction.within_components
-        changed["between_components"] = variance * prediction.between_components
-    components = prediction.components
-    if isinstance(components, NormalMixture):
-        loc, width = mean[:, None] + scale[:, None] * components.loc, scale[:, None] * components.scale
-        changed["components"] = NormalMixture(components.logits, loc, width, validate_args=False)
-    elif isinstance(components, Normal):
-        changed["components"] = Normal(mean + scale * components.loc, scale * components.scale, validate_args=False)
-    return replace(prediction, **changed)

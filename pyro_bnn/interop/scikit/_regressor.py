@@ -16,8 +16,9 @@ from ..._core.signatures import explained
 from ...auto.choosing import OF_NUMBERS, has_few_values
 from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
 from ...results.calibration import ConformalIntervals
+from ...results.units import in_units
 from ...scores.uncertainty import RegressionPrediction
-from ._base import ALPHA, DTYPE, BNNEstimator, in_units, standard_units
+from ._base import ALPHA, DTYPE, BNNEstimator, standard_units
 
 Floats = NDArray[np.float64]
 

@@ -13,11 +13,21 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
+from ..baselines import TREES
 from ..numbers import percent, with_error
 from ..pictures import Drawing, panel, pixels
 from .section import Level, Section, Tile, Verdict, judged, plural, wilson
 from .subject import Classified, Subject
-from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
+from .verdicts import (
+    NUM_ERRORS,
+    WEAK,
+    best_of,
+    density_tile,
+    mean_and_error,
+    of_trees,
+    of_ways,
+    scores_of_ways,
+)
 
 MOST_CLASSES = 20
 """If there are more classes, only those of lowest recall are listed, and the confusion matrix is left out."""
@@ -77,6 +87,7 @@ def accuracy_section(subject: Subject) -> Section | None:
         _of_accuracy(found, num_right),
         _of_recall(classes, balanced, accuracy),
         *of_ways(found, name, baseline, points=points, lead=(gain, error), score="accuracy"),
+        *_of_trees(found, is_right),
         *detection,
     ]
     is_useful = any(verdict.level == "good" for verdict in detection)
@@ -87,6 +98,7 @@ def accuracy_section(subject: Subject) -> Section | None:
         {
             "found": found,
             "scores": scores_of_ways(found),
+            "has_trees": TREES in found.baselines,
             "classes": listed,
             "are_all_listed": len(listed) == len(classes),
             "matrix": matrix if len(found.classes) <= MOST_CLASSES else None,
@@ -100,6 +112,15 @@ def accuracy_section(subject: Subject) -> Section | None:
         ),
         usable=_usable(accuracy, certainty if is_useful else (), found.noun),
     )
+
+
+def _of_trees(found: Classified, is_right: Tensor) -> list[Verdict]:
+    """Judge the mistakes against those of trees, if trees were fitted."""
+    if TREES not in found.baselines:
+        return []
+    wrong, missed = (~is_right).double(), (found.baselines[TREES].labels.cpu() != found.y.cpu()).double()
+    own, theirs = (percent(1 - float(part.mean())) for part in (wrong, missed))
+    return [of_trees(wrong, missed, "accuracy", (own, theirs))]
 
 
 def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]]:

@@ -11,12 +11,22 @@ from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
+from ..baselines import TREES
 from ..numbers import number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from .calibrated import CHANCE, limits_by_chance
-from .section import Section, Tile, Verdict, in_series, judged
+from .section import Section, Tile, Verdict, in_series, judged, sentence
 from .subject import Regressed, Subject
-from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
+from .verdicts import (
+    NUM_ERRORS,
+    WEAK,
+    best_of,
+    density_tile,
+    mean_and_error,
+    of_trees,
+    of_ways,
+    scores_of_ways,
+)
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """The probabilities of the intervals that are judged."""
@@ -36,6 +46,15 @@ rank correlations has a standard error of 0.01."""
 
 FEWEST = 20
 """Heuristic: with fewer test rows than this, the report does not judge whether the uncertainty ranks the errors."""
+
+NOTABLE_BIAS = 0.1
+"""Heuristic: a mean error is notable if its size is more than this share of the RMSE."""
+
+NOTABLE_SHARE = 0.05
+"""Heuristic: intervals that contain impossible numbers are notable if more than this share of the rows has them."""
+
+ROUNDING = 1e-5
+"""A target is 0 up to rounding if its size is at most this share of the standard deviation of the targets."""
 
 MOST_OUTPUTS = 3
 """Largest number of outputs with a picture."""
@@ -59,6 +78,11 @@ def errors_section(subject: Subject) -> Section | None:
         _of_errors(squared, guessed),
         *of_ways(found, name, baseline, points=points, lead=(gain, error), score="RMSE"),
     ]
+    if TREES in found.baselines:
+        trees = (found.y - found.baselines[TREES].mean.to(found.y)).square()
+        values = number(root), number(math.sqrt(float(trees.mean())))
+        verdicts.append(of_trees(squared.mean(-1), trees.mean(-1), "RMSE", values))
+    verdicts += of_bias(found)
     low, high = found.interval(HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)
     return Section(
@@ -67,6 +91,7 @@ def errors_section(subject: Subject) -> Section | None:
         {
             "found": found,
             "scores": scores_of_ways(found),
+            "has_trees": TREES in found.baselines,
             "outputs": [
                 (output, *_root(squared[:, i]), math.sqrt(float(guessed[:, i].mean())))
                 for i, output in enumerate(found.names)
@@ -108,6 +133,31 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     )
 
 
+def of_bias(found: Regressed) -> list[Verdict]:
+    """Judge whether the predictions are too high or too low on average, if there are enough rows to tell."""
+    if len(found.y) < FEWEST:
+        return []
+    biased, directions = [], set()
+    for name, residuals in zip(found.names, (found.prediction.mean - found.y).double().T, strict=True):
+        bias, error = mean_and_error(residuals)
+        share = abs(bias) / math.sqrt(float(residuals.square().mean())) if bias else 0.0
+        if abs(bias) > NUM_ERRORS * error and share > NOTABLE_BIAS:
+            subject = "The predictions" if len(found.names) == 1 else f"The predictions of {name}"
+            directions.add(direction := f"too {'high' if bias > 0 else 'low'}")
+            size = f"{with_error(abs(bias), error)} ({percent(share, 0)} of the RMSE)"
+            biased.append(f"{subject} are {direction} on average, by {size}.")
+    text = f"{' '.join(biased)} Sums of predictions are off, too: look whether test rows differ from training rows."
+    return [
+        judged(
+            "predictions",
+            f"Note: the mean error is more than {NUM_ERRORS:g} standard errors from 0, and more than "
+            f"{percent(NOTABLE_BIAS, 0)} of the RMSE.",
+            (not biased, "good", "", "The predictions are neither too high nor too low on average, within chance."),
+            (True, "note", f"predictions {' or '.join(sorted(directions))} on average", text),
+        )
+    ]
+
+
 def _root(squared: Tensor) -> tuple[float, float]:
     """Return the root of the mean of squared errors, and the standard error of this root."""
     mean, error = mean_and_error(squared)
@@ -136,6 +186,7 @@ def intervals_section(subject: Subject) -> Section | None:
     verdicts = [
         _of_intervals(rows, is_calibrated=found.calibration is not None),
         *([_of_ranking(ranking)] if len(found.y) >= FEWEST else []),
+        *_of_negative(found),
     ]
     headline = next(row for row in rows if row["level"] == HEADLINE)
     scale = found.prediction.total[:, 0].sqrt()
@@ -211,6 +262,30 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
         (not wrong, "good", "", good),
         (True, "problem" if is_large and not is_cautious else "note", short, text),
     )
+
+
+def _of_negative(found: Regressed) -> list[Verdict]:
+    """Judge whether intervals reach below 0, if no training target does."""
+    shares = (found.interval(HEADLINE)[0] < 0).double().mean(0).tolist()
+    rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
+    are_positive = (found.train_least >= -rounding).tolist()
+    notable = [i for i, share in enumerate(shares) if are_positive[i] and share > NOTABLE_SHARE]
+    if not notable:
+        return []
+    who = in_series([found.names[i] for i in notable]) if len(found.names) > 1 else "The target"
+    rows = in_series([percent(shares[i], 0) for i in notable])
+    has_zeros = bool((found.train_least <= rounding)[notable].any())
+    remedy = "log(1 + target), and take exp(...) - 1" if has_zeros else "log(target), and take exp(...)"
+    text = (
+        f"{sentence(who)} is never negative in training, but the {percent(HEADLINE, 0)} intervals of {rows} of the "
+        "test rows reach below 0. For counts, train with --likelihood poisson. For other numbers, train on a column "
+        f"{remedy} of the predicted intervals."
+    )
+    rule = (
+        f"Note: no training target is negative, and the {percent(HEADLINE, 0)} intervals of more than "
+        f"{percent(NOTABLE_SHARE, 0)} of the test rows contain negative numbers."
+    )
+    return [Verdict("note", "uncertainty", "intervals reach below 0", text, rule)]
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:

@@ -75,6 +75,8 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     if not (unsure or unclear):  # the first reason is enough, and the others are below
         others += max(len(named_causes) + len(limits) - 1, 0)
     below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} in the report" if others else ""
+    if others == len(notes) == 1:
+        below = f"{below}: {notes[0].short}"
     if unsure:
         unsure = [*(note.short for note in named_causes), *unsure]
     else:

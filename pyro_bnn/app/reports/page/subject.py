@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from ...config import RunConfig
 from ..calibrated import interval_of
 from ..drivers import Driver, drivers_of
 from ..evaluation import Evaluation, evaluate_classifier
-from ..scores import baselines_of, in_units, ways_to_predict
+from ..scores import in_units, ways_to_predict
 from ..trained import Trained
 
 
@@ -60,6 +61,7 @@ class Regressed:
     baselines: Mapping[str, RegressionPrediction]  # predictions without a network
     train_mean: Tensor  # mean of the training targets, (O,)
     train_scale: Tensor  # standard deviation of the training targets, (O,)
+    train_least: Tensor  # smallest training target, (O,)
     is_count: bool
     calibration: runs.RunCalibration | None = None
     rows: Sequence[int] = ()  # number of each test row in its file, from 1
@@ -89,6 +91,7 @@ class Subject:
     drivers: Sequence[Driver] = ()  # effects of the columns, the largest first
     history: History | None = None  # of a variational run, in the units of the target
     choice: Choice | None = None  # of the settings of chains
+    inputs: pandas.DataFrame | None = None  # inputs of the test rows as in the file; None for images
     modes: Modes | None = None  # agreement of the predictions of the test rows, within and between chains
 
 
@@ -108,7 +111,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
             noun,
             f"{'validation' if config.validation else 'test'} {noun}s",
             evaluate_classifier(found),
-            {name: way.as_kind(ClassificationPrediction) for name, way in baselines_of(rows).items()},
+            {name: way.as_kind(ClassificationPrediction) for name, way in found.baselines.items()},
             calibration=found.calibration,
             rows=rows.test_rows,
             images=rows.x_test if is_image else None,
@@ -145,6 +148,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         drivers_of(found) if has_drivers else (),
         None if runs.is_chains(found.posterior) else rows.facts.in_units(found.posterior.history),
         runs.load_choice(run) if runs.is_chains(found.posterior) else None,
+        rows.test_inputs,
         _modes_of(found),
     )
 
@@ -173,6 +177,7 @@ def _regressed(run: Trained) -> Regressed:
         dict(zip((name.removeprefix("baseline: ") for name in [*ways][2:]), baselines, strict=True)),
         train_mean=train.mean(0),
         train_scale=train.std(0),
+        train_least=train.amin(0),
         is_count=isinstance(run.model.likelihood, PoissonLikelihood),
         calibration=run.calibration,
         rows=run.rows.test_rows,

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+import pandas
+
 from ..numbers import number, percent
 from .regression import HEADLINE
 from .section import Section
@@ -11,6 +13,12 @@ from .verdicts import log_density
 
 MOST_ROWS = 10
 """Largest number of rows in the table."""
+
+MOST_INPUTS = 4
+"""Largest number of inputs that are shown for a row: those on which the predictions depend most."""
+
+LONGEST = 24
+"""Largest number of letters of an input."""
 
 MOST_CLASSES = 3
 """Largest number of classes whose probabilities are shown for a row."""
@@ -24,8 +32,9 @@ def surprises_section(subject: Subject) -> Section | None:
     scores = -log_density(found.prediction)
     worst = scores.argsort(descending=True, stable=True)[:MOST_ROWS].tolist()
     cells = _of_classes(found, worst) if isinstance(found, Classified) else _of_numbers(found, worst)
+    inputs = [] if subject.inputs is None else [driver.name for driver in subject.drivers[:MOST_INPUTS]]
     shown = [
-        (found.rows[row], [*parts, number(float(scores[row]))], is_outside)
+        (found.rows[row], [*parts, number(float(scores[row])), *_inputs(subject, row, inputs)], is_outside)
         for row, (parts, is_outside) in zip(worst, cells, strict=True)
     ]
     return Section(
@@ -35,6 +44,7 @@ def surprises_section(subject: Subject) -> Section | None:
             "is_class": isinstance(found, Classified),
             "is_table": subject.config.kind == "table",
             "num_outputs": 1 if isinstance(found, Classified) else len(found.names),
+            "inputs": inputs,
             "rows": [(number, parts) for number, parts, _ in shown],
             "num_outside": sum(is_outside for _, _, is_outside in shown),
             "num_test": len(found.rows),
@@ -42,6 +52,15 @@ def surprises_section(subject: Subject) -> Section | None:
             "level": HEADLINE,
         },
     )
+
+
+def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
+    """Return the inputs of a test row in the named columns, as in the file."""
+    if subject.inputs is None:
+        return []
+    cells = [subject.inputs[name].iloc[row] for name in names]
+    texts = ["missing" if pandas.isna(cell) else cell if isinstance(cell, str) else f"{cell:.6g}" for cell in cells]
+    return [text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in texts]
 
 
 def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], bool]]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
+from ..baselines import TREES
 from ..numbers import number, with_error
 from .section import About, Level, Tile, Verdict, judged, sentence
 from .subject import Classified, Regressed
@@ -53,8 +54,12 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
-    """Return the name and the prediction of the baseline with the lowest NLL. The name fits into a sentence."""
-    name, best = max(baselines.items(), key=lambda item: _mean_density(item[1]))
+    """Return the name and the prediction of the baseline with the lowest NLL. The name fits into a sentence.
+
+    Trees are not among them: :func:`of_trees` compares their errors.
+    """
+    others = [item for item in baselines.items() if item[0] != TREES]
+    name, best = max(others, key=lambda item: _mean_density(item[1]))
     return IN_A_SENTENCE.get(name, name), best
 
 
@@ -153,6 +158,29 @@ def of_ways(
     return [beaten, Verdict(level, "uncertainty", short, text, rule)]
 
 
+def of_trees(own: Tensor, theirs: Tensor, score: str, values: tuple[str, str]) -> Verdict:
+    """Judge whether the network has smaller errors than gradient-boosted trees.
+
+    `own` and `theirs` have the error of each row, shape (N,). `values` has the scores of the network and of the trees.
+    """
+    gain, error = mean_and_error(theirs - own)
+    is_tied = not abs(gain) > NUM_ERRORS * error
+    numbers = f"{score} {values[0]}, trees {values[1]}"
+    better = (
+        f"{sentence(TREES)} are more accurate here: {score} {values[1]}, this run {values[0]}. If you need predictions "
+        "only, and no uncertainty, take scikit-learn's HistGradientBoosting with its defaults."
+    )
+    return judged(
+        "baseline",
+        "Trees of scikit-learn with default settings are fitted to the same training rows. Note: their mean error "
+        f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors of "
+        "the difference.",
+        (is_tied, "good", "", f"The network is as accurate as {TREES}, within chance ({numbers})."),
+        (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
+        (True, "note", f"{TREES} are more accurate ({score} {values[1]})", better),
+    )
+
+
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
     """Return the names and scores of a single network, the ensemble and the baselines."""
     ways = {
@@ -160,7 +188,10 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
         f"ensemble of {found.prediction.num_samples}": found.prediction,
         **{f"baseline: {name}": way for name, way in found.baselines.items()},
     }
-    return [{"name": name, **way.score(), "nll": -_mean_density(way)} for name, way in ways.items()]
+    return [
+        {"name": name, **way.score(), **({} if way.log_density is None else {"nll": -_mean_density(way)})}
+        for name, way in ways.items()
+    ]
 
 
 def density_tile(found: Classified | Regressed, name: str, baseline: Prediction, *, noun: str) -> Tile:

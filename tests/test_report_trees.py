@@ -1,0 +1,133 @@
+"""Verdicts of the report on bias, on intervals below 0, and on gradient-boosted trees; its pictures in the dark."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pyro_bnn.app.reports.baselines import TREES
+from pyro_bnn.app.reports.page import page_of
+from pyro_bnn.app.reports.page.classifier import accuracy_section
+from pyro_bnn.app.reports.page.regression import errors_section, intervals_section
+from pyro_bnn.app.reports.page.section import first_line
+from pyro_bnn.scores.uncertainty import RegressionPrediction
+
+from .test_report import Page
+from .test_report_classifier import classes, labelled
+from .test_report_verdicts import Measured, predicted, regressed
+
+
+def verdict_on(section, start):
+    [verdict] = [verdict for verdict in section.verdicts if verdict.rule.startswith(start)]
+    return verdict
+
+
+def with_trees(mean):
+    found = regressed().regressed
+    trees = RegressionPrediction(
+        num_samples=1,
+        log_density=None,
+        targets=found.y,
+        mean=mean,
+        aleatoric=torch.full_like(mean, torch.nan),
+        variance_of_means=None,
+        components=None,
+    )
+    return Measured(regressed=replace(found, baselines={**found.baselines, TREES: trees}))
+
+
+@pytest.mark.parametrize(
+    ("share", "level", "text"),
+    [
+        (0.5, "note", "Gradient-boosted trees are more accurate here: RMSE"),  # half the error of the network
+        (1.0, "good", "The network is as accurate as gradient-boosted trees, within chance (RMSE"),
+        (2.0, "good", "The network is more accurate than gradient-boosted trees (RMSE"),
+    ],
+)
+def test_trees_are_compared_by_their_errors(share, level, text):
+    found = regressed().regressed
+    subject = with_trees(found.y + share * (found.prediction.mean - found.y))
+    section = errors_section(subject)
+    verdict = verdict_on(section, "Trees of scikit-learn")
+    assert (verdict.level, verdict.text.startswith(text)) == (level, True)
+    line = first_line(section.verdicts, section.usable)
+    if level == "note":
+        assert line.startswith("Usable, but gradient-boosted trees are more accurate (RMSE 0.")
+    else:
+        assert line.startswith("Usable: RMSE")
+    words = Page(page_of("", "", "", [], [section])).words
+    assert f"baseline: {TREES}" in words
+    assert "HistGradientBoostingRegressor with default settings, which predicts no uncertainty" in words
+
+
+def test_trees_are_compared_by_their_mistakes():
+    subject = labelled("good")
+    found = subject.classified
+    right = torch.nn.functional.one_hot(found.y, len(found.classes)).double() * 0.9 + 0.03
+    trees = classes(right / right.sum(-1, keepdim=True), found.y)
+    subject.classified = replace(found, baselines={**found.baselines, TREES: trees})
+    section = accuracy_section(subject)
+    verdict = verdict_on(section, "Trees of scikit-learn")
+    assert verdict.level == "note"
+    assert verdict.text.startswith("Gradient-boosted trees are more accurate here: accuracy 100.0 %, this run ")
+    assert "HistGradientBoostingClassifier" in Page(page_of("", "", "", [], [section])).words
+    assert "better than those of logistic regression" in " ".join(v.text for v in section.verdicts)
+
+
+@pytest.mark.parametrize(("shift", "said"), [(0.5, "too high"), (-0.5, "too low"), (0.0, None)])
+def test_a_bias_is_said_in_words(shift, said):
+    found = regressed().regressed
+    mean = found.prediction.mean + shift - (found.prediction.mean - found.y).mean()
+    network = predicted(mean, found.prediction.aleatoric.sqrt(), found.y, num_draws=4, epistemic=1e-3)
+    verdict = verdict_on(errors_section(Measured(regressed=replace(found, prediction=network))), "Note: the mean error")
+    if said is None:
+        assert verdict.level == "good"
+    else:
+        assert (verdict.level, verdict.short) == ("note", f"predictions {said} on average")
+        assert f"The predictions are {said} on average, by 0.5" in verdict.text
+        assert "% of the RMSE)." in verdict.text
+
+
+def test_of_several_targets_the_biased_one_is_named():
+    found = regressed(num_outputs=2).regressed
+    shift = torch.tensor([0.0, 2.0]) - (found.prediction.mean - found.y).mean(0)
+    network = predicted(
+        found.prediction.mean + shift, found.prediction.aleatoric.sqrt(), found.y, num_draws=4, epistemic=1e-3
+    )
+    verdict = verdict_on(errors_section(Measured(regressed=replace(found, prediction=network))), "Note: the mean error")
+    assert verdict.text.startswith("The predictions of target 1 are too high on average, by ")
+    assert "target 0" not in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("least", "remedy"),
+    [(0.0, "log(1 + target), and take exp(...) - 1"), (0.5, "log(target), and take exp(...)"), (-1.0, None)],
+)
+def test_intervals_below_zero_of_a_target_that_is_not(least, remedy):
+    found = replace(regressed().regressed, train_least=torch.tensor([least]))
+    low = found.interval(0.95)[0]
+    share = float((low < 0).double().mean())
+    section = intervals_section(Measured(regressed=found))
+    found_fault = [verdict for verdict in section.verdicts if verdict.short == "intervals reach below 0"]
+    assert share > 0.05
+    if remedy is None:
+        assert not found_fault
+    else:
+        [verdict] = found_fault
+        assert f"the 95 % intervals of {100 * share:.0f} % of the test rows reach below 0" in verdict.text
+        assert "--likelihood poisson" in verdict.text
+        assert f"train on a column {remedy} of" in verdict.text
+
+
+def test_a_rounding_error_of_the_smallest_target_is_zero():
+    """Targets are standardised in single precision: 0 may come back as -1e-7."""
+    found = replace(regressed().regressed, train_least=torch.tensor([-1e-7]))
+    texts = [verdict.text for verdict in intervals_section(Measured(regressed=found)).verdicts]
+    assert any("log(1 + target)" in text for text in texts)
+
+
+def test_pictures_are_dark_where_the_page_is():
+    page = page_of("", "", "", [], [])
+    dark = page[page.index("prefers-color-scheme: dark") :]
+    assert "invert(1)" in dark[: dark.index("* {")]
+    assert "#fff;" not in dark[: dark.index("* {")]
