@@ -389,19 +389,3 @@ def test_a_table_with_texts_is_refused_with_a_remedy_and_one_without_a_fit_too()
         pb.BNNRegressor(**SHORT).fit(pd.DataFrame({"a": ["x", "y"]}), [0.0, 1.0])
     with pytest.raises(ValueError, match="`y` must be numbers, got text such as 'x'; use BNNClassifier"):
         pb.BNNRegressor(**SHORT).fit([[0.0], [1.0]], ["x", "y"])
-
-
-def test_a_fit_that_did_not_converge_warns_with_a_remedy():
-    with pytest.warns(UserWarning, match="^Not converged: .*Raise `max_iter`, or `learning_rate` if"):
-        regressor = pb.BNNRegressor(**{**SHORT, "max_iter": 5}).fit(*curve(20))
-    assert "\nRaise `max_iter`, or" in regressor.status_
-    assert "max_epochs" not in regressor.status_
-    assert "`max_epochs`" in str(regressor.posterior_.status)  # as :func:`fit` says it
-    ensemble = {"method": "ensemble", "num_members": 2, "max_iter": 5}
-    with pytest.warns(UserWarning, match="2 of 2 members .* Raise `max_iter`") as found:
-        pb.BNNRegressor(**SHORT | ensemble).fit(*curve(20))
-    assert str(found[0].message).count("Raise") == 1
-    assert "max_epochs" not in str(found[0].message)
-    with pytest.warns(UserWarning, match="R-hat") as found:
-        pb.BNNRegressor(method="nuts", max_iter=5, num_chains=2).fit(*curve(20))
-    assert len(found) == 1

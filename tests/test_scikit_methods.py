@@ -238,3 +238,19 @@ def test_targets_for_the_other_estimator_are_refused(make, change, message):
     X, y = curve(20)
     with pytest.raises(ValueError, match=message):
         make(**SHORT).fit(X, change(y))
+
+
+def test_a_fit_that_did_not_converge_warns_with_a_remedy():
+    with pytest.warns(UserWarning, match="^Not converged: .*Raise `max_iter`, or `learning_rate` if"):
+        regressor = pb.BNNRegressor(**{**SHORT, "max_iter": 5}).fit(*curve(20))
+    assert "\nRaise `max_iter`, or" in regressor.status_
+    assert "max_epochs" not in regressor.status_
+    assert "`max_epochs`" in str(regressor.posterior_.status)  # as :func:`fit` says it
+    ensemble = {"method": "ensemble", "num_members": 2, "max_iter": 5}
+    with pytest.warns(UserWarning, match="2 of 2 members .* Raise `max_iter`") as found:
+        pb.BNNRegressor(**SHORT | ensemble).fit(*curve(20))
+    assert str(found[0].message).count("Raise") == 1
+    assert "max_epochs" not in str(found[0].message)
+    with pytest.warns(UserWarning, match="R-hat") as found:
+        pb.BNNRegressor(method="nuts", max_iter=5, num_chains=2).fit(*curve(20))
+    assert len(found) == 1
