@@ -66,8 +66,10 @@ def with_titles(
         own, start = items[start : start + count], start + count
         if collapses and not any(item.startswith(" current") for item in own):
             link = f"{'' if page == '#' else page}#{make_id(title)}"
+            # the last page of all is followed by the ends of the lists
+            after = own[-1].partition("</li>")[2]
             lines.append(
-                f'{ITEM}"><a class="reference internal" href="{link}">{title}</a></li>'
+                f'{ITEM}"><a class="reference internal" href="{link}">{title}</a></li>{after}'
             )
             continue
         lines.append(f'<li class="group">{title}</li>')

@@ -147,11 +147,12 @@ def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
         ax.set_yticklabels([])
     axes[0, 0].set_ylabel("progression / 100")
     axes[1, 0].set_ylabel("epistemic sd")
-    entries = [*zip(*axes[0, 0].get_legend_handles_labels(), strict=True)]
-    entries += zip(*axes[1, 0].get_legend_handles_labels(), strict=True)
-    handles, labels = zip(*entries, strict=True)
-    options = {"ncols": 7, "columnspacing": 0.9, "handletextpad": 0.5, "markerscale": 1.8}
-    axes[0, 0].figure.legend(handles, labels, loc="outside upper center", **options)
+    entries = {}  # by label, since both rows show where there are no data
+    for ax in axes[:, 0]:
+        handles, labels = ax.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    options = {"ncols": 7, "columnspacing": 0.8, "handletextpad": 0.4, "markerscale": 1.8}
+    axes[0, 0].figure.legend(entries.values(), entries, loc="outside upper center", **options)
 
 
 def legend_above(ax: Axes) -> None:

@@ -249,14 +249,14 @@ def fit(
         ...     nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20
         ... )
         >>> posterior = fit(model, (x, y), seed=0)
-        >>> str(posterior.status)[:26]
-        'Chains from trained modes,'
+        >>> print(posterior.status)  # doctest: +ELLIPSIS
+        Chains from trained modes, since C code runs this network fast enough...
         >>> posterior = fit(model, (x, y), method="svi", seed=0)
-        >>> str(posterior.status)[:32]
-        'converged: the ELBO rose by less'
+        >>> print(posterior.status)  # doctest: +ELLIPSIS
+        converged: the ELBO rose by less than 0.1 nats over the last 400 epochs...
         >>> posterior = fit(model, (x, y), method="ensemble", num_members=2, seed=0)
-        >>> str(posterior.status)[:21]
-        'ensemble of 2 members'
+        >>> print(posterior.status)  # doctest: +ELLIPSIS
+        ensemble of 2 members, ... all 2 members ended well...
 
     Notes:
         ``posterior.status`` says which method was chosen, with which settings, and why. By default :func:`fit` trains
