@@ -345,7 +345,7 @@ def trust(out: Path, quick: bool) -> None:
     axes = two_rows(3)
     bands_and_deviations(axes, predictions, fit, left_out, "NUTS")
     one_legend(axes, -2, 7, range(0, 7, 2))
-    write(axes[0, 0], out / "trust.png", num_colors=36)
+    write(axes[0, 0], out / "trust.png", num_colors=24)
 
 
 def regression(out: Path, quick: bool) -> None:
