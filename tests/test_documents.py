@@ -106,7 +106,6 @@ SHORTER = {
     # page -> replacements that make it short
     "README.md": {
         "BNNRegressor(random_state=0)": "BNNRegressor(random_state=0, max_iter=20)",
-        "y, random_state=0": "y, train_size=100, random_state=0",
     },
     "docs/start/install.md": {"sample(1000": "sample(400"},
     "docs/start/regression.md": {
