@@ -250,7 +250,7 @@ def test_adaptive_intervals_use_only_rows_before_their_own():
             "`prediction` must have 5 classes, as in the calibration, got 4",
         ),
         (lambda p, c, y: pb.calibration.Temperature(0.0), "`value` must be a finite number above 0"),
-        (lambda p, c, y: pb.calibration.AdaptiveIntervals(level=2), "`level` must lie strictly between 0 and 1"),
+        (lambda p, c, y: pb.calibration.AdaptiveIntervals(level=90), "between 0 and 1, got 90; for 90 %, write 0.9"),
     ],
 )
 def test_wrong_arguments_are_refused(call, message):

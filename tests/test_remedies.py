@@ -32,6 +32,7 @@ def objects():
         "Prediction": pb.predict(numbers, posterior, x, num_samples=3, seed=0),
         "RegressionPrediction": pb.predict(numbers, posterior, x, num_samples=3, seed=0),
         "ClassificationPrediction": pb.predict(classes, pb.MeanFieldGuide(classes), x, num_samples=3, seed=0),
+        "Comparison": pb.compare(numbers, {"one": posterior, "two": posterior}, x, num_samples=40, seed=0),
         "BNNEstimator": pb.BNNRegressor(),
         "BNNRegressor": pb.BNNRegressor(),
         "BNNClassifier": pb.BNNClassifier(),

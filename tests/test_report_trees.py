@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pyro_bnn.app.reports.baselines import TREES
+from pyro_bnn.app.reports.baselines import LINEAR, TREES
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section
@@ -131,3 +131,14 @@ def test_pictures_are_dark_where_the_page_is():
     dark = page[page.index("prefers-color-scheme: dark") :]
     assert "invert(1)" in dark[: dark.index("* {")]
     assert "#fff;" not in dark[: dark.index("* {")]
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(1e-4, True), (1e-2, False)])
+def test_a_linear_baseline_that_is_almost_exact_is_told(share, is_told):
+    found = regressed().regressed
+    exact = predicted(found.y + share * found.y.std(), torch.ones_like(found.y), found.y)
+    subject = Measured(regressed=replace(found, baselines={**found.baselines, LINEAR: exact}))
+    section = errors_section(subject)
+    told = [verdict for verdict in section.verdicts if verdict.short == "columns probably contain the target"]
+    assert len(told) == is_told
+    assert all("leave them out with --ignore" in verdict.text for verdict in told)

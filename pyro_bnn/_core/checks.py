@@ -54,7 +54,9 @@ def not_negative(name: str, value: float) -> float:
 
 def between_zero_and_one(name: str, value: float) -> float:
     """Return `value` if it lies strictly between 0 and 1."""
-    return _number(name, value, "lie strictly between 0 and 1", lambda found: 0 < found < 1)
+    found = as_float(value)
+    percent = f"; for {found:g} %, write {found / 100:g}" if 1 < found < 100 else ""
+    return _number(name, value, "lie strictly between 0 and 1", lambda found: 0 < found < 1, percent)
 
 
 def number(name: str, value: float) -> float:
@@ -62,10 +64,10 @@ def number(name: str, value: float) -> float:
     return _number(name, value, "be a finite number", math.isfinite)
 
 
-def _number(name: str, value: float, condition: str, is_met: Callable[[float], bool]) -> float:
+def _number(name: str, value: float, condition: str, is_met: Callable[[float], bool], remedy: str = "") -> float:
     found = as_float(value)
     if not is_met(found):
-        raise ValueError(f"`{name}` must {condition}, got {got(value)}.")
+        raise ValueError(f"`{name}` must {condition}, got {got(value)}{remedy}.")
     return found
 
 

@@ -96,7 +96,12 @@ INSTEAD = {
         "predict_std": "call `predict(X, return_std=True)`",
         "status": "use `status_` after `fit`",
     },
+    "Comparison": {
+        "plot": "call `pyro_bnn.plotting.comparison(comparison)`",
+        "to_frame": "call `pandas.DataFrame(comparison.rows())`",
+    },
     "BNNRegressor": {
+        **dict.fromkeys(["predict_std", "sd", "std"], "call `predict(X, return_std=True)`"),
         "predict_proba": f"{DISTRIBUTION}, as a regressor has no classes",
         **dict.fromkeys(["sample", "sample_y"], "call `predict_distribution(X).sample(num_samples)`"),
     },

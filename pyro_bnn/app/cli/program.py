@@ -13,7 +13,7 @@ import typer
 
 import pyro_bnn
 
-from ..._core.signatures import nearest
+from ..._core.names import nearest
 from . import compare, demo, evaluate, options, predict, prune, report, train, weights
 from .output import has_colours
 from .stopping import INTERRUPTED, stoppable

@@ -104,13 +104,15 @@ def train(
     if dataset is not None and not Path(dataset).suffix:
         recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
     if resume is None and (dataset is None or out is None):
-        raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
+        what = "the data set" if dataset is None else "option --out"
+        target = "--target COLUMN " if Path(dataset or "").suffix in TABLES and "target" not in given else ""
+        raise ValueError(f"Missing {what}. Example: pyro-bnn train {dataset or 'digits'} {target}--out FOLDER")
     if dataset is not None and Path(dataset).suffix in (*TABLES, ".npz"):
         options.check_rows(Path(dataset))
     if out is not None:
         options.check_folder(out, force=force)
     with loading():
-        from ...auto.choosing import Deadline
+        from ...auto.choosing import Budget, Deadline
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
@@ -146,6 +148,11 @@ def train(
         if processes.is_first:
             for note in [*notes, *known.notes]:
                 output.say(note)
+            if config.method != "svi" and not config.time_limit and facts is None:
+                seconds = Budget.of_rows(known.facts.num_train).seconds
+                output.say(
+                    f"Choosing and sampling take about {seconds:.0f} CPU seconds; --time-limit sets another time."
+                )
         start = time.perf_counter()
         _, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen

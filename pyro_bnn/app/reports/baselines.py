@@ -20,6 +20,9 @@ from ..datasets import Dataset
 TREES = "gradient-boosted trees"
 """The name of the baseline that is compared by its errors only."""
 
+LINEAR = "linear regression"
+"""The name of the linear baseline for numbers."""
+
 MOST_NUMBERS = 4_000_000
 """Heuristic: largest number of inputs (rows times columns) to which linear methods are fitted. The fits take a second
 or so."""
@@ -65,7 +68,7 @@ def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Predicti
             rates[TREES] = _by_column(HistGradientBoostingRegressor(loss="poisson", random_state=0), x, y, x_test)
         return {name: _counts(rate.clamp_min(SMALLEST), y_test) for name, rate in rates.items()}
     pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
-    moments = {guess: (mean, scale), "linear regression": torch.from_numpy(np.stack(pairs, -1)).unbind()}
+    moments = {guess: (mean, scale), LINEAR: torch.from_numpy(np.stack(pairs, -1)).unbind()}
     found: dict[str, Prediction] = {name: _normal(m, s.clamp_min(SMALLEST), y_test) for name, (m, s) in moments.items()}
     if has_trees:
         found[TREES] = _mean_only(_by_column(HistGradientBoostingRegressor(random_state=0), x, y, x_test), y_test)

@@ -104,7 +104,10 @@ def compare(
     for name in posteriors:
         _checks.kind("posteriors", name, str, "a dict whose keys are names, as text")
     if len(posteriors) < 2:
-        raise ValueError(f"`posteriors` must name at least two methods to compare, got {list(posteriors)}.")
+        raise ValueError(
+            f"`posteriors` must name at least two methods to compare, got {list(posteriors)}; add a reference, such as "
+            '"nuts": pyro_bnn.fit_nuts(model, (x, y)).'
+        )
     masks = _masks(regions, x)
     entries = {name: _entry(name, entry, model) for name, entry in posteriors.items()}
     for name, (_, posterior) in entries.items():

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..._core.inputs import Inputs
+from ..._core.remedies import Advised
 from ..._core.summary import NOT_OK, Number, Shown, Summary, counted
 from ...inference.posterior import Status
 from ...scores.uncertainty import Prediction
@@ -15,7 +16,7 @@ from ._verdict import in_words
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Shown):
+class Comparison(Advised, Shown):
     """Result of :func:`compare`: tables, and the predictions behind them.
 
     `print` shows all methods, the pairs that include the first method, and :attr:`verdict`; :meth:`rows`,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
-from ..baselines import TREES
+from ..baselines import LINEAR, TREES
 from ..numbers import number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from .calibrated import CHANCE, limits_by_chance
@@ -53,6 +53,9 @@ NOTABLE_BIAS = 0.1
 NOTABLE_SHARE = 0.05
 """Heuristic: intervals that contain impossible numbers are notable if more than this share of the rows has them."""
 
+EXACT = 1e-3
+"""Heuristic: linear regression is suspiciously exact if its RMSE is at most this share of that of the mean."""
+
 ROUNDING = 1e-5
 """A target is 0 up to rounding if its size is at most this share of the standard deviation of the targets."""
 
@@ -82,6 +85,7 @@ def errors_section(subject: Subject) -> Section | None:
         trees = (found.y - found.baselines[TREES].mean.to(found.y)).square()
         values = number(root), number(math.sqrt(float(trees.mean())))
         verdicts.append(of_trees(squared.mean(-1), trees.mean(-1), "RMSE", values))
+    verdicts += of_leak(found, guessed)
     verdicts += of_bias(found)
     low, high = found.interval(HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)
@@ -131,6 +135,26 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
         (explained < WEAK, "note", f"explains {little}", f"{text}: {little} is explained."),
         (True, "good", "", f"{text}: {percent(explained)} of the variance is explained."),
     )
+
+
+def of_leak(found: Regressed, guessed: Tensor) -> list[Verdict]:
+    """Judge whether inputs contain the target, as a part and the other part of a sum do.
+
+    `guessed` has the squared errors of the mean of the training targets, shape (N, O).
+    """
+    if LINEAR not in found.baselines:
+        return []
+    linear = (found.y - found.baselines[LINEAR].mean.to(found.y)).square()
+    roots = [math.sqrt(float(part.mean())) for part in (linear, guessed)]
+    if roots[0] > EXACT * roots[1]:
+        return []
+    text = (
+        f"Linear regression is almost exact (RMSE {number(roots[0])}, the mean of the targets {number(roots[1])}): a "
+        "column, or a sum of columns, probably contains the target. If these columns are unknown when you predict, "
+        "leave them out with --ignore."
+    )
+    rule = f"Note: the RMSE of linear regression is at most {EXACT:g} times that of the mean of the training targets."
+    return [judged("limit", rule, (True, "note", "columns probably contain the target", text))]
 
 
 def of_bias(found: Regressed) -> list[Verdict]:
