@@ -187,7 +187,7 @@ def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
 
     Args:
         ax: Axes of the figure, or several axes, as the functions of this module return them.
-        path: The file. The ending of its name determines the format.
+        path: The file. The ending of the file's name, such as ".png", determines the format.
 
     Example:
         >>> import tempfile

@@ -227,7 +227,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
     """Return the targets with the dtype and device of the site's values.
 
-    Raise if they cannot be values of this site.
+    Raise if the targets cannot be values of this site, such as negative targets for a Poisson distribution.
     """
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
@@ -312,6 +312,6 @@ class _Values:
 
 
 def _drawn(node: Any) -> Tensor:
-    """Return the value drawn at a node. At an observed node, draw a new value instead of returning the data."""
+    """Return the value of a sample site, given its node in a trace; for an observed site, draw a new value."""
     value: Tensor = node["fn"].sample() if node["is_observed"] else node["value"]
     return value

@@ -176,7 +176,7 @@ def require_two(num_samples: int) -> None:
 
 
 def single_at_least(value: Tensor) -> torch.dtype:
-    """Return the dtype of the values, but at least single precision."""
+    """Return the dtype of the values, or float32 if this dtype has a lower precision."""
     return torch.promote_types(value.dtype, torch.float32)
 
 

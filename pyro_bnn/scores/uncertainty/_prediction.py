@@ -235,7 +235,10 @@ def in_double(distribution: Distribution) -> Distribution:
 
 
 def take(value: Any, index: Tensor, dim: int) -> Any:
-    """Return the elements of a tensor or distribution with given indices along an axis, and other objects as is."""
+    """Select the elements with given indices along an axis of a tensor or distribution.
+
+    Any other object is returned unchanged.
+    """
     if isinstance(value, Sliced):
         return value.taken(index, dim)
     if isinstance(value, Distribution):
@@ -245,7 +248,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def are_few(distribution: Distribution, num_predictions: int) -> bool:
-    """Return whether the predictions of all draws are kept by default.
+    """Return whether the predictions of all draws need so little memory that they are kept by default.
 
     Args:
         distribution: Distribution of the observations, batch shape ``(S, N, *O)``, of any draws and rows.
