@@ -172,7 +172,7 @@ def _new_figure(width: float, height: float) -> Figure:
 
 
 def inches(width: str) -> float:
-    """Return the width that a name stands for."""
+    """Return the width of a figure in inches, given the name of the width: "column" or "page"."""
     for name, value in WIDTHS.items():
         if width == name:
             return value
@@ -212,7 +212,7 @@ def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
 
 
 def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
-    """Return the given axes, or new axes on a figure whose height is `shape` times its width."""
+    """Return the given axes, or new axes on a new figure; the figure's height is `shape` times the figure's width."""
     if ax is None:
         return figure_of_width(width, shape * inches(width)).subplots()
     _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")

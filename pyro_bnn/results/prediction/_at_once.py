@@ -88,7 +88,7 @@ class Block:
         return remembered(self._model, self._memory, partial(self._model.output_given, draw, self._x))
 
     def run(self) -> tuple[Tensor, Draw]:
-        """Return the outputs for all collected draws, shape (K, N, ...), and each draw of the likelihood's variables."""
+        """Return the outputs for all K draws, shape (K, N, ...), and these draws of the likelihood's variables."""
         draws, self.draws = self.draws, []
         at_once, is_first = self._at_once, self.size == 1
         if at_once is None:

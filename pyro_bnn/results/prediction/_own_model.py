@@ -120,7 +120,7 @@ def _sum_of(
     keep: bool | None,
     num_samples: int,
 ) -> "_Sum":
-    """Check the first draw, and return the running sum for the predicted site."""
+    """Check the posterior's first draw, and return an empty running sum of predictions at the predicted site."""
     nodes: dict[str, Any] = trace.nodes
     if not any(name in nodes for name in draw):
         raise ValueError(
@@ -163,9 +163,9 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """Return the running sum for classes or for independent elements with finite moments.
+    """Return an empty running sum for predictions by distributions of this kind.
 
-    Return None for other distributions.
+    The kind may be classes, or independent numbers with finite moments. Return None for other distributions.
     """
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
@@ -269,7 +269,7 @@ class _Sum:
         self._log_density: Tensor | None = None
 
     def add(self, nodes: Mapping[str, Any]) -> None:
-        """Add the prediction in one call of the model, given the nodes of its trace."""
+        """Add the prediction from one call of the model, given the nodes of the trace of this call."""
         node = nodes[self._site]
         self._accumulator.add(self._part(node), keep=self._keep)
         if self._y is not None:

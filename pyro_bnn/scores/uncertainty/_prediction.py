@@ -279,7 +279,7 @@ def _names(distribution: Distribution) -> list[str]:
 
 
 def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
-    """Return a data frame of columns of shape (N,), and raise unless the index has N labels."""
+    """Return a data frame with the given columns, each of shape (N,). Raise unless the index has N labels."""
     import pandas  # imported late: importing takes long
 
     if index is not None and not isinstance(index, pandas.Index | pandas.Series):
@@ -305,7 +305,7 @@ def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dic
 
 
 def named(argument: str, names: Sequence[str], count: int) -> list[str]:
-    """Return the names as a list, and raise unless there are `count` different names."""
+    """Return the names of classes or outputs as a list. Raise unless there are `count` different names."""
     found = [str(name) for name in _checks.items(argument, names, "a list of names")]
     if len(found) != count or len(set(found)) != count:
         raise ValueError(f"`{argument}` must be {count} different names, got {len(found)}: {found[:5]}.")
