@@ -73,7 +73,10 @@ def lenet5(
 
 
 class _MaxPool(nn.MaxPool2d):
-    """Max pooling over 2 x 2. Without gradients it is four times faster on a CPU, with the same result."""
+    """Max pooling over 2 x 2.
+
+    Without gradients, this layer is four times faster on a CPU than `nn.MaxPool2d`, with the same result.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled():

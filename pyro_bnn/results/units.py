@@ -11,7 +11,7 @@ from ..scores.uncertainty import MixtureDensityPrediction, RegressionPrediction
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
-    """Turn a prediction of y into one of ``mean + scale * y``. `mean` and `scale` have the shape (O,)."""
+    """Turn a prediction of y into a prediction of ``mean + scale * y``. `mean` and `scale` have the shape (O,)."""
     variance = scale.square()
     changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
     if prediction.variance_of_means is not None:

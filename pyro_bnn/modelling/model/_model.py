@@ -163,7 +163,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         Args:
             values: As for :meth:`log_likelihood`.
             x: Inputs, shape (B, ...).
-            y: Targets, shape (B, ...). If they have row weights, only these weights affect the simulated targets.
+            y: Targets, shape (B, ...). They affect the log-likelihood of the simulated targets only by the weights of
+                their rows, if they have any.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).
@@ -260,7 +261,8 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 def require_bayesian(model: object, purpose: str = "") -> None:
     """Raise unless a model is a BayesianModel. For a network, the message says how to make one.
 
-    `purpose` says after "a BayesianModel" what for, or why.
+    The text `purpose` follows the words "a BayesianModel" in the message, and says what needs the model, or what the
+    model has.
     """
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
@@ -268,13 +270,13 @@ def require_bayesian(model: object, purpose: str = "") -> None:
 
 
 def own_paths(model: BayesianModel) -> dict[str, str]:
-    """Return the paths of the network's parameters and buffers, ``{name in a draw: path}``."""
+    """Return the path in the network of each parameter and buffer, as ``{name in a draw: path}``."""
     tensors = itertools.chain(model.network.named_parameters(), model.network.named_buffers())
     return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return the paths of those values in a draw that are not latent variables, ``{name: path}``.
+    """Return the paths of the network's parameters and buffers among the values of a draw, ``{name: path}``.
 
     Raise if a name is neither a latent variable nor in the network.
     """

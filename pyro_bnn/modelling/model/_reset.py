@@ -22,13 +22,13 @@ def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | N
     here.
 
     Args:
-        model: The model. Its random weights start at the new values, too.
+        model: The model. The initial values of the model's random weights change, too.
         reset: Function that gives a network new weights in place, used instead of the layers' methods. Parameters that
             the function leaves as they are keep their values.
 
     Raises:
-        ValueError: If a layer has weights to learn, but no such method, or if its method leaves a weight as it is. Also
-            if the function changes nothing.
+        ValueError: If a layer has weights to learn, but no method `reset_parameters`, or if this method leaves a weight
+            unchanged. The error is also raised if the function `reset` changes no weight.
     """
     network, random = model.network, random_paths(model)
     learned = {path for path, parameter in network.named_parameters() if parameter.requires_grad} | random
@@ -49,7 +49,10 @@ def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | N
 
 
 def _reset_layers(network: nn.Module, learned: set[str]) -> None:
-    """Call the method of each layer that owns weights to learn; inner layers come first, as in `nn.Module.apply`."""
+    """Call the method `reset_parameters` of each layer that owns weights to learn.
+
+    Inner layers come first, as in `nn.Module.apply`.
+    """
     owners = {path.rpartition(".")[0] for path in learned}
     methods = []
     for path, layer in reversed(list(network.named_modules())):
@@ -82,8 +85,8 @@ def _reset_layers(network: nn.Module, learned: set[str]) -> None:
 def _as_parameters(network: nn.Module, random: set[str]) -> Iterator[None]:
     """Let random weights, which are buffers of a model's network, be parameters in a ``with`` block.
 
-    Some layers find their weights by `parameters()`. Other layers replace them by new parameters; at the end, the
-    values of the new parameters are copied to the buffers.
+    The method `reset_parameters` of some layers finds the weights by `parameters()`. In other layers, this method
+    replaces the weights by new parameters; at the end of the block, their values are copied to the buffers.
     """
     buffers: list[tuple[nn.Module, str, Tensor]] = []
     for path in random:

@@ -104,7 +104,10 @@ def _is_dense(value: object) -> bool:
 
 
 class Interception:
-    """Contexts that intercept the calls of a network: an estimator or a `Memory` changes them, or a check sees them."""
+    """Contexts in which the calls of a network are intercepted.
+
+    An estimator or a `Memory` changes how the network is computed. A check only sees the output of a call.
+    """
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None
@@ -112,7 +115,7 @@ class Interception:
 
     @property
     def is_active(self) -> bool:
-        """Whether a context of :meth:`by` is active."""
+        """Whether the code runs inside a ``with`` block of :meth:`by`."""
         return self.interceptor is not None
 
     @contextmanager

@@ -140,8 +140,8 @@ def layers(*kinds: type[nn.Module]) -> Selection:
     """Select all parameters that layers of these kinds own directly.
 
     Layers of subclasses count, too, as in `isinstance`. Parameters of a nested layer belong only to the nested layer.
-    For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but not the weight of the output projection, which a
-    linear layer inside owns.
+    For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but its inner linear layer owns the weight of the
+    output projection.
 
     Args:
         kinds: Classes of layers, such as `nn.Linear`.

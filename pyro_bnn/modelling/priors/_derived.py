@@ -134,7 +134,8 @@ class PosteriorPrior(Prior):
     """Independent Gaussians, with a separate mean and standard deviation for every element.
 
     ``posterior.as_prior()`` makes such a prior from the posterior given earlier data, so that a model can learn from
-    new data. If both posteriors were exact, the second one would be the posterior given all data.
+    new data. If both posteriors, the earlier and the new one, were exact, the new one would be the posterior given all
+    data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.

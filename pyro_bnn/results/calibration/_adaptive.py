@@ -141,7 +141,10 @@ class AdaptiveIntervals(Shown, Calibration):
 
 
 def _scores(prediction: RegressionPrediction, y: Tensor) -> Tensor:
-    """Return the distances of targets from their means in predictive standard deviations, shape (N,)."""
+    """Return the distance of each target from its predictive mean, shape (N,).
+
+    The unit of a distance is the predictive standard deviation of the target.
+    """
     sd = deviations(prediction)
     if prediction.mean[:1].numel() > 1:
         raise ValueError(

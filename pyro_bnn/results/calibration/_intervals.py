@@ -122,7 +122,7 @@ class ConformalIntervals(Shown, Calibration):
         Args:
             prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows. The
                 score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the targets of the new rows may
-                have other units than the targets of the calibration rows.
+                be in other units than the targets of the calibration rows.
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:

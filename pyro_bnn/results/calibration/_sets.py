@@ -131,7 +131,7 @@ class ConformalSets(Shown, Calibration):
         return len(self._own.scores)
 
     def sets(self, prediction: ClassificationPrediction, level: float = 0.9, *, allow_empty: bool = False) -> Tensor:
-        """Return the set of each new row.
+        """Return a set of classes for each new row.
 
         Args:
             prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows.

@@ -20,8 +20,8 @@ class Comparison(Advised, Shown):
     """Result of :func:`compare`: tables, and the predictions behind them.
 
     `print` shows all methods, the pairs that include the first method, and :attr:`verdict`; :meth:`rows`,
-    :meth:`to_csv` and :meth:`to_json` have all pairs. The prompt shows the pairs that include the first method. A
-    notebook shows these pairs and the scores of all methods.
+    :meth:`to_csv` and :meth:`to_json` have all pairs. The Python prompt shows only the pairs that include the
+    first method. A notebook shows these pairs and the scores of all methods.
 
     Args:
         methods: Scores of the methods, one row per region and method.
@@ -60,10 +60,10 @@ class Comparison(Advised, Shown):
 
     @property
     def verdict(self) -> str:
-        """The result in words: one line for each region, and before them one for each method whose status is not ok.
+        """The result in words: a line for each method whose status is not ok, and then a line for each region.
 
-        If several methods are compared with the first one, each line is about the closest of them. If the status of the
-        first method is not ok, there are no lines about regions.
+        If several methods are compared with the first one, the line for a region is about the closest of these methods.
+        If the status of the first method is not ok, there are no lines about regions.
         """
         doubts = [
             f"{NOT_OK}: {name}: {status} Until then, its numbers do not tell how good the method is."
@@ -77,7 +77,7 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """How far the other methods are from the first one, in one line for each region.
+        """How far the predictions of the other methods are from those of the first method: one line for each region.
 
         The status of the first method has no effect. If there are several other methods, each line is about the closest
         of them.

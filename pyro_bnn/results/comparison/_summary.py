@@ -154,7 +154,7 @@ class NumberSummary:
 def jackknife(values: Sequence[float]) -> Estimate:
     """Return a score with its jackknife standard error.
 
-    The first value comes from all draws. Each of the other values is computed without one group of draws.
+    The first of the `values` is the score of all draws. Each other value is the score without one group of draws.
     """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
@@ -168,7 +168,7 @@ def over_points(values: Tensor) -> Estimate:
 
 
 def _groups(prediction: Prediction) -> Tensor:
-    """Return the group of each draw, shape (S,)."""
+    """Return the number of the jackknife group to which each draw belongs, shape (S,)."""
     num_samples, device = prediction.num_samples, prediction.expectation.device
     return torch.arange(num_samples, device=device) * NUM_GROUPS // num_samples
 

@@ -27,9 +27,9 @@ def detection_curves(
     Args:
         known: Prediction of known inputs, or scores of known inputs by name. The scores of a prediction are its entropy
             (total uncertainty) and, with several draws, its mutual information (epistemic). Scores that you pass by
-            name have the shape (N,). They should be larger for unknown inputs.
-        unknown: Prediction of unknown inputs, or scores of unknown inputs by name, each of shape (M,). The names are
-            those in `known`.
+            name have the shape (N,). Scores should be larger for unknown inputs.
+        unknown: Prediction of unknown inputs, or scores of unknown inputs by name, each of shape (M,). The scores
+            have the same names as in `known`.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
         axes: One axes for each score, and one for the ROC curves.
 

@@ -172,7 +172,7 @@ def _new_figure(width: float, height: float) -> Figure:
 
 
 def inches(width: str) -> float:
-    """Return the width that a name stands for."""
+    """Return the width of a figure in inches, given the name of the width: "column" or "page"."""
     for name, value in WIDTHS.items():
         if width == name:
             return value
@@ -187,7 +187,7 @@ def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
 
     Args:
         ax: Axes of the figure, or several axes, as the functions of this module return them.
-        path: The file. The ending of its name determines the format.
+        path: The file. The ending of the file's name, such as ".png", determines the format.
 
     Example:
         >>> import tempfile
@@ -212,7 +212,7 @@ def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
 
 
 def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
-    """Return the given axes, or new axes on a figure whose height is `shape` times its width."""
+    """Return the given axes, or new axes on a new figure; the figure's height is `shape` times the figure's width."""
     if ax is None:
         return figure_of_width(width, shape * inches(width)).subplots()
     _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")

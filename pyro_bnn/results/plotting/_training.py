@@ -1,4 +1,4 @@
-"""Curves of a fit, by epoch."""
+"""Pictures of a fit: the ELBO, its two terms and the accuracy against the epoch."""
 
 from collections.abc import Sequence
 

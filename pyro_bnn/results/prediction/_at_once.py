@@ -50,7 +50,7 @@ ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, 
 
 
 class Block:
-    """A collector of weight draws, for which the network runs in blocks.
+    """A collector of weight draws, which runs the network for one block of draws after the other.
 
     The draws of the first block run one by one. The draws of a later block run all at once if the network is small.
     `memory` stores results that do not depend on the random parameters.
@@ -88,7 +88,7 @@ class Block:
         return remembered(self._model, self._memory, partial(self._model.output_given, draw, self._x))
 
     def run(self) -> tuple[Tensor, Draw]:
-        """Return the outputs for the draws taken, shape (K, N, ...), and the draws of the likelihood's variables."""
+        """Return the outputs for all K draws, shape (K, N, ...), and these draws of the likelihood's variables."""
         draws, self.draws = self.draws, []
         at_once, is_first = self._at_once, self.size == 1
         if at_once is None:
@@ -113,7 +113,7 @@ class Block:
         return {path: joined[name] for name in joined for path in self._model.parameter_paths[name]}
 
     def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
-        """Choose how further draws run, and how many draws the next block has."""
+        """Choose the size of the next block, and whether the network runs for further draws one by one or at once."""
         numbers, most = max(outputs[0].numel(), 1), MOST_DRAWS
         if self._is_little and not self._memory.will_watch():
             weights = self._weights(draws)
@@ -154,11 +154,11 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws at once, and the bytes per draw of its largest tensor.
+    """Return a function that runs a network for many draws at once, and the memory that it needs.
 
-    `example` has K draws of all random weights, by path, and `expected` has the outputs for these draws, shape
-    (K, N, ...). Return None if no function gives the expected outputs up to rounding. Each trial run takes place in a
-    context that `replayed` returns.
+    This memory is the size of the largest tensor in a run, in bytes per draw. `example` has K draws of all random
+    weights, by path, and `expected` has the outputs for these draws, shape (K, N, ...). Return None if no function
+    gives the expected outputs up to rounding. Each trial run takes place in a context that `replayed` returns.
     """
     if expected.is_meta:  # there are no numbers to compare
         return None
@@ -204,7 +204,7 @@ class _Largest(TorchDispatchMode):
 def _magnitudes(outputs: Tensor) -> Tensor:
     """Return the absolute value of each output, or the lower quartile of all absolute values if this is larger.
 
-    A small output may be the difference of large terms, and may have their rounding errors.
+    A small output may be the difference of large terms, and then has the rounding errors of these terms.
     """
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean

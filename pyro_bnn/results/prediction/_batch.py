@@ -1,4 +1,4 @@
-"""Prediction of batches of rows with blocks of draws.
+"""Prediction for batches of rows, with one block of weight draws after the other.
 
 The network runs on all batches with the draws of one block before it runs with the draws of the next block.
 """
@@ -124,7 +124,7 @@ class Batch(Generic[P]):
         return self._model.observe(output, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
-        """Return the distribution of the targets.
+        """Return the distribution of the batch's targets, given a draw of the weights.
 
         If the network has sample statements of its own, Pyro runs the model.
         """
@@ -134,7 +134,7 @@ class Batch(Generic[P]):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """End the block, and add the predictions of its draws."""
+        """End a block of draws, and add the predictions from the draws in this block to the running sum."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))

@@ -120,7 +120,7 @@ def _sum_of(
     keep: bool | None,
     num_samples: int,
 ) -> "_Sum":
-    """Check the first draw, and return the running sum for the predicted site."""
+    """Check the posterior's first draw, and return an empty running sum of predictions at the predicted site."""
     nodes: dict[str, Any] = trace.nodes
     if not any(name in nodes for name in draw):
         raise ValueError(
@@ -163,9 +163,9 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """Return the running sum for classes or for independent elements with finite moments.
+    """Return an empty running sum for predictions by distributions of this kind.
 
-    Return None for other distributions.
+    The kind may be classes, or independent numbers with finite moments. Return None for other distributions.
     """
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
@@ -227,7 +227,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
     """Return the targets with the dtype and device of the site's values.
 
-    Raise if they cannot be values of this site.
+    Raise if the targets cannot be values of this site, such as negative targets for a Poisson distribution.
     """
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
@@ -269,7 +269,7 @@ class _Sum:
         self._log_density: Tensor | None = None
 
     def add(self, nodes: Mapping[str, Any]) -> None:
-        """Add the prediction in one call of the model, given the nodes of its trace."""
+        """Add the prediction from one call of the model, given the nodes of the trace of this call."""
         node = nodes[self._site]
         self._accumulator.add(self._part(node), keep=self._keep)
         if self._y is not None:
@@ -312,6 +312,6 @@ class _Values:
 
 
 def _drawn(node: Any) -> Tensor:
-    """Return the value drawn at a node. At an observed node, draw a new value instead of returning the data."""
+    """Return the value of a sample site, given its node in a trace; for an observed site, draw a new value."""
     value: Tensor = node["fn"].sample() if node["is_observed"] else node["value"]
     return value

@@ -212,7 +212,7 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
 
 
 def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
-    """Return the points of :meth:`Posterior.centers`, without the parameters and buffers in `Posterior.carried`."""
+    """Return the points of :meth:`Posterior.centers`, but without the parameters and buffers in `Posterior.carried`."""
     try:
         centers = posterior.centers(everywhere=everywhere)
     except ValueError as error:
@@ -321,7 +321,7 @@ def _is_loader(x: object) -> bool:
 def _parts(
     x: Inputs | Iterable, y: Tensor | None, stream: Stream, like: Tensor
 ) -> Iterator[tuple[Inputs, Tensor | None]]:
-    """Yield the inputs and targets, or the batches of a loader one by one."""
+    """Yield pairs of inputs and targets: one pair for each batch of a loader; otherwise a single pair."""
     if not _is_loader(x):
         yield as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
         return

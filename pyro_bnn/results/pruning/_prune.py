@@ -190,7 +190,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the ratios of the chosen sites, and raise if the weights of a site cannot be removed."""
+    """Return the given signal-to-noise ratios. Raise if the weights of one of the chosen sites cannot be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
@@ -221,7 +221,7 @@ def count(guide: MeanFieldGuide) -> tuple[int, int]:
 
 
 def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the ratios of each layer, as ``{site: ratio}`` for the sites of one module."""
+    """Return the signal-to-noise ratios of each layer, ``{site: ratios}`` for the sites of this layer."""
     layers: dict[str, dict[str, Tensor]] = {}
     for site, ratio in ratios.items():
         layers.setdefault(site.rpartition(".")[0], {})[site] = ratio
@@ -229,7 +229,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks of the weights to keep, which are all but the given fraction with the lowest ratios.
+    """Return masks of the weights to keep; the given fraction with the lowest ratios is not kept.
 
     If weights have equal ratios, those that come first are removed first.
     """

@@ -1,7 +1,7 @@
 """Scores for active learning: which rows of a pool to label next.
 
 A pool consists of rows without labels. Each function takes a prediction of the pool, the result of
-:func:`~pyro_bnn.predict`, and returns a score for each row. The rows with the largest scores are most worth a label.
+:func:`~pyro_bnn.predict`, and returns a score for each row. Rows with the largest scores should be labelled first.
 Instead of scores, :func:`batch_bald` returns several rows, chosen together.
 
 For classes, a pool may also be a tensor of logits (unnormalised log-probabilities) of shape (S, N, C): S draws, N rows,

@@ -90,7 +90,7 @@ def require_same_seed(pool: object, targets: object) -> None:
 
 
 def probs_of(name: str, logits: Tensor) -> Tensor:
-    """Return the probabilities in double precision."""
+    """Return the class probabilities, in double precision, that belong to some logits."""
     probs = logits.double().softmax(-1)
     if bool(probs.isnan().any()):
         raise ValueError(f"`{name}` must have finite logits, got NaN or infinity; drop the rows that have one.")
@@ -98,7 +98,10 @@ def probs_of(name: str, logits: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """Apply a function to logits of shape (S, N, C), a part of the rows at a time, and join its values, shape (N,)."""
+    """Apply a function to logits of shape (S, N, C), to a part of the rows at a time.
+
+    Return the results of all parts in one tensor of shape (N,).
+    """
     return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
 
 
@@ -111,7 +114,7 @@ def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
 
 
 def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
-    """Return the prediction, and raise unless it has noise, at least two draws, and one number for each row."""
+    """Return the given prediction. Raise unless it has noise, at least two draws, and one number for each row."""
     outputs = prediction.mean.shape[1:]
     if outputs.numel() != 1:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")

@@ -29,8 +29,8 @@ from ._draws import (
 def entropy(pool: Pool) -> Tensor:
     r"""Return the entropy of each row's label, in nats, as in uncertainty sampling.
 
-    A number is treated as Gaussian with the predictive variance v. Its entropy, :math:`\tfrac12 \log(2 \pi e\, v)`, may
-    be negative.
+    A label that is a number is treated as Gaussian with the predictive variance v. The entropy of this Gaussian,
+    :math:`\tfrac12 \log(2 \pi e\, v)`, may be negative.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).

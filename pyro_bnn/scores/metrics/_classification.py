@@ -54,7 +54,7 @@ def brier_score(probs: Numbers, y: Numbers) -> float:
         y: Labels, shape (N,).
 
     References:
-        Brier (1950), in its original form, summed over all classes.
+        Brier (1950). As in this article, the score is a sum over all classes.
 
     Example:
         >>> import torch

@@ -16,7 +16,7 @@ class OODScores:
     Args:
         auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
         aupr: Average precision, with unknown inputs as the positive class.
-        fpr95: Fraction of known inputs above the threshold that finds 95 % of the unknown inputs.
+        fpr95: Fraction of known inputs with scores above a threshold that at least 95 % of the unknown inputs reach.
         auroc_standard_error: Standard error of the AUROC over known and unknown inputs (DeLong et al., 1988); NaN if
             there is only one known or only one unknown input.
 
@@ -36,7 +36,7 @@ class OODScores:
 
 
 def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
-    """Measure how well a score, which should be larger for unknown inputs, separates them from known inputs.
+    """Measure how well a score separates unknown from known inputs. Unknown inputs should have larger scores.
 
     Args:
         in_domain: Scores of known inputs, shape (N,).
@@ -78,7 +78,7 @@ def _standard_error(known: Tensor, unknown: Tensor) -> float:
 
 
 def _shares_below(scores: Tensor, at: Tensor) -> Tensor:
-    """Return the share of the scores below each value in `at`; equal scores count one half."""
+    """Return, for each value in `at`, the share of the scores below this value; equal scores count one half."""
     ordered = scores.sort().values
     below, not_above = (torch.searchsorted(ordered, at, side=side) for side in ("left", "right"))
     return (below + not_above).double() / (2 * len(scores))

@@ -1,9 +1,10 @@
 """Predictive uncertainty and its parts.
 
-For classes, the total uncertainty is the entropy of the mean probabilities, in nats. It is the expected entropy
-(aleatoric) plus the mutual information between label and weights (epistemic). For numbers, the total uncertainty is a
-variance. It is the mean over draws of the variances (aleatoric) plus the variance over draws of the means (epistemic).
-If each draw predicts a mixture, the aleatoric part is also a sum of two parts.
+For classes, the total uncertainty is the entropy of the mean probabilities, in nats. This entropy is the expected
+entropy (aleatoric) plus the mutual information between label and weights (epistemic). For numbers, the total
+uncertainty is a variance. Each draw predicts a mean and a variance. The total variance is the average of the draws'
+variances (aleatoric) plus the variance of the draws' means (epistemic). If each draw predicts a mixture, the aleatoric
+part is also a sum of two parts.
 
 References:
     Depeweg et al. (2018), Decomposition of Uncertainty, https://arxiv.org/abs/1710.07283.

@@ -139,7 +139,10 @@ class RunningMoments:
         self._squares: Any = 0.0
 
     def add_to_mean(self, values: Tensor) -> Tensor:
-        """Add a block to the mean only, and return the block's mean minus the mean of the earlier blocks."""
+        """Add a block of values to the running mean, but not to the variance.
+
+        Return the block's mean minus the mean of the earlier blocks.
+        """
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
         self._sum = self._sum + values.sum(0)  # infinite for infinite values; a running mean would be NaN

@@ -28,8 +28,8 @@ class ClassificationPrediction(Prediction):
         aleatoric: Expected entropy, in nats, shape (N,).
         votes: Number of draws for which each class is the most probable one, shape (N, C).
         mutual_information: Mutual information of label and weights, in nats, shape (N,); None for a single draw.
-        variance_of_logits: Variance over draws of the logits (centred over classes), averaged over classes, shape (N,);
-            None for a single draw.
+        variance_of_logits: Variance of the centred logits over draws, averaged over classes, shape (N,); None for a
+            single draw. Centred logits have the mean 0 over classes.
         logits: Normalised log-probabilities of each draw, shape (S, N, C); None unless `keep_draws`.
 
     Example:

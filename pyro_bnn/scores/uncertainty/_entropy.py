@@ -163,7 +163,10 @@ class RunningEntropies:
 
 
 def _tail(u: Tensor) -> Tensor:
-    r"""Return :math:`(g(u) / u^2 - 1/2) / u` as the series :math:`-1/6 + u/12 - u^2/20`."""
+    r"""Return :math:`(g(u) / u^2 - 1/2) / u`, where :math:`g(x) = (1 + x) \log(1 + x) - x`.
+
+    The value is computed by the series :math:`-1/6 + u/12 - u^2/20`.
+    """
     return torch.addcmul(u.new_full((), -1 / 6), u, torch.addcmul(u.new_full((), 1 / 12), u, u.new_full((), -1 / 20)))
 
 
@@ -176,7 +179,7 @@ def require_two(num_samples: int) -> None:
 
 
 def single_at_least(value: Tensor) -> torch.dtype:
-    """Return the dtype of the values, but at least single precision."""
+    """Return the dtype of the values, or float32 if this dtype has a lower precision."""
     return torch.promote_types(value.dtype, torch.float32)
 
 

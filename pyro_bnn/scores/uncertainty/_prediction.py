@@ -235,7 +235,10 @@ def in_double(distribution: Distribution) -> Distribution:
 
 
 def take(value: Any, index: Tensor, dim: int) -> Any:
-    """Return the elements of a tensor or distribution with given indices along an axis, and other objects as is."""
+    """Select the elements with given indices along an axis of a tensor or distribution.
+
+    Any other object is returned unchanged.
+    """
     if isinstance(value, Sliced):
         return value.taken(index, dim)
     if isinstance(value, Distribution):
@@ -245,7 +248,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def are_few(distribution: Distribution, num_predictions: int) -> bool:
-    """Return whether the predictions of all draws are kept by default.
+    """Return whether the predictions of all draws need so little memory that they are kept by default.
 
     Args:
         distribution: Distribution of the observations, batch shape ``(S, N, *O)``, of any draws and rows.
@@ -276,7 +279,7 @@ def _names(distribution: Distribution) -> list[str]:
 
 
 def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
-    """Return a data frame of columns of shape (N,), and raise unless the index has N labels."""
+    """Return a data frame with the given columns, each of shape (N,). Raise unless the index has N labels."""
     import pandas  # imported late: importing takes long
 
     if index is not None and not isinstance(index, pandas.Index | pandas.Series):
@@ -302,7 +305,7 @@ def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dic
 
 
 def named(argument: str, names: Sequence[str], count: int) -> list[str]:
-    """Return the names as a list, and raise unless there are `count` different names."""
+    """Return the names of classes or outputs as a list. Raise unless there are `count` different names."""
     found = [str(name) for name in _checks.items(argument, names, "a list of names")]
     if len(found) != count or len(set(found)) != count:
         raise ValueError(f"`{argument}` must be {count} different names, got {len(found)}: {found[:5]}.")

@@ -38,8 +38,7 @@ class RegressionPrediction(Prediction):
     Args:
         mean: Predictive mean, shape ``(N, *O)``.
         aleatoric: Mean of the components' variances, shape ``(N, *O)``.
-        variance_of_means: Unbiased variance over draws of the components' means, shape ``(N, *O)``; None for a single
-            draw.
+        variance_of_means: Unbiased variance of the draws' predictive means, shape ``(N, *O)``; None for a single draw.
         components: The mixture's components, batch shape ``(S, N, *O)``; None unless `keep_draws`.
 
     Example:
@@ -80,7 +79,7 @@ class RegressionPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """Unbiased variance over draws of the components' means, shape ``(N, *O)``; needs at least two draws."""
+        """Unbiased variance of the draws' predictive means, shape ``(N, *O)``; needs at least two draws."""
         return require_variance(self.variance_of_means)
 
     @property
@@ -106,9 +105,10 @@ class RegressionPrediction(Prediction):
     def interval(self, level: float = 0.9) -> Tensor:
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
-        An observation lies inside its interval with probability `level`. It lies below and above the interval with
-        equal probabilities. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
-        In a result of ``BNNRegressor.predict_interval``, the ends are along the last axis, shape (N, 2), as in MAPIE.
+        An observation lies inside its interval with probability `level`. The probability to lie below the interval
+        equals the probability to lie above it. The two ends are along the first axis, as in a result of
+        :func:`torch.quantile`. In a result of ``BNNRegressor.predict_interval``, the ends are along the last axis,
+        shape (N, 2), as in MAPIE.
 
         Args:
             level: Probability of the interval, strictly between 0 and 1.
@@ -250,7 +250,10 @@ class RegressionPrediction(Prediction):
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """Apply a function of values of shape ``(N, *O)`` to y of shape ``(..., N, *O)``."""
+        """Apply a function to each block of values in y, and stack the results.
+
+        A block has the shape ``(N, *O)``, and y has the shape ``(..., N, *O)``.
+        """
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
