@@ -45,7 +45,7 @@ class Folder:
     def in_format(self, name: str) -> str:
         """Return the name that a file gets in this folder.
 
-        A picture, such as ``loss.png``, gets the ending of the folder's format.
+        In the name of a picture, such as ``loss.png``, the ending is replaced by that of the folder's picture format.
         """
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 

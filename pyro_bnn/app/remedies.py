@@ -1,4 +1,7 @@
-"""What to type after a fault. `train`, `report` and the HTML page give the same remedy for the same fault."""
+"""Remedies: what the user can type after a fault of a run.
+
+`train`, `report` and the HTML page give the same remedy for the same fault.
+"""
 
 import math
 

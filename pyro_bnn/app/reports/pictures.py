@@ -72,7 +72,10 @@ def observed_against_predicted(
 
 @dataclass(frozen=True)
 class Drawing:
-    """The figure of matplotlib axes, which is drawn when a page shows it: verdicts alone need no drawings."""
+    """The figure of matplotlib axes.
+
+    The figure is drawn only when a page shows it, since verdicts without a page need no drawings.
+    """
 
     ax: Any
 

@@ -94,13 +94,13 @@ class Member:
         return model, guide
 
     def order_seed(self, index: int) -> int:
-        """Return the seed of the fit, which draws the order of the rows."""
+        """Return the seed of a member's fit, with which the fit draws the order of the rows."""
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
-        """Return one of many seeds, all different from the user's seed.
+        """Return the seed with this number; all these seeds differ from the user's seed.
 
-        The user may have made the network with that seed.
+        The user may have made the network with the user's seed.
         """
         return (self.seed + index * GOLDEN) % 2**63
 
@@ -196,7 +196,7 @@ def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePost
 
 
 def _learned(model: BayesianModel) -> dict[str, Tensor]:
-    """Return the learned parameters of the likelihood, such as that of a noise scale, in unconstrained space."""
+    """Return the learned parameters of the likelihood, such as a noise scale, in unconstrained space."""
     return {name: value.detach() for name, value in model.likelihood.named_parameters() if value.requires_grad}
 
 
@@ -220,7 +220,7 @@ def _check_guide(guide: object) -> None:
 
 
 def _reason_for_one_process(model: BayesianModel, data: Data) -> str:
-    """Return why all members must be fitted in this process; the text is empty if they need not."""
+    """Return why all members must be fitted in this process, or an empty text if there is no such reason."""
     if model.device.type != "cpu":
         return f"the model is on {model.device}"
     if Processes.present().are_many:

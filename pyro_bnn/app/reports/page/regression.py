@@ -265,7 +265,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
 
 
 def _of_negative(found: Regressed) -> list[Verdict]:
-    """Judge whether intervals reach below 0, if no training target does."""
+    """Judge whether intervals reach below 0 although no training target is below 0."""
     shares = (found.interval(HEADLINE)[0] < 0).double().mean(0).tolist()
     rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
     are_positive = (found.train_least >= -rounding).tolist()
