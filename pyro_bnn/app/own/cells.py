@@ -57,7 +57,7 @@ class Cells:
 
     @property
     def present(self) -> pd.Series:
-        """The cells that are not missing. Their index has the row numbers."""
+        """The cells of the column that are not missing. The index of the series has their row numbers."""
         return self.texts.dropna()
 
     @property

@@ -64,8 +64,8 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4
 def accuracy_section(subject: Subject) -> Section | None:
     """Make the section on accuracy.
 
-    It compares the scores of the network and of baselines, and has the recall and the precision of each class and
-    the accuracy on the surest rows.
+    The section compares the scores of the network and of baselines. It also has the recall and the precision of each
+    class, and the accuracy on the rows with the surest predictions.
     """
     found = subject.classified
     if found is None:

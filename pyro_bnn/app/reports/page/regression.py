@@ -63,7 +63,7 @@ MOST_OUTPUTS = 3
 def errors_section(subject: Subject) -> Section | None:
     """Make the section on errors, with pictures of observed against predicted numbers.
 
-    It compares the errors and the NLL of the network and of baselines.
+    The section compares the errors and the NLL of the network and of baselines.
     """
     found = subject.regressed
     if found is None:
