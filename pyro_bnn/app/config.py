@@ -321,7 +321,7 @@ class RunConfig:
             raise ValueError(f"{'; '.join(problems)}.")
 
     def _disagreements(self) -> list[str]:
-        """Return the faults of settings that are valid alone, but do not fit together."""
+        """Return messages about settings that are each valid alone, but cannot be combined."""
         kind = self.kind
         problems = [
             f"`{field.name}` goes with {' and '.join(KINDS[k] for k in setting.kinds)} only"

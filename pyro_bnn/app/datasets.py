@@ -43,14 +43,14 @@ class Facts:
 
     @property
     def shift(self) -> float:
-        """Change of the log-density of all training targets by their standardisation, in nats.
+        """How much standardisation raises the log-density of all training targets together, in nats.
 
         This is the log-density of the standardised targets minus the log-density of the targets in their own units.
         """
         return self.num_train * sum(math.log(scale) for scale in self.target.scale)
 
     def in_units(self, history: History) -> History:
-        """Return the history with densities of the targets in their own units instead of standardised targets."""
+        """Convert a history of standardised targets to log-densities of the targets in their own units."""
         shift = self.shift
         epochs = [
             replace(record, elbo=record.elbo - shift, expected_log_likelihood=record.expected_log_likelihood - shift)
@@ -78,7 +78,7 @@ class Dataset:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes. It is empty if the targets are numbers."""
+        """The names of the classes; empty if the targets are numbers."""
         return tuple(self.facts.target.classes)
 
 

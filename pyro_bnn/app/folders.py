@@ -45,7 +45,7 @@ class Folder:
     def in_format(self, name: str) -> str:
         """Return the name that a file gets in this folder.
 
-        A picture, such as ``loss.png``, gets the ending of the folder's format.
+        In the name of a picture, such as ``loss.png``, the ending is replaced by that of the folder's picture format.
         """
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
@@ -111,7 +111,7 @@ class Folder:
 
 @contextmanager
 def creating(out: str | Path, *, command: str, force: bool = False, picture_format: str = "png") -> Iterator[Folder]:
-    """Yield a new folder to write to. It appears at the path `out` at the end of the `with` block.
+    """Yield a new folder to write to. This folder appears at the path `out` at the end of the `with` block.
 
     After an exception, an earlier folder at `out` is unchanged, and the new folder is removed. A new folder with a
     checkpoint stays, so that :func:`resuming` can continue from it. If `force`, an earlier folder that the program
@@ -146,7 +146,10 @@ def creating(out: str | Path, *, command: str, force: bool = False, picture_form
 
 @contextmanager
 def resuming(run: str | Path) -> Iterator[Folder]:
-    """Yield the folder of an unfinished training run to continue it. It is finished at the end of the `with` block."""
+    """Yield the folder of an unfinished training run to continue the run.
+
+    At the end of the `with` block, the folder is marked as finished, and gets its final name.
+    """
     place = Place.of(run)
     if not place.part.is_dir() and not has_manifest(place.real):
         raise FileNotFoundError(f"{run} holds no training run, finished or not; make one with `pyro-bnn train`.")

@@ -24,7 +24,7 @@ class Place:
 
     @classmethod
     def of(cls, folder: str | Path) -> "Place":
-        """Return the place for a path. Links to folders are followed."""
+        """Return the :class:`Place` of a folder, given its path. Links to folders are followed."""
         shown = Path(folder)
         check_name(shown)
         if shown.is_symlink() and not shown.exists():

@@ -20,7 +20,7 @@ class Follower(Folder):
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """Yield a temporary path. The file that is written there is discarded."""
+        """Yield a temporary path. A file that the caller writes to this path is discarded."""
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 

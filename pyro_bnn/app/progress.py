@@ -23,7 +23,7 @@ class FitProgress(AbstractContextManager["FitProgress"]):
         config: Settings of the run, which include the number of epochs.
         data: The rows of the run.
         deadline: When the time limit ends the fit; None without a limit.
-        shown: Whether to show the bar. If several processes fit together, only the first one shows it.
+        shown: Whether to show the bar. If several processes fit together, only the first shows the bar.
     """
 
     def __init__(self, config: RunConfig, data: Dataset, deadline: Deadline | None, *, shown: bool) -> None:

@@ -132,7 +132,7 @@ DATA_SETS, NAMES = tuple(HELD_OUT), tuple(NAMED)
 
 
 def find_recipe(dataset: str, name: str) -> RunConfig:
-    """Return the settings of a recipe on a data set."""
+    """Return the settings of the recipe `name` for a data set."""
     if (dataset, name) in RECIPES:
         return RECIPES[dataset, name]
     if dataset not in DATA_SETS:

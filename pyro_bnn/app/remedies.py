@@ -1,4 +1,7 @@
-"""What to type after a fault. `train`, `report` and the HTML page give the same remedy for the same fault."""
+"""Remedies: what the user can type after a fault of a run.
+
+`train`, `report` and the HTML page give the same remedy for the same fault.
+"""
 
 import math
 
@@ -16,7 +19,7 @@ def more_time(config: RunConfig, history: History) -> str:
     """Return the remedy for a variational fit that the time limit ended before its last epoch.
 
     The suggested limit is the limit of this run plus the time for the remaining epochs at the speed of this fit. For
-    tables and arrays, the remedy also names the method. Without it, the next run could choose chains.
+    tables and arrays, the remedy also names the method svi, since the next run could otherwise choose chains.
     """
     num_done, epochs = len(history.epochs), config.epochs
     seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (epochs - num_done)

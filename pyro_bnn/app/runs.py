@@ -105,7 +105,7 @@ def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterio
 
 
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
-    """Make conformal sets of classes or intervals of numbers from the rows that were held out, if there are any.
+    """Make a conformal calibration, for sets of classes or intervals of numbers, from held-out rows; None without any.
 
     The number and the seed of the weight draws are the defaults of ``pyro-bnn predict``. The conformal scores of
     classes are randomised. Without randomisation, the least probable class of a row always has the score 1. If a few
@@ -227,7 +227,7 @@ def read_facts(folder: Path) -> Facts:
 
 
 def load_choice(run: str | Path) -> Choice:
-    """Load the choice of the settings of a run of chains."""
+    """Load from the folder of a run of chains how its settings were chosen."""
     return _read(Path(run), CHOICE, lambda text: record(Choice, parsed(text), "choice"))
 
 
@@ -329,7 +329,7 @@ def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
 
 
 def variational(posterior: RunPosterior, command: str) -> GuidePosterior:
-    """Return a variational posterior. Raise a ValueError for chains, which the command cannot use."""
+    """Return the posterior if it is variational. Raise a ValueError for chains, since the command cannot use them."""
     if isinstance(posterior, MCMCPosterior):
         raise ValueError(
             f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose weights "

@@ -55,7 +55,7 @@ def load(
 
 
 def _near(path: str | Path) -> Path:
-    """Return a path relative to the current folder if the file lies in it, so that messages are short."""
+    """Return a path. For a file in the current folder, the path is relative, so that messages are short."""
     path, here = Path(path), Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -347,7 +347,7 @@ def num_trained_on(config: RunConfig, facts: Facts, sample: Sample) -> int:
 
 
 def _row_bytes(x: Tensor, y: Tensor) -> list[bytes]:
-    """The numbers of each row, its inputs and targets, as bytes."""
+    """Return for each row of data the bytes of its inputs and targets."""
     parts = [part.flatten(1).numpy() if part.dim() > 1 else part[:, None].numpy() for part in (x, y)]
     return [a.tobytes() + b.tobytes() for a, b in zip(*parts, strict=True)]
 

@@ -65,7 +65,7 @@ def _variational(settings: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def _naming_options() -> Iterator[None]:
-    """Replace names of settings in a ValueError from a `with` block by the command-line options."""
+    """In the message of a ValueError from a `with` block, replace the names of settings by command-line options."""
     try:
         yield
     except ValueError as error:

@@ -54,7 +54,7 @@ class AccuracyCurve:
 class AccuracyTracker:
     """A callback that measures a classifier's accuracy at mean weights after each epoch.
 
-    The callback restores torch's random generators, so it does not change the result of the fit.
+    The callback restores the states of torch's random generators, so it does not change the result of the fit.
     """
 
     def __init__(self, model: BayesianModel, guide: nn.Module, data: Dataset) -> None:

@@ -37,8 +37,8 @@ def refresh_batch_norm(
     r"""Recompute the running statistics of batch normalisation for a posterior, and store them in the model.
 
     After a fit, the running statistics are averages over the last steps, during which the weights still
-    changed. This function computes the mean and the variance of each of B batches for each of S draws. The function
-    then replaces the statistics of the model by the averages
+    changed. For each of S draws and each of B batches, this function computes the mean and the variance of the inputs
+    of batch normalisation. The function then replaces the statistics of the model by the averages
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b}.
 

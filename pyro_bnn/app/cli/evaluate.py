@@ -4,12 +4,13 @@ The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the fi
 image sets), and the items of metrics.json.
 
 For image sets, these items are `rows`, `ood`, `num_test` and `num_unknown`. Each row has the `name` of a prediction and
-its `accuracy`, `nll` (nats), `ece` and `brier`. `ood` has `auroc`, `aupr` and `fpr95` for each score of unknown images,
-by the score's name. `num_test` and `num_unknown` count images.
+its `accuracy`, `nll` (nats), `ece` and `brier`. The keys of `ood` are the names of the scores that should detect
+unknown images. Each of these scores has `auroc`, `aupr` and `fpr95`. `num_test` and `num_unknown` count images.
 
 For tables and arrays, these items are `target`, `num_test`, `is_class`, `rows` and `calibration`. Each row has the
 `name` of a prediction and its `scores`. `calibration` is null without --calibrate, and otherwise has `level`,
-`num_calibration`, and `rows` with `name`, `inside`, `width` and `thirds` (shares).
+`num_calibration` and `rows`. Each row of `calibration` has `name`, `inside` (a share), `width`, and `thirds` (a share
+for each third of the test rows).
 """
 
 from . import options

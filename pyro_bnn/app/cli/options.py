@@ -83,10 +83,10 @@ ALL = "pyro_bnn.help_all"
 
 
 class PlainFlags:
-    """Part of a command whose help shows no type beside a flag, since a flag takes no value."""
+    """Base class of commands. Their help shows no type beside a flag, since a flag takes no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters. A flag gets an empty name for its value."""
+        """Return the parameters of the command. Flags get an empty text where the help would show a type."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the command
         for parameter in parameters:
             if getattr(parameter, "is_flag", False):
@@ -189,7 +189,7 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def check_run(run: Path) -> None:
-    """Raise if there is no folder of a run, finished or not. This needs no slow imports."""
+    """Raise if the folder of a run does not exist, finished or unfinished. This needs no slow imports."""
     part = run.parent / f".{run.name}.part"
     if not os.path.lexists(run) and not os.path.lexists(part) and run.parent.is_dir():
         runs = [path.parent.name for path in run.parent.glob("*/manifest.json")]
@@ -200,7 +200,7 @@ def check_run(run: Path) -> None:
 
 
 def check_rows(rows: Path) -> None:
-    """Raise if there is no file of rows. This needs no slow imports."""
+    """Raise if the file with the rows does not exist. This needs no slow imports."""
     if not os.path.lexists(rows) and rows.parent.is_dir():
         files = [path.name for path in rows.parent.iterdir() if path.is_file()]
         raise FileNotFoundError(f"there is no file {rows}{recipes.near(rows.name, files)}.")

@@ -69,7 +69,7 @@ class Output:
                 self.say(rows, style="" if is_table else "dim", wraps=not is_table)
 
     def _width(self) -> int:
-        """Return the largest width of a line: that of the terminal, or COLUMNS; 0 if the width has no limit."""
+        """Return the width of the terminal, or COLUMNS if it is set; 0 if lines may have any width."""
         has_limit = self._stream.isatty() or os.environ.get("COLUMNS")
         return shutil.get_terminal_size().columns if has_limit else 0
 

@@ -105,7 +105,10 @@ def run() -> None:
 
 
 def _in_plain_words(error: Any) -> str:
-    """Return the sentence for a wrong command line. If a text should be a number, the sentence shows the text."""
+    """Return a sentence that says what is wrong in a command line.
+
+    If a text should be a number, the sentence shows the text.
+    """
     message = str(error.format_message())
     if near := nearest(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()):
         return f"{error.message}; did you mean {near}?"

@@ -14,7 +14,7 @@ SMALL_LOSS = 0.01
 
 
 def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
-    """Return a sentence that says how many weights can go, and two tables with notes, divided by empty lines."""
+    """Return a sentence that says how many weights can go, and two tables with notes, with empty lines between them."""
     first = report.rows[0]
     name, form = ("RMSE", ".4g") if first.accuracy is None else ("accuracy", ".2%")
     heads = [f"{name}, mean", "NLL, mean", f"{name}, draws", "NLL, draws"]

@@ -44,8 +44,8 @@ def loading() -> Iterator[None]:
 def quickly_stoppable() -> Iterator[None]:
     """Let Ctrl-C in a `with` block end the program at once, without cleaning up.
 
-    Some libraries catch or replace every exception during their import. So a KeyboardInterrupt could be lost, or end in
-    a traceback.
+    Some libraries catch or replace every exception during their import. There, the KeyboardInterrupt of Ctrl-C could be
+    lost, or end in a traceback.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -12,8 +12,8 @@ Cells = Sequence[Sequence[str]]
 def fitted(block: str, width: int) -> str:
     """Return a table that is at most `width` characters wide, if that is possible.
 
-    The first of four layouts that fits is chosen: the table with gaps of two spaces; the same table with headings that
-    are broken into several lines; the transposed table, with a row for each heading; a list with a cell on each line.
+    Four layouts are tried in this order, until one fits: the table with two spaces between columns; the same table with
+    headings on several lines; the transposed table, with a row for each heading; a list with a cell on each line.
     """
     lines = block.splitlines()
     title, body = (lines[:1], lines[1:]) if lines[0].endswith(":") else ([], lines)
@@ -40,7 +40,10 @@ def cells_of(lines: Sequence[str]) -> list[list[str]]:
 
 
 def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table. The first `num_left` columns are aligned on the left, the others on the right."""
+    """Return the lines of a table with aligned columns.
+
+    The first `num_left` columns are aligned on the left, the others on the right.
+    """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     sides = ["<" if number < num_left else ">" for number in range(len(widths))]
     return [
@@ -50,7 +53,7 @@ def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table. Wide headings are wrapped at spaces.
+    """Return the lines of a table in which wide headings are wrapped at spaces.
 
     A number and its % stay on one line.
     """
@@ -67,7 +70,11 @@ def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def _listed(cells: Cells) -> list[str]:
-    """Return the first heading of the table, then a heading for each row, and below it a line for each cell."""
+    """Return the lines of a list with the cells of a table.
+
+    The first line is the heading of the first column. Then each row has a line with its first cell, and below it a line
+    for each other cell.
+    """
     lines = [cells[0][0]] if cells[0][0] else []
     for name, *row in cells[1:]:
         lines += [f"{name}:", *aligned([(f"  {head}", cell) for head, cell in zip(cells[0][1:], row, strict=True)])]

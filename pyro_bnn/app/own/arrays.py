@@ -51,7 +51,7 @@ class ArrayEncoding:
 
 
 def input_name(index: int) -> str:
-    """Return the name of an input of an array, since arrays have no names of columns."""
+    """Return a name for a column of an array of inputs, since the columns of arrays have no names."""
     return f"input {index}"
 
 

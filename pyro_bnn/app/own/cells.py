@@ -57,7 +57,7 @@ class Cells:
 
     @property
     def present(self) -> pd.Series:
-        """The cells that are not missing. Their index has the row numbers."""
+        """The cells of the column that are not missing. The index of the series has their row numbers."""
         return self.texts.dropna()
 
     @property
@@ -164,12 +164,12 @@ class Cells:
 
 
 def listed(names: Sequence[object], most: int = 8) -> str:
-    """Return a text with at most `most` of the names (in quotes) or numbers, and how many more there are."""
+    """Return a text that shows at most `most` names (in quotes) or numbers, and says how many more there are."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def training_without(names: Sequence[str]) -> str:
-    """Return the advice to train without the columns `names`, with the command-line option that does so."""
+    """Advise to train without the columns `names`; the text contains the command-line option for this."""
     columns = "the columns" if len(names) > 1 else "the column"
     return f"train without {columns} (pyro-bnn train --ignore {shlex.quote(','.join(names))})"

@@ -81,7 +81,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """How the rows of a table become inputs. It has a feature for each column, in the order of the inputs."""
+    """How the rows of a table become inputs. `features` has an item for each used column, in the order of inputs."""
 
     features: list[Feature]
     identifiers: list[str] = field(default_factory=list)  # columns that are not used, since they name the rows
@@ -179,9 +179,9 @@ def learned_encoding(
 
 
 def _why_identifier(cells: Cells) -> str:
-    """Say in what way a column counts or names the rows.
+    """Say why a column only identifies the rows, by row numbers or by labels.
 
-    Return an empty text if the column does neither.
+    Return an empty text if the column does not identify the rows.
     """
     if cells.is_missing.all():
         return ""

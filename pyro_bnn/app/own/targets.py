@@ -36,7 +36,7 @@ class Target:
         return len(self.classes) or len(self.mean)
 
     def standardized(self, y: np.ndarray, shown: str, rows: Sequence[int] | None = None) -> Tensor:
-        """Standardise numbers. `rows` has their row numbers in the file, which are by default 1, 2, ...."""
+        """Standardise numbers. `rows` has the row numbers of `y` in the file, by default 1, 2, ...."""
         standard = (y - np.array(self.mean)) / np.array(self.scale)
         is_far = (np.abs(standard) > LARGEST).any(1)
         if is_far.any():

@@ -39,7 +39,7 @@ def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Predicti
     """Predict the test rows without a network, with log-densities.
 
     If the training rows have more than `MOST_NUMBERS` inputs, linear methods are fitted to a random part of the rows.
-    Trees come last, if their fit is short. For numbers that are not counts they predict the mean only.
+    Trees come last, if their fit is short. For numbers that are not counts, trees predict only the mean.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor  # late: takes long
     from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor
@@ -113,6 +113,6 @@ def _counts(rate: Tensor, y: Tensor) -> Prediction:
 
 
 def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
-    """Make a prediction from one distribution for each row, and its log-density at the targets."""
+    """Make a prediction from the predictive distribution of each row, and the log-density of each target."""
     accumulator.add(observation, keep=True)
     return replace(accumulator.prediction(density.sum(-1)), targets=y)

@@ -31,7 +31,8 @@ class Driver:
         mean: For numbers, the root mean square change of the predicted means, divided by their standard deviation over
             the rows. For classes, the mean change of the probabilities (total variation).
         epistemic: Mean absolute change of the epistemic uncertainty, divided by the mean epistemic uncertainty of the
-            rows. It is the epistemic standard deviation for numbers, and the mutual information for classes.
+            rows. For numbers, this uncertainty is the epistemic standard deviation, and for classes the mutual
+            information.
         growth: Mean of the epistemic uncertainty after the permutation, divided by its mean before.
     """
 
@@ -88,7 +89,7 @@ def drivers_of(run: Trained) -> list[Driver]:
 
 
 def _changes(before: Prediction, after: Prediction) -> tuple[float, float, float]:
-    """Return the changes of the mean and of the epistemic uncertainty, and its growth, as `Driver` describes them."""
+    """Return `mean`, `epistemic` and `growth` of a :class:`Driver`, from predictions before and after a permutation."""
     if isinstance(before, ClassificationPrediction) and isinstance(after, ClassificationPrediction):
         moved = (before.probs - after.probs).abs().sum(-1).mean() / 2
         old, new = before.epistemic, after.epistemic

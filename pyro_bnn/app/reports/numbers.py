@@ -37,7 +37,8 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error.
 
-    Both are rounded at the error's second digit, or to whole numbers if the error has two or more whole digits.
+    Both are rounded to the decimal place of the error's second significant digit. If this digit is to the left of the
+    decimal point, both are rounded to whole numbers.
 
     Example:
         >>> from pyro_bnn.app.reports.numbers import with_error
@@ -52,7 +53,7 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 
 
 def _magnitude(value: float) -> int:
-    """Return the power of ten of the first digit."""
+    """Return the exponent of a number in scientific notation, such as 2 for 345."""
     return math.floor(math.log10(abs(value))) if value else 0
 
 

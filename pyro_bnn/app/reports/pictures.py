@@ -25,7 +25,7 @@ MOST_DRAWN = 200
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
-    """Return the names of those pictures that the folder contains, with the ending of the folder's format."""
+    """Return the names of those pictures in `names` that the folder contains, with the ending of its format."""
     pictures = [folder.in_format(name) for name in names if name.endswith(PNG)]
     return [name for name in pictures if name in folder]
 
@@ -72,7 +72,10 @@ def observed_against_predicted(
 
 @dataclass(frozen=True)
 class Drawing:
-    """The figure of matplotlib axes, which is drawn when a page shows it: verdicts alone need no drawings."""
+    """The figure of matplotlib axes.
+
+    The figure is drawn only when a page shows it, since verdicts without a page need no drawings.
+    """
 
     ax: Any
 

@@ -86,7 +86,10 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Average the scores of chunks over all rows. For the RMSE, its square is averaged. The ECE is left out."""
+    """Return the mean scores of all rows, given the scores of chunks of rows.
+
+    For the RMSE, its square is averaged. The ECE is left out.
+    """
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

@@ -68,7 +68,7 @@ class OwnDataScores:
 
 
 def shown_name(name: str) -> str:
-    """Return the words for the name of a score.
+    """Return the heading of a score's column in tables, given the name of the score in the code.
 
     Example:
         >>> from pyro_bnn.app.reports.scores import shown_name

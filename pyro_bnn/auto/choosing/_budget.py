@@ -74,7 +74,7 @@ class Budget:
         return (SECONDS_PER_PRODUCT * num_rows + SECONDS_PER_WEIGHT) * num_weights
 
     def lengths(self, share: float, num_rows: int, num_weights: int, num_chains: int) -> Lengths:
-        """Return the lengths of chains that together take this share of the time."""
+        """Return the lengths of chains that together take the given share of the time."""
         gradients = share * self.seconds / self.gradient(num_rows, num_weights) / num_chains
         descent = min(DESCENT * gradients, MOST_DESCENT)
         steps = (gradients - descent) / 2  # a step takes two gradients
@@ -93,7 +93,7 @@ class Deadline:
     def after(cls, seconds: float | None) -> "Deadline | None":
         """Return the deadline of a call that begins now; None without a limit.
 
-        Some parts of torch load late. They are loaded here, and their loading does not count.
+        Python imports some parts of torch only when they are needed. They are imported here, before the time begins.
         """
         if seconds is None:
             return None
@@ -101,11 +101,11 @@ class Deadline:
         return cls(seconds, time.perf_counter())
 
     def at(self, share: float) -> float:
-        """Return the moment, by the clock `time.perf_counter`, at which this share of the time is over."""
+        """Return the moment, by the clock `time.perf_counter`, at which the given share of the time is over."""
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return the seconds until this share of the time is over; negative afterwards."""
+        """Return the seconds until the given share of the time is over; negative afterwards."""
         return self.at(share) - time.perf_counter()
 
     @property

@@ -83,7 +83,7 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """Return the held-out rows whose inputs are not those of a fitted row; if there is no such row, return all."""
+    """Return the held-out rows whose inputs differ from those of all fitted rows; without any, all held-out rows."""
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
     return held_out[is_new] if bool(is_new.any()) else held_out
@@ -99,7 +99,7 @@ def chosen_from(
     num_steps: int,
     seconds: float,
 ) -> Chosen:
-    """Return the result of a choice.
+    """Return the result of a choice between models.
 
     The posterior gets the time of the whole choice, and a status that says what was compared, chosen, run and left out.
     """

@@ -94,13 +94,13 @@ class Member:
         return model, guide
 
     def order_seed(self, index: int) -> int:
-        """Return the seed of the fit, which draws the order of the rows."""
+        """Return the seed of a member's fit, with which the fit draws the order of the rows."""
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
-        """Return one of many seeds, all different from the user's seed.
+        """Return the seed with this number; all these seeds differ from the user's seed.
 
-        The user may have made the network with that seed.
+        The user may have made the network with the user's seed.
         """
         return (self.seed + index * GOLDEN) % 2**63
 
@@ -196,12 +196,15 @@ def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePost
 
 
 def _learned(model: BayesianModel) -> dict[str, Tensor]:
-    """Return the learned parameters of the likelihood, such as that of a noise scale, in unconstrained space."""
+    """Return the learned parameters of the likelihood, such as a noise scale, in unconstrained space."""
     return {name: value.detach() for name, value in model.likelihood.named_parameters() if value.requires_grad}
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the members. If the fits changed the network's own parameters or buffers, each member has its own."""
+    """Return the members of the ensemble.
+
+    If the fits changed parameters or buffers of the network, each member keeps its own values of them.
+    """
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]
@@ -220,7 +223,7 @@ def _check_guide(guide: object) -> None:
 
 
 def _reason_for_one_process(model: BayesianModel, data: Data) -> str:
-    """Return why all members must be fitted in this process; the text is empty if they need not."""
+    """Return why all members must be fitted in this process, or an empty text if there is no such reason."""
     if model.device.type != "cpu":
         return f"the model is on {model.device}"
     if Processes.present().are_many:

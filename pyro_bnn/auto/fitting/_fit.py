@@ -171,7 +171,7 @@ def fit(
 ) -> GuidePosterior | MCMCPosterior | EnsemblePosterior:
     """Fit a model to data with chains if possible, and otherwise with variational inference.
 
-    Optimisers, learning rates and numbers of steps need no tuning, but the scale of the prior may: choose it on
+    Optimisers, learning rates and numbers of steps need no tuning. The scale of the prior may need tuning: choose it on
     held-out rows.
 
     Args:
@@ -184,24 +184,24 @@ def fit(
         time_limit: Seconds that the call may take, compilation included; not for an ensemble. If the time is short,
             there are fewer and shorter chains, or a variational fit ends before its plateau. The status says what was
             cut short. If the time is too short for chains, the variational fit takes the time that is left. With a
-            limit, the result depends on the machine. With None, the length of chains depends only on the numbers of
-            rows and weights. On two cores, chains then take about half a minute for a thousand rows, ten seconds for
+            limit, the result depends on the machine. Without a limit, the length of chains depends only on the numbers
+            of rows and weights. On two cores, chains then take about half a minute for a thousand rows, ten seconds for
             few rows, and two and a half minutes for many rows. Wide networks take twice as long.
-        num_members: Number of members of an ensemble; None is 5. A prediction draws each member once by default.
+        num_members: Number of members of an ensemble; None means 5. A prediction draws each member once by default.
         num_workers: Number of processes that fit members of an ensemble, this one included. None takes the smaller of
             `num_members` and torch's number of threads in this process. With None, there is only one process if the
             model is on a GPU, if the data are a loader, or if `torch.distributed` shares the fits. In a fit with
             tensors on a CPU, each process uses torch's number of threads divided by `num_members`. Each process has a
             copy of the data.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
-            `reset_parameters` of each layer. Pass a function if your network has weights of its own, or initial weights
-            other than torch's. Weights that the function does not change, for example those of a pretrained part, start
-            at their values in the model.
+            `reset_parameters` of each layer. Pass a function if a layer with weights has no such method, or if the
+            initial weights should differ from torch's. Weights that the function does not change, for example those of
+            a pretrained part, start at their values in the model.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
             weights. For an ensemble: a function that makes a guide from a model, such as ``pb.MeanFieldGuide``.
         optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If
             the optimizer has a schedule, the learning rate follows this schedule. :func:`natural_gradient` needs a
-            guide with precisions.
+            :class:`MeanFieldGuide` with ``scale_map=scale_maps.Precision()``.
         max_epochs: Largest number of epochs. None allows about 20,000 steps, and at least 50 epochs.
         batch_size: Number of rows in each batch. By default, up to 1000 rows form one batch. More rows are split into
             equal batches of at most 1000 rows, and the number of batches is as small as possible. A loader has its own

@@ -122,7 +122,10 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why one optimizer of all members may treat a member differently than its own would, or an empty text."""
+    """Return why one optimizer for all members may differ from a separate optimizer for each member.
+
+    The text is empty if both have the same groups of parameters.
+    """
     if maker is None:
         return ""
     require_maker(maker)
@@ -141,7 +144,11 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Try out a copy of the network in double precision, so that outputs and gradients agree up to small errors."""
+    """Return why the stacked network cannot replace the networks of the members, or an empty text if it can.
+
+    A copy is tried out in double precision. There, the outputs and gradients of the stacked network and of the members'
+    networks must agree up to small errors.
+    """
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
     member, weights = network.member, {path: value.detach()[:2] for path, value in network.weights().items()}
@@ -159,7 +166,10 @@ def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
 
 
 def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePosterior]:
-    """Split the posterior of all members into one for each; the guides in `guides` get the members' parameters."""
+    """Return a posterior for each member, given the posterior of the stacked model.
+
+    The guides in `guides` get the fitted parameters of their members.
+    """
     count = len(guides)
     assert isinstance(fitted.guide, DeltaGuide)
     for name, values in fitted.guide.locations().items():

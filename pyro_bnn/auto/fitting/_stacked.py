@@ -1,7 +1,7 @@
 """One model for all members of an ensemble of point estimates, so that a step updates all members at once.
 
 The network of this model runs the networks of K members on the same inputs. The log-likelihood and the log prior are
-sums over members, so the gradient of each member is that of its own fit with the same batch.
+sums over members, so the gradient of each member is the same as in a separate fit with the same batch.
 """
 
 from collections.abc import Mapping, Sequence

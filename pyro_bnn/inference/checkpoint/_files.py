@@ -176,7 +176,7 @@ def load_posterior(
             the saved parameters and buffers, and stays on its device. The latent variables of a Pyro model of your own
             must have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
-            a guide. By default, guides are made from the file. The file is enough for this package's guides, and for
+            a guide. By default, guides are made from the file. This is possible for this package's guides, and for
             Pyro's `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass guides of
             other classes, and all guides of a Pyro model of your own.
         data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data

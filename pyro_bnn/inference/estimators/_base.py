@@ -48,7 +48,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What the estimator needs besides the mean of each parameter: the deviation of a draw, or the variance."""
+        """What the estimator needs besides a parameter's mean: the deviation of a draw from it, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -102,8 +102,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs with one tensor in place of each random parameter. `random` maps the `id` of this tensor to the
-        random parameter. The batch has `num_rows` rows.
+        The network runs with one tensor in place of each random parameter. `random` maps the `id` of each such tensor
+        to its random parameter. The batch has `num_rows` rows.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
@@ -184,7 +184,7 @@ class Applied(AbstractContextManager[None]):
 
     @contextmanager
     def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
-        """Let the estimator compute the outputs of layers with Gaussian parameters in the network's call."""
+        """During a call of the network, let the estimator compute the outputs of layers with Gaussian parameters."""
         noise, random = self._estimator.noise, {}
         for name, value in weights.items():
             gaussian = self._gaussians.get(name, MISSING)

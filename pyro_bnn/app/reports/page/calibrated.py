@@ -45,7 +45,7 @@ def _section(found: BeforeAndAfter, verdicts: tuple[Verdict, ...] = (), tiles: t
 
 
 def _of_sets(found: BeforeAndAfter) -> Verdict:
-    """Judge whether sets contain at least the promised share of the labels."""
+    """Judge whether conformal sets contain at least the promised share of the labels."""
     row = found.rows[1]
     low, _ = limits_by_chance(found.level, found.num_calibration, found.num_test)
     numbers = (

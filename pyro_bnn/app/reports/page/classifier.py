@@ -64,8 +64,8 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4
 def accuracy_section(subject: Subject) -> Section | None:
     """Make the section on accuracy.
 
-    It compares the scores of the network and of baselines, and has the recall and the precision of each class and
-    the accuracy on the surest rows.
+    The section compares the scores of the network and of baselines. It also has the recall and the precision of each
+    class, and the accuracy on the rows with the surest predictions.
     """
     found = subject.classified
     if found is None:
@@ -153,8 +153,8 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
     """Return a text with the accuracy on all rows, and the accuracy on the surest rows if this is higher.
 
-    A human would classify the least certain rows. These are at least as many as the errors of the network, but at most
-    half of the rows. `certainty` is empty if the uncertainty does not detect errors.
+    The text assumes that a human classifies the least certain rows. The number of these rows is at least the number of
+    the network's errors, but at most half of all rows. `certainty` is empty if the uncertainty does not detect errors.
     """
     text = f"{percent(accuracy)} right"
     if not certainty:

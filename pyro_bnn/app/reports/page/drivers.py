@@ -71,7 +71,10 @@ def _short(name: str) -> str:
 
 
 def _bars(drivers: Sequence[Driver]) -> Drawing:
-    """Draw two bars for each column. The longest bar of each kind has the length 1."""
+    """Draw two bars for each column: for the prediction, and for its epistemic uncertainty.
+
+    The longest of the first bars has the length 1, and so has the longest of the second bars.
+    """
     ax = panel(0.9 + 0.32 * len(drivers))
     place = np.arange(len(drivers))[::-1]
     for offset, color, kind, label in ((0.2, 0, "mean", "prediction"), (-0.2, 1, "epistemic", "epistemic uncertainty")):

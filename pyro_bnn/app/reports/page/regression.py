@@ -66,7 +66,7 @@ MOST_OUTPUTS = 3
 def errors_section(subject: Subject) -> Section | None:
     """Make the section on errors, with pictures of observed against predicted numbers.
 
-    It compares the errors and the NLL of the network and of baselines.
+    The section compares the errors and the NLL of the network and of baselines.
     """
     found = subject.regressed
     if found is None:
@@ -289,7 +289,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
 
 
 def _of_negative(found: Regressed) -> list[Verdict]:
-    """Judge whether intervals reach below 0, if no training target does."""
+    """Judge whether intervals reach below 0 although no training target is below 0."""
     shares = (found.interval(HEADLINE)[0] < 0).double().mean(0).tolist()
     rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
     are_positive = (found.train_least >= -rounding).tolist()

@@ -57,7 +57,10 @@ def judged(about: About, rule: str, *cases: Case) -> Verdict:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """Return the decision that follows from all verdicts. `usable` is a text with the scores of the run."""
+    """Return the first line of the report, which says whether the run is usable.
+
+    `usable` is a text with the scores of the run.
+    """
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     causes = [note for note in notes if note.is_cause]

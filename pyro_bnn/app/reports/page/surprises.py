@@ -84,7 +84,7 @@ def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], 
 
 
 def _decimals(width: float) -> int:
-    """Return the number of digits after the point with which an interval of this width has about three digits."""
+    """Return the number of decimal places with which the width of an interval has three significant digits."""
     return max(0, 2 - math.floor(math.log10(width))) if 0 < width < math.inf else 2
 
 

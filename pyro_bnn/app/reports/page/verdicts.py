@@ -56,7 +56,7 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
     """Return the name and the prediction of the baseline with the lowest NLL. The name fits into a sentence.
 
-    Trees are not among them: :func:`of_trees` compares their errors.
+    Trees do not count as a baseline here: :func:`of_trees` compares their errors.
     """
     others = [item for item in baselines.items() if item[0] != TREES]
     name, best = max(others, key=lambda item: _mean_density(item[1]))
