@@ -47,7 +47,9 @@ Fit = tuple[pb.BayesianModel, pb.Posterior]
 
 
 def inputs_of(words: Tensor) -> Rows:
-    """What a tokenizer of `transformers` would return; padding is 0."""
+    """Return the inputs of the network, as a tokenizer of `transformers` would
+    return them; 0 in `words` is padding.
+    """
     return {"input_ids": words, "attention_mask": (words != 0).long()}
 
 

@@ -1,7 +1,7 @@
 """Three ways to train: SVI, svi_step, fit_svi
 ==============================================
 
-Pyro's own SVI, `svi_step` in your own loop, and a call of `fit_svi`.
+The three ways are Pyro's own SVI, `svi_step` in your own loop, and a call of `fit_svi`.
 
 The script fits scikit-learn's digits in each way, from the same start and with the same random numbers. The first way
 is a plain Pyro script that imports only a model and a guide; the other two compute steps directly, without effect

@@ -119,7 +119,7 @@ class Team(Generic[T]):
         self._leaders[-1].start()
 
     def next(self) -> int | None:
-        """Take the next waiting call. Return None if there is none, or if a call has raised an error."""
+        """Take the next waiting call. Return None if no call is waiting, or if a call has raised an error."""
         with self._change:
             return self._waiting.popleft() if self._waiting and not self._error else None
 
@@ -244,7 +244,7 @@ def serve(commands: IO[bytes]) -> None:
 
 
 def _answer(job: Callable[[int], object], index: int) -> bytes:
-    """Return a pickled pair: True and the result of a call, or False with the error and its traceback."""
+    """Make a call. Return a pickled pair: True and the result, or False and the error with its traceback."""
     try:
         return cloudpickle.dumps((True, job(index)))
     except KeyboardInterrupt:

@@ -124,7 +124,7 @@ def side_by_side(result: Comparison) -> str:
 
 
 def _cells(row: Scores) -> dict[str, str]:
-    """Return the cells of a method.
+    """Return the column of the table for one method, as a text for each score.
 
     A standard deviation counts as unknown if its standard error is more than half of its value.
     """
