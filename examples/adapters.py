@@ -54,8 +54,8 @@ def inputs_of(words: Tensor) -> Rows:
 
 
 def train(net: nn.Module, rows: Rows, num_epochs: int) -> None:
-    """Minimise the loss that the network itself computes from `labels`, with
-    AdamW with a cosine schedule.
+    """Train by AdamW with a cosine schedule. The loss is the one that the
+    network itself computes from `labels`.
     """
     optimizer = torch.optim.AdamW(
         [p for p in net.parameters() if p.requires_grad], lr=3e-3

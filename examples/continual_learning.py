@@ -3,12 +3,12 @@
 
 Variational continual learning: the posterior of one task is the prior of the next.
 
-Each task shuffles the pixels of digits in its own way. With `--dataset mnist` the tasks are split MNIST: to distinguish
-0 from 1, then 2 from 3, and so on to 9. Each of these tasks has its own output layer. A network learns the tasks one
-after the other, and never sees the images of an earlier task again. Two methods are compared: a plain network whose
-training continues, and a posterior that becomes the prior of the next task (Nguyen et al., 2018,
-https://arxiv.org/abs/1710.10628). The script prints the test accuracy of all tasks after the last one, and writes
-`continual_learning.png`.
+Each task shuffles the pixels of digits in its own way. With `--dataset mnist` the tasks are those of split MNIST: the
+first is to distinguish 0 from 1, the second 2 from 3, and the last 8 from 9. Each of these tasks has its own output
+layer. A network learns the tasks one after the other, and never sees the images of an earlier task again. Two methods
+are compared: a plain network whose training continues, and a posterior that becomes the prior of the next task (Nguyen
+et al., 2018, https://arxiv.org/abs/1710.10628). The script prints the test accuracy of all tasks after the last one,
+and writes `continual_learning.png`.
 """
 
 import argparse

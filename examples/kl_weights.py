@@ -18,8 +18,8 @@ and W random parameters. The list begins with the largest weights (warm) and end
     0                 no prior at all.
 
 With the two schemes whose KL weights are 1 on average, this mean-field Gaussian stays at the prior instead of fitting
-the curve. Weight 1 and the last four weights are from an earlier study, which counted the likelihood twice; here it
-counts once. The script prints a table, and writes `kl_weights_kl.png`, `kl_weights_prediction.png` and
+the curve. Weight 1 and the last four weights are from an earlier study, which counted the likelihood twice; this script
+counts it once. The script prints a table, and writes `kl_weights_kl.png`, `kl_weights_prediction.png` and
 `kl_weights_mse.png`.
 """
 

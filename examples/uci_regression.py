@@ -146,7 +146,7 @@ METHODS = {
 
 
 def scores(options: Options, name: str, split: int) -> tuple[float, float]:
-    """Root mean squared error and mean log-likelihood of the test part."""
+    """Root mean squared error and mean log-likelihood of the test targets."""
     parts = load(options, split)
     inputs, target = (
         nets.Standardize.of(parts.x_train),

@@ -110,7 +110,7 @@ def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[
 
 
 def check_tensor(label: str, value: Tensor, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise unless a tensor has this dtype and shape. `label` names the tensor in the message."""
+    """Raise unless a tensor has the given dtype and shape. `label` names the tensor in the message."""
     if value.dtype != dtype:
         raise ValueError(f"{label} must be {dtype}, got {value.dtype}.")
     if tuple(value.shape) != tuple(shape):

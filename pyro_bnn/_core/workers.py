@@ -31,7 +31,7 @@ class WorkerError(RuntimeError):
 
 
 class TracebackError(Exception):
-    """The traceback of an error in a worker process, as text; the cause of the error that this process raises."""
+    """The traceback of an error in a worker process, as text. It is the cause of the error that this process raises."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -210,7 +210,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def serve(commands: IO[bytes]) -> None:
-    """Make the calls that another process asks for; the code of a worker process.
+    """Make the calls that another process asks for. A worker process runs this function.
 
     What the job prints goes to the error output. The process ends when its input ends, for example because the other
     process has died.
