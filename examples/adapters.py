@@ -47,13 +47,15 @@ Fit = tuple[pb.BayesianModel, pb.Posterior]
 
 
 def inputs_of(words: Tensor) -> Rows:
-    """What a tokenizer of `transformers` would return; padding is 0."""
+    """Return the inputs of the network, as a tokenizer of `transformers` would
+    return them; 0 in `words` is padding.
+    """
     return {"input_ids": words, "attention_mask": (words != 0).long()}
 
 
 def train(net: nn.Module, rows: Rows, num_epochs: int) -> None:
-    """Minimise the loss that the network itself computes from `labels`, with
-    AdamW with a cosine schedule.
+    """Train by AdamW with a cosine schedule. The loss is the one that the
+    network itself computes from `labels`.
     """
     optimizer = torch.optim.AdamW(
         [p for p in net.parameters() if p.requires_grad], lr=3e-3

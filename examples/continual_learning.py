@@ -3,12 +3,12 @@
 
 Variational continual learning: the posterior of one task is the prior of the next.
 
-Each task shuffles the pixels of digits in its own way. With `--dataset mnist` the tasks are split MNIST: to distinguish
-0 from 1, then 2 from 3, and so on to 9. Each of these tasks has its own output layer. A network learns the tasks one
-after the other, and never sees the images of an earlier task again. Two methods are compared: a plain network whose
-training continues, and a posterior that becomes the prior of the next task (Nguyen et al., 2018,
-https://arxiv.org/abs/1710.10628). The script prints the test accuracy of all tasks after the last one, and writes
-`continual_learning.png`.
+Each task shuffles the pixels of digits in its own way. With `--dataset mnist` the tasks are those of split MNIST: the
+first is to distinguish 0 from 1, the second 2 from 3, and the last 8 from 9. Each of these tasks has its own output
+layer. A network learns the tasks one after the other, and never sees the images of an earlier task again. Two methods
+are compared: a plain network whose training continues, and a posterior that becomes the prior of the next task (Nguyen
+et al., 2018, https://arxiv.org/abs/1710.10628). The script prints the test accuracy of all tasks after the last one,
+and writes `continual_learning.png`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ METHODS = ("point, trained further", "posterior as prior")
 
 @dataclass(frozen=True)
 class Task:
-    """Pixels and labels, and the name of the output layer."""
+    """A task: its pixels and labels, and the name of its output layer."""
 
     x_train: Tensor
     y_train: Tensor
@@ -40,7 +40,9 @@ class Task:
 
 
 def shuffled(images: data.Images, seed: int) -> list[Task]:
-    """All images, with their pixels in another order in each task."""
+    """Return tasks that all have the same images, but each with its own order
+    of the pixels.
+    """
     num_pixels = images.x_train[0].numel()
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.arange(num_pixels)] + [
@@ -72,7 +74,9 @@ def split(images: data.Images) -> list[Task]:
 
 
 class Learner:
-    """The learned parameters of the body and of all output layers so far."""
+    """The parameters learned so far: those of all output layers, and those of
+    the other layers, which all tasks share.
+    """
 
     def __init__(
         self,
@@ -95,8 +99,8 @@ class Learner:
         self.parameters: dict[str, Tensor] = {}
 
     def build(self, task: Task) -> tuple[pb.BayesianModel, nn.Module]:
-        """The body with the output layer of a task, and a guide that starts
-        from what was learned so far.
+        """Return the network with the output layer of a task, and a guide that
+        starts from what was learned so far.
         """
         torch.manual_seed(self.seed)
         units = self.num_units

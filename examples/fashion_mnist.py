@@ -1,7 +1,7 @@
 """A network for garments that notices digits
 =============================================
 
-Ensembles, votes, calibration, and detection of unknown images.
+This example shows ensembles, votes, calibration, and the detection of unknown images.
 
 The script trains a fully connected network (784-400-400-10 units) by SVI. It predicts the test images with single draws
 of the weights, with the mean weights and with an ensemble, and measures how well MNIST digits are detected as unknown.

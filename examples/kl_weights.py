@@ -3,7 +3,8 @@
 
 Mean-field fits of simulated data, whose true curve is known: one fit for each of six KL weights.
 
-The weights are relative to the ELBO of the whole data set, for M batches and W random parameters, from warm to cold::
+The KL weights refer to the ELBO of the whole data set: with weight 1 the fit maximises this ELBO. There are M batches
+and W random parameters. The list begins with the largest weights (warm) and ends with the smallest (cold)::
 
     1                 the ELBO itself.
     Blundell, mean 1  M 2^(M-i) / (2^M - 1) in batch i: the ELBO on average over
@@ -17,8 +18,8 @@ The weights are relative to the ELBO of the whole data set, for M batches and W 
     0                 no prior at all.
 
 With the two schemes whose KL weights are 1 on average, this mean-field Gaussian stays at the prior instead of fitting
-the curve. Weight 1 and the last four weights are from an earlier study, which counted the likelihood twice; here it
-counts once. The script prints a table, and writes `kl_weights_kl.png`, `kl_weights_prediction.png` and
+the curve. Weight 1 and the last four weights are from an earlier study, which counted the likelihood twice; this script
+counts it once. The script prints a table, and writes `kl_weights_kl.png`, `kl_weights_prediction.png` and
 `kl_weights_mse.png`.
 """
 

@@ -4,9 +4,9 @@
 The data are 92 noisy points of 10 sin(2 pi x), none of them near 0. NUTS draws from the exact posterior; a mean-field
 and a full-rank Gaussian approximate it. The script prints the diagnostics of the chains: the predictions have
 converged; the weights are identified only up to permutations and signs, and need not converge. Then it prints how far
-each approximation is from NUTS where there are data, in the gap, and outside. Mean-field is too certain in the gap. The
-script writes `nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.safetensors`. It takes about a minute
-and a half; `--compile` draws in C, several times faster, and needs a C compiler.
+each approximation is from NUTS where there are data, in the gap, and outside. The mean-field Gaussian is too certain in
+the gap. The script writes `nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.safetensors`. It takes
+about a minute and a half; `--compile` draws in C, several times faster, and needs a C compiler.
 """
 
 import argparse
@@ -65,8 +65,8 @@ def sample(
     data: tuple[torch.Tensor, ...],
     options: argparse.Namespace,
 ) -> pb.MCMCPosterior:
-    """NUTS draws; eight short chains, computed in one batch, take hardly longer
-    than one.
+    """Draw from the posterior with NUTS. Eight short chains, computed in one
+    batch, take hardly longer than one chain.
     """
     run = functools.partial(
         pb.fit_nuts,

@@ -3,8 +3,8 @@
 
 A small network is fitted to 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5], and predicts on [-1.5, 1.5]. The methods
 are maximum likelihood, MAP, MC dropout, four kinds of variational inference, and a deep ensemble. The script writes
-`regression_methods.png`. It prints the error of the predicted mean against the true curve where there are data, and the
-epistemic and aleatoric standard deviations inside and outside the range of the data.
+`regression_methods.png`. It prints how far the predicted mean is from the true curve inside the range of the data. It
+also prints the epistemic and aleatoric standard deviations inside and outside this range.
 
 The KL weight of the variational fits is small: with weight 1 (`--kl-weight 1`) these Gaussians stay near their prior
 and do not fit the sine. Outside the data the epistemic bands depend on prior and method, and the aleatoric band is
@@ -176,7 +176,9 @@ def methods(kl_weight: float) -> dict:
 
 
 def medians(variance: torch.Tensor) -> list[float]:
-    """Medians of the standard deviation inside the data's range, and outside."""
+    """Return the median standard deviation inside the range of the data, and
+    the median outside this range.
+    """
     return [
         float(variance.sqrt().flatten()[rows].median())
         for rows in (INSIDE, ~INSIDE)

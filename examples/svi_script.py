@@ -1,12 +1,12 @@
 """Three ways to train: SVI, svi_step, fit_svi
 ==============================================
 
-Pyro's own SVI, `svi_step` in your own loop, and a call of `fit_svi`.
+The three ways are Pyro's own SVI, `svi_step` in your own loop, and a call of `fit_svi`.
 
 The script fits scikit-learn's digits in each way, from the same start and with the same random numbers. The first way
-is a plain Pyro script that imports only a model and a guide; the other two compute steps directly, without effect
-handlers. The script prints the result, which is the same for all three, and the time of each. It predicts with Pyro's
-own `Predictive`.
+is a plain Pyro script that takes only a model and a guide from this library; the other two compute steps directly,
+without effect handlers. The script prints the result, which is the same for all three, and the time of each. It
+predicts with Pyro's own `Predictive`.
 """
 
 import argparse
@@ -96,8 +96,8 @@ WAYS: dict[str, Callable[..., float]] = {
 def accuracy(
     model: BayesianModel, guide: MeanFieldGuide, x: Tensor, y: Tensor
 ) -> float:
-    """Accuracy of the majority vote over predictive draws, with Pyro's own
-    tool.
+    """Return the accuracy of the majority vote over draws of the labels, which
+    Pyro's `Predictive` makes.
     """
     votes = Predictive(model, guide=guide, num_samples=50, parallel=True)(x)[
         "obs"

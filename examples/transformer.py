@@ -57,8 +57,8 @@ def files_of(library: str) -> list[Path]:
 
 
 def texts_of(path: Path) -> Iterator[list[str]]:
-    """The first words of each triple-quoted text in a file, if it has enough of
-    them.
+    """The first words of each triple-quoted text in a file, if the text
+    has at least twelve words.
     """
     for text in re.findall(
         '"""(.*?)"""', path.read_text(errors="ignore"), re.DOTALL
@@ -73,8 +73,8 @@ def texts_of(path: Path) -> Iterator[list[str]]:
 
 
 def collect(library: str, num_texts: int, places: range) -> list[list[str]]:
-    """Texts from the files at certain positions, counted modulo 5; at most 20
-    from a file.
+    """Return texts from those files of a library whose position modulo 5 is in
+    `places`; at most 20 texts from a file.
     """
     files = [
         path
@@ -92,8 +92,9 @@ def collect(library: str, num_texts: int, places: range) -> list[list[str]]:
 def load(
     num_texts: int, is_validation: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Words and labels for training and for the test, and words of the unknown
-    texts; padding is 0, a rare word 1.
+    """Return words and labels for training, words and labels for the test, and
+    words of the unknown texts. Words are numbers: 0 is padding, and 1 stands
+    for every rare word.
     """
     train_files, test_files = (
         (range(1, 4), range(4, 5)) if is_validation else (range(1, 5), range(1))
@@ -160,7 +161,9 @@ class Reader(nn.Module):
 def fit(
     x: Tensor, y: Tensor, is_bayesian: bool, num_epochs: int, seed: int
 ) -> tuple[nn.Module, pb.GuidePosterior]:
-    """Fit a plain network to texts with Adam, or a Gaussian for each weight."""
+    """Fit a network to texts. Adam fits a plain network; natural gradients
+    fit a Gaussian for each weight.
+    """
     torch.manual_seed(seed)
     prior, likelihood = pb.NormalPrior(0.3), pb.CategoricalLikelihood()
     model = pb.BayesianModel(

@@ -1,7 +1,7 @@
 """Regression on a table of numbers
 ===================================
 
-The error and the log-likelihood of four methods.
+Four methods fit the same network to a table, and their errors and log-likelihoods are compared.
 
 The network has one hidden layer of 50 tanh units, standardised inputs and targets, and a latent noise scale. It is
 fitted in four ways: one point estimate (MAP), an ensemble of five such estimates, a mean-field Gaussian, and draws from
@@ -146,7 +146,7 @@ METHODS = {
 
 
 def scores(options: Options, name: str, split: int) -> tuple[float, float]:
-    """Root mean squared error and mean log-likelihood of the test part."""
+    """Root mean squared error and mean log-likelihood of the test targets."""
     parts = load(options, split)
     inputs, target = (
         nets.Standardize.of(parts.x_train),

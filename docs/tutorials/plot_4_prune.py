@@ -4,8 +4,8 @@ r"""Prune: which weights does the network need?
 A posterior has a standard deviation for each weight. If the magnitude of a weight's mean is below its standard
 deviation, the weight can be removed.
 
-We train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights, remove 95 % of them,
-train the others further, and make a plain sparse network.
+We train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights, remove 95 % of the
+weights, train the remaining weights further, and make a plain sparse network.
 """
 
 # %%

@@ -86,7 +86,7 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after an epoch, and stop if a signal was received.
+        """Write the state of the computation after an epoch, and stop if a signal was received.
 
         The state after the last epoch is always written, and the state after an earlier epoch only if writing takes a
         small part of the run time. A signal during the last epoch is ignored, since the computation ends anyway.
@@ -100,7 +100,7 @@ class Keeper:
             self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state if enough time has passed since the last write, or if a signal was received.
+        """Write the state of the computation if enough time has passed since the last write, or after a signal.
 
         After a signal, also raise `Interrupted`.
         """

@@ -32,7 +32,7 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """Return the text for a value in a message.
+    """Return the text that describes a value in an error message.
 
     A whole number that is too large for a float becomes "a number above 1.8e+308".
     """
@@ -175,7 +175,7 @@ def finite(name: str, value: Tensor) -> None:
 
 
 def shape(value: Tensor) -> tuple[int, ...]:
-    """Return the shape as a plain tuple, which prints compactly."""
+    """Return the shape of a tensor as a plain tuple, which prints compactly."""
     return tuple(value.shape)
 
 

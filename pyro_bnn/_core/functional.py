@@ -56,7 +56,10 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the present values of some parameters and buffers; in :func:`swapped`, these are given tensors."""
+    """Return the present values of some parameters and buffers.
+
+    Inside :func:`swapped`, these are the tensors that replace the parameters and buffers.
+    """
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 

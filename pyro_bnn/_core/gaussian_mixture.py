@@ -29,8 +29,9 @@ def mixture_cdf(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tenso
 def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
     """Return the quantile of the mixture for the probability q, found by bisection between the components' quantiles.
 
-    q has shape (...), and the parameters of the M components have shape (..., M). Only the lower tail is accurate. For
-    q above one half, the function therefore reflects the mixture at 0, and computes the quantile for 1 - q.
+    q has shape (...), and the parameters of the M components have shape (..., M). The distribution function is accurate
+    only in its lower tail. For q above one half, this function therefore reflects the mixture at 0, and computes the
+    quantile for 1 - q.
     """
     weights, loc, scale, q = weights.double(), loc.double(), scale.double(), q.double()
     sign = torch.where(q <= 0.5, 1.0, -1.0).to(q)

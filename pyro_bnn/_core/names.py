@@ -43,8 +43,8 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:
     """Return the name that was probably meant, or an empty text.
 
-    Synonyms come first, then names that contain this name, similar names, names that are a part of it, and names with
-    a word that is similar.
+    It is the first of these that `names` has: a synonym of `name`, a name that contains `name`, a name that is similar
+    to `name`, a name that is a part of `name`, or a name that has a word similar to `name`.
     """
     names, is_long = list(names), len(name) >= SHORTEST
     found = [known for known in SYNONYMS.get(name, ()) if known in names]
@@ -57,6 +57,6 @@ def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str
 
 
 def joined(names: Iterable[str]) -> str:
-    """Return the names between backticks, with "and" before the last."""
+    """Join names to a text such as "`a`, `b` and `c`", in which each name is in backticks."""
     *first, last = (f"`{name}`" for name in names)
     return f"{', '.join(first)} and {last}" if first else last

@@ -75,7 +75,7 @@ class Processes:
                     tensor.copy_(sent)
 
     def from_first(self, value: Any) -> Any:
-        """Return the value that process 0 passed. It must be picklable."""
+        """Return the value that process 0 passed to this method. The value must be picklable."""
         if not self.are_many:
             return value
         values = [value]

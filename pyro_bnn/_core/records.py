@@ -77,7 +77,10 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 
 
 def _shown(value: object) -> str:
-    """Return the text for a value in a message: for anything but numbers, texts and None, the name of its type."""
+    """Return the text that describes a value in a message.
+
+    Numbers, texts and None are shown themselves. For any other value, the text is the name of its type.
+    """
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
 
 
@@ -107,7 +110,7 @@ def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[
 
 
 def check_tensor(label: str, value: Tensor, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise unless a tensor has this dtype and shape. `label` names the tensor in the message."""
+    """Raise unless a tensor has the given dtype and shape. `label` names the tensor in the message."""
     if value.dtype != dtype:
         raise ValueError(f"{label} must be {dtype}, got {value.dtype}.")
     if tuple(value.shape) != tuple(shape):
@@ -135,10 +138,10 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 
 
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
-    """Raise if a number is not finite, or if a running variance of batch normalisation is negative.
+    """Raise if a state has a number that is not finite, or a negative running variance of batch normalisation.
 
-    `constants` names buffers, such as an attention mask, that may have infinite elements. These elements must be
-    infinite in `own`, too.
+    `constants` names buffers, such as an attention mask, that may have infinite elements. Such an element must have the
+    same value in `own`, the present state of the module.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

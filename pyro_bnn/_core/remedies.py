@@ -115,7 +115,7 @@ INSTEAD = {
 
 
 def explain_missing(module: str) -> None:
-    """Let errors about missing names of a public module say which name of its `__all__` was probably meant.
+    """Improve the error for a name that a public module does not have: it then suggests a name of its `__all__`.
 
     Type checkers do not see the function `__getattr__` that is set here, so they still report missing names.
     """

@@ -21,8 +21,9 @@ def explained(
     Args:
         example: A correct call, shown if arguments are missing or too many are given by position.
         hints: Advice for some unknown arguments, ``{name: what to do instead}``.
-        kinds: Functions that say whether a value may be an argument, ``{name: function}``. If too few arguments are
-            given, the first value by position that may not be the argument in its place shows which one is missing.
+        kinds: Functions that say whether a value may be an argument, ``{name: function}``. They are used if too few
+            arguments are given. The message then names the first argument by position whose value its function rejects,
+            since this argument was probably left out.
     """
 
     def decorated(function: F) -> F:
@@ -59,7 +60,8 @@ def _problem(
 ) -> str:
     """Return what is wrong with a call, and what to do.
 
-    The text is empty if no argument is unknown or missing, and not too many are given by position.
+    The text is empty if the call fits the signature: no argument is unknown or missing, and no more are given by
+    position than the signature allows.
     """
     parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
     num_given = len(args) - ("self" in signature.parameters)

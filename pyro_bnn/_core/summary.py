@@ -32,7 +32,8 @@ class Number(str):
 class Summary:
     """A summary of an object: a title, notes, and a table, which is shown without its middle if it is long.
 
-    A table whose columns need no header at the prompt may have the names `columns` for a notebook.
+    A table without a `header` is shown without column names at the prompt. A notebook then shows the names in
+    `columns`.
     """
 
     title: str
@@ -44,7 +45,8 @@ class Summary:
     def text(self) -> str:
         """Return the summary as text, in lines of at most 80 characters (at most 100 in the table).
 
-        The table has as many lines as the title and the notes leave free, out of twelve.
+        The title, the notes and the table share twelve lines. The table gets the lines that the title and the notes
+        leave free.
         """
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
@@ -74,7 +76,7 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """For each column, whether it contains a number and is therefore aligned at the right."""
+        """A list that says for each column whether it contains a number, and is therefore aligned at the right."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]
@@ -157,7 +159,7 @@ def in_time(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return a part of a sum with three digits, or 0 if the part is only a rounding error of the sum."""
+    """Return one part of a sum as text with three digits, or "0" if this part is only a rounding error of the sum."""
     return "0" if abs(part) < 1e-6 * abs(whole) else f"{part:.3g}"
 
 

@@ -31,7 +31,7 @@ class WorkerError(RuntimeError):
 
 
 class TracebackError(Exception):
-    """The traceback of an error in a worker process, as text; the cause of the error that this process raises."""
+    """The traceback of an error in a worker process, as text. It is the cause of the error that this process raises."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -119,7 +119,7 @@ class Team(Generic[T]):
         self._leaders[-1].start()
 
     def next(self) -> int | None:
-        """Take the next waiting call. Return None if there is none, or if a call has raised an error."""
+        """Take the next waiting call. Return None if no call is waiting, or if a call has raised an error."""
         with self._change:
             return self._waiting.popleft() if self._waiting and not self._error else None
 
@@ -210,7 +210,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def serve(commands: IO[bytes]) -> None:
-    """Make the calls that another process asks for; the code of a worker process.
+    """Make the calls that another process asks for. A worker process runs this function.
 
     What the job prints goes to the error output. The process ends when its input ends, for example because the other
     process has died.
@@ -244,7 +244,7 @@ def serve(commands: IO[bytes]) -> None:
 
 
 def _answer(job: Callable[[int], object], index: int) -> bytes:
-    """Return a pickled pair: True and the result of a call, or False with the error and its traceback."""
+    """Make a call. Return a pickled pair: True and the result, or False and the error with its traceback."""
     try:
         return cloudpickle.dumps((True, job(index)))
     except KeyboardInterrupt:

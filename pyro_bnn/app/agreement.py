@@ -1,4 +1,4 @@
-"""Judges whether predictions agree with those of NUTS, also if the chains of NUTS have not converged."""
+"""Judges whether predictions agree with those of NUTS, even if the chains of NUTS have not converged."""
 
 from torch import Tensor
 
@@ -64,7 +64,7 @@ def _between_chains(nuts: Prediction, num_chains: int) -> float:
 
 
 def _means(draws: Tensor, num_chains: int) -> Tensor:
-    """Return the mean over the draws of each chain, shape (K, N, ...).
+    """Return the mean of each chain's draws, shape (K, N, ...).
 
     `draws` has the shape (S, N, ...), one chain after the other.
     """

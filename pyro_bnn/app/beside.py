@@ -45,7 +45,7 @@ def compare_with_chains(
     seed: int = 0,
     report: Callable[[str], None] = print,
 ) -> Comparison:
-    """Draw four chains from the exact posterior of a run, and compare their predictions with the run's.
+    """Draw four chains from the exact posterior of a run, and compare their predictions with those of the run.
 
     Numbers that the run learned, such as the scale of the noise, keep their values. The test rows are predicted, or the
     training rows if there are no test rows. The result is in the units of the target, see :func:`units_of`.
@@ -124,7 +124,7 @@ def side_by_side(result: Comparison) -> str:
 
 
 def _cells(row: Scores) -> dict[str, str]:
-    """Return the cells of a method.
+    """Return the column of the table for one method, as a text for each score.
 
     A standard deviation counts as unknown if its standard error is more than half of its value.
     """

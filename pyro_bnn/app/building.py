@@ -95,7 +95,7 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """Return the modules that process the inputs in front of a network.
+    """Return the modules that process the inputs before the layers of a network.
 
     Only networks for images have such modules, since the rows of tables and arrays are standardised already.
     """

@@ -35,7 +35,7 @@ OF_NET = ("hidden", "activation")
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice of the settings of a run of chains.
+    """Which settings were chosen automatically for a run that draws Markov chains.
 
     `made` has the names of the settings that were chosen by a comparison on held-out rows. If there was no time for the
     comparison, `made` still has these names.

@@ -29,7 +29,7 @@ class Arguments:
     paired: bool
 
     def of_data(self, parts: Sequence[object]) -> Batch:
-        """Convert a tuple that holds all rows of a data set."""
+        """Convert a tuple that holds all rows of a data set to the arguments of the model."""
         if not parts:
             raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
         if self.paired and len(parts) != 2:
@@ -41,7 +41,7 @@ class Arguments:
         return self._of_rows(names, parts, "`data` has no rows; pass at least one.")
 
     def of_batch(self, batch: object) -> Batch:
-        """Convert one batch of a loader."""
+        """Convert one batch of a loader to the arguments of the model."""
         parts = (batch,) if isinstance(batch, Tensor) and not self.paired else batch
         if not isinstance(parts, (tuple, list)) or not parts or (self.paired and len(parts) != 2):
             self._refuse(batch)
@@ -100,7 +100,7 @@ Pair = tuple[Inputs, Tensor]
 
 
 class Pairs:
-    """The batches of a data set.
+    """The batches of a data set, each a pair of inputs and targets.
 
     Tensors are moved to the device of `like`, and arrays also get its floating-point dtype. If the batches together do
     not have `num_data` rows, an iteration over them raises an error at its end.

@@ -163,7 +163,7 @@ def versions(x: Inputs) -> list[int]:
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Return some of the rows, and the shared inputs as a whole.
+    """Return the inputs with only some of their rows. Shared inputs have no rows and stay as they are.
 
     If `rows` is a slice, the results are views. If `rows` is a tensor of indices, the results are copies.
     """
@@ -189,7 +189,7 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """Move the inputs to a device, unless it is None. Copies from pinned memory do not block."""
+    """Move the inputs to a device, unless `device` is None. Copies from pinned memory do not block."""
     return x if device is None else map_inputs(lambda leaf: _moved(leaf, device), x)
 
 
@@ -201,7 +201,10 @@ def _moved(leaf: Tensor, device: torch.device) -> Tensor:
 
 
 def shapes(x: Inputs) -> object:
-    """Return the shapes for a message: one shape for a tensor, a tuple or dictionary of shapes for several."""
+    """Return the shapes of inputs, as shown in a message.
+
+    A single tensor gives one shape. Several tensors give a tuple or a dictionary of shapes.
+    """
     if isinstance(x, Tensor):
         return tuple(x.shape)
     if isinstance(x, Shared):

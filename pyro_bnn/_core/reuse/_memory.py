@@ -111,7 +111,7 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls. Within the block only changed values of tensors are noticed, and no other change."""
+        """Begin a block of calls. Calls in the block notice changed values of tensors, but no other change."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True

@@ -61,7 +61,7 @@ class RecordedOutput:
             self.value = tensor.detach()
 
     def protect(self) -> None:
-        """Keep a copy of the present value, before the network changes the tensor in place."""
+        """Keep a copy of the tensor's present value, before the network changes the tensor in place."""
         tensor = self.reference()
         if not self.is_copied and not self.is_lost and tensor is not None:
             self.value, self.is_copied = tensor.detach().clone(), True
@@ -89,7 +89,7 @@ class Call:
 
 
 class _Frame:
-    """A call of a module that is being recorded."""
+    """A call of a module, while this call is being recorded."""
 
     def __init__(self) -> None:
         self.made: set[StorageWeakRef | None] = set()
@@ -256,14 +256,14 @@ def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return the given arguments of an operation by name."""
+    """Return the arguments with which an operation was called, as a dictionary ``{name: value}``."""
     return {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
     """Return whether an operation is batch normalisation that changes running statistics.
 
-    The schema of the operation does not say that it changes them.
+    The schema of the operation does not mark the running statistics as changed.
     """
     if "batch_norm" not in func._schema.name:
         return False

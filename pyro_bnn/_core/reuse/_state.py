@@ -31,7 +31,10 @@ class State:
         self._tensors = [(t, t._version) for t in held if not t.is_inference()]
 
     def is_same(self, *, deep: bool) -> bool:
-        """Return whether the modules are unchanged; if `deep`, also compare the items of lists and dictionaries."""
+        """Return whether the modules are unchanged since the snapshot.
+
+        If `deep`, also compare the items of lists and dictionaries.
+        """
         if not self.has_same_tensors():
             return False
         for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):
@@ -43,7 +46,7 @@ class State:
         return True
 
     def has_same_tensors(self) -> bool:
-        """Return whether the values of the tensors are unchanged. This is faster than :meth:`is_same`."""
+        """Return whether the tensors are unchanged since the snapshot. This is faster than :meth:`is_same`."""
         return all(tensor._version == version for tensor, version in self._tensors)
 
 

@@ -41,9 +41,9 @@ class Stream:
     """A stream of random numbers for one computation, which other computations do not disturb.
 
     All threads share torch's generators. A ``with`` block of the stream makes other threads wait. Each block continues
-    with the random numbers where the stream's previous block stopped. After a block, the generators get back the state
-    that they had before it. So the numbers of the stream do not depend on what other threads draw between its blocks.
-    If `seed` is None, torch's generator draws a seed.
+    the random numbers at the place where the stream's previous block stopped. After a block, the generators get back
+    the state that they had before it. So the numbers of the stream do not depend on what other threads draw between its
+    blocks. If `seed` is None, torch's generator draws a seed.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:

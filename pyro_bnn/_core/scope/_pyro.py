@@ -20,7 +20,10 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
     """Metaclass of Pyro modules that are abstract or generic. It combines the metaclasses of `PyroModule` and `ABC`."""
 
     def __getitem__(cls, parameters: Any) -> Any:
-        """Return a generic class with its type parameters, as in annotations. For other classes, do what Pyro does."""
+        """Return a generic class with the given type parameters, as in the annotation ``Class[int]``.
+
+        For a class that is not generic, do what Pyro does.
+        """
         return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
 
 
