@@ -49,7 +49,7 @@ class ScaleMap(ABC):
     def start(self, scale: Tensor) -> Tensor:
         """Return the initial value of a guide's parameter for the initial scale `scale`.
 
-        A subclass may return the parameter of a smaller scale instead.
+        A subclass may return the parameter of a scale below `scale` instead.
         """
         return self.inverse(scale)
 

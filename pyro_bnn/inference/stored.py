@@ -1,4 +1,4 @@
-"""The posterior that is a fixed set of draws."""
+"""A posterior that consists of a fixed set of stored draws."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -163,5 +163,5 @@ class StoredPosterior(Posterior):
 
 
 def _is_same(value: Tensor) -> bool:
-    """Return whether all rows are equal. If the last row differs from the first, no other row is read."""
+    """Return whether all rows of a tensor are equal. If the last row differs from the first, no other row is read."""
     return torch.equal(value[0], value[-1]) and bool((value == value[:1]).all())

@@ -39,7 +39,7 @@ class HistoryWriter(ABC):
 
     @abstractmethod
     def write(self, points: list[Point]) -> None:
-        """Write some points. The last point has the means of the epoch."""
+        """Write new points of the curves to the other program. The last point has the means over the epoch."""
 
     def __enter__(self) -> Any:
         self._num_steps = 0
@@ -57,7 +57,7 @@ class HistoryWriter(ABC):
         self._num_steps = int(state_dict["num_steps"])
 
     def __call__(self, history: History) -> None:
-        """Write the last epoch. The fit calls this method after each epoch."""
+        """Write the curves of the last epoch. The fit calls this method after each epoch."""
         if Processes.present().is_first:
             self.write([*self._points(history)])
         self._num_steps = len(history.elbo)
@@ -154,7 +154,7 @@ class TensorBoard(HistoryWriter):
         self._must_forget = True
 
     def write(self, points: list[Point]) -> None:
-        """Write some points, and the histograms at the last point."""
+        """Write new points of the curves, and histograms of the guide's signal-to-noise ratios at the last point."""
         writer = self._opened()
         for step, values in points:
             for name, value in values.items():
@@ -227,7 +227,7 @@ class WandB(HistoryWriter):
         return super().__enter__()
 
     def write(self, points: list[Point]) -> None:
-        """Write some points to the run."""
+        """Write new points of the curves to the run of Weights & Biases."""
         for step, values in points:
             self._run.log({**values, SVI_STEP: step})
 
@@ -280,7 +280,7 @@ class MLflow(HistoryWriter):
         self._run_id, self._library = run_id, library
 
     def write(self, points: list[Point]) -> None:
-        """Write some points to the run."""
+        """Write new points of the curves to the run of MLflow."""
         now = int(time.time() * 1000)  # in milliseconds
         metric, client = self._library.entities.Metric, self._library.MlflowClient()
         metrics = [metric(name, value, now, step) for step, values in points for name, value in values.items()]

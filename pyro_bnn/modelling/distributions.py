@@ -61,7 +61,7 @@ class _Mixture(TorchDistribution):
         return quantile.to(torch.promote_types(value.dtype, components[2].dtype))
 
     def _check(self, value: Tensor) -> None:
-        """Raise unless values are finite and fit the batch shape. Without validation, do nothing."""
+        """Raise unless values are finite and broadcast with the batch shape. Without validation, do nothing."""
         if not self._validate_args:
             return
         _checks.finite("value", value)
@@ -152,7 +152,7 @@ class ScaleMixtureNormal(_Mixture):
             return noise * torch.where(first, self.scale1, self.scale2)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-density in nats. Gradients in the value and in the three arguments are exact."""
+        """Return the log-density in nats. Gradients with respect to the value and the three parameters are exact."""
         self._check(value)
         mixing, scale1, scale2 = self._unexpanded  # to compute one logarithm instead of one per weight
         first_is_wide = scale1 >= scale2
@@ -260,7 +260,7 @@ class NormalMixture(_Mixture):
 
 
 def _is_validated(validate_args: bool | None) -> bool:
-    """Return whether arguments are checked. None stands for torch's own setting."""
+    """Return whether arguments are checked. If `validate_args` is None, torch's own setting is used."""
     return Distribution._validate_args if validate_args is None else validate_args
 
 

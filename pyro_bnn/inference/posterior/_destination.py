@@ -59,7 +59,7 @@ class Destination:
         return None if self.model is None else self.model.dtype
 
     def model_for(self, what: str) -> BayesianModel:
-        """Return the model; raise an error if there is none."""
+        """Return the model into which the posterior is loaded; raise an error if no model was given."""
         if self.model is None:
             raise ValueError(f"{what} needs its model; pass `model`.")
         return self.model

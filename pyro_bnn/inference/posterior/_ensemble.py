@@ -93,13 +93,13 @@ class EnsemblePosterior(Posterior):
 
     @property
     def num_stored(self) -> int | None:
-        """M times the smallest number of draws that a member stores; None if no member stores draws."""
+        """Number of members times the smallest number of draws that a member stores; None if no member stores draws."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
         return len(self.members) * min(stored) if stored else None
 
     @property
     def num_points(self) -> int | None:
-        """M if each member is a single point estimate; otherwise None."""
+        """Number of members if each member is a single point estimate; otherwise None."""
         return len(self.members) if all(member.num_points == 1 for member in self.members) else None
 
     @property

@@ -12,9 +12,10 @@ NUM_DRAWS = 100
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:
-    """Return the number of members if each is a point estimate. One draw of each is then the whole posterior.
+    """Return the number of point estimates of a posterior that consists only of point estimates.
 
-    For other posteriors, and for a network that is itself random (:class:`~pyro_bnn.nets.MCDropout`), return None.
+    One draw of each point estimate then represents the whole posterior. For other posteriors, and for a network that is
+    itself random (:class:`~pyro_bnn.nets.MCDropout`), return None.
     """
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points

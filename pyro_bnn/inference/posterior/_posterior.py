@@ -102,7 +102,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def shapes(self) -> dict[str, torch.Size] | None:
-        """Shape of each latent variable, ``{site: event shape}``; None if only draws can show it."""
+        """Shape of each latent variable, ``{site: event shape}``; None if the shapes are known only from draws."""
         return None
 
     def _summary(self) -> Summary:
@@ -152,9 +152,11 @@ class Posterior(Advised, Shown, ABC):
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Return the points around which predictions linearise the network. The draws use these points in turn.
+        """Return the points around which predictions linearise the network.
 
-        If an entry is None instead of a point, the predictions of its draws are not linearised.
+        The draws of a prediction take the points in turn: the first draw takes the first point, and so on. After
+        the last point, the first point is next. If an entry is None instead of a point, the predictions of its draws
+        are not linearised.
 
         Args:
             everywhere: Whether to return points even if :attr:`is_linearised` is false.
@@ -189,7 +191,10 @@ class Posterior(Advised, Shown, ABC):
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Return draws, made in the context `unit`, as one tensor per site; for `num_samples` see :meth:`moments`."""
+        """Return draws as one tensor for each site; for `num_samples` see :meth:`moments`.
+
+        Each draw is made inside the context `unit`, such as a lock or a random stream.
+        """
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)

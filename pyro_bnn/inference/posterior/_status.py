@@ -51,7 +51,7 @@ class Status:
 
     @property
     def finding(self) -> str:
-        """The verdict or, if there is none, the first part of the message; a sentence."""
+        """What is wrong, as a sentence: the verdict or, without a verdict, the first part of the message."""
         found = self.verdict or self.message.partition(";")[0].strip()
         return f"{found[:1].upper()}{found[1:].rstrip('.')}."
 
@@ -59,7 +59,7 @@ class Status:
         """Return a warning of about 250 characters: the verdict, what to try, and facts for which there is room.
 
         Args:
-            name: Where a user finds the whole status.
+            name: Name of the attribute in which a user finds the whole status.
         """
         text = f"{self.finding} {self.remedy}".rstrip()
         facts = self.message if self.verdict else self.message.partition(";")[2]

@@ -184,7 +184,7 @@ def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int
 
 @dataclass(frozen=True)
 class _Here(Init):
-    """Starts each site at its value in a draw."""
+    """An initial distribution that starts each latent variable of a chain at its value in a given draw."""
 
     draw: Draw
 

@@ -20,7 +20,7 @@ be 0 or infinite in single precision."""
 
 @dataclass(frozen=True)
 class Stage:
-    """What a chain does at one step.
+    """What a chain does at one step: its step size, whether it adds noise, and whether it keeps draws.
 
     Args:
         factor: Step size as a fraction of the sampler's step size, from 0 to 1.
@@ -255,7 +255,7 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 
 
 class ChainOptimizer(SkippingOptimizer):
-    """An optimizer whose steps move a chain. SVI of a :class:`~pyro_bnn.DeltaGuide` computes the gradients.
+    """An optimizer whose steps move a chain. The gradients come from SVI with a :class:`~pyro_bnn.DeltaGuide`.
 
     After each step, `record` is called with the number of the step. If there are several processes, all of them use the
     noise of process 0.

@@ -78,7 +78,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Continue the run of a checkpoint. The file and the earlier chains must belong to the same run."""
+        """Take the identifier of the run from a checkpoint. The file and the earlier chains must belong to this run."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -191,7 +191,7 @@ class Record:
             self._num_kept += 1
 
     def __call__(self, history: History) -> None:
-        """Do nothing at the end of an epoch."""
+        """Do nothing at the end of an epoch, since draws are kept after single steps."""
 
     def state_dict(self) -> dict[str, Any]:
         draws = self._draws() if self._num_kept else {}

@@ -188,7 +188,7 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Return where each batch begins and ends.
+    """Return the position of the first row of each batch, and the position after its last row.
 
     If the last batch has fewer rows than there are processes, the batch before it takes these rows.
     """
@@ -225,7 +225,7 @@ class Loader:
 
     The number of batches is the length of the loader. Each epoch must have exactly this number of batches. The
     exception is a `DataLoader` of an iterable data set, whose length is only an estimate. If the loader has no length,
-    the number of batches is estimated: it is `num_data` divided by the number of rows in the first batch of all
+    the number of batches is estimated: it is `num_data` divided by the total number of rows in the first batches of all
     processes.
     """
 

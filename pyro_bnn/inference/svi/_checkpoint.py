@@ -85,7 +85,7 @@ def _shapes(module: nn.Module) -> str:
 
 
 def _model(model: nn.Module) -> dict[str, str]:
-    """Describe the parts of a `BayesianModel`, in addition to the shapes of its tensors."""
+    """Return texts that describe the network, prior, likelihood and latent variables of a `BayesianModel`."""
     if not isinstance(model, BayesianModel):
         return {}
     likelihood, inner = model.likelihood, {"training"} | vars(nn.Module()).keys()
@@ -105,14 +105,14 @@ def _optimizer(optimizer: Optimizer) -> dict[str, str]:
 
 
 def _weight(weight: float | KLWeight) -> str:
-    """Describe the weight of the KL term. A function of the user is described as "a schedule"."""
+    """Return a text that describes the weight of the KL term; for a function of the user, "a schedule"."""
     if not callable(weight):
         return repr(float(weight))
     return words(weight) if is_dataclass(weight) else "a schedule"
 
 
 def words(value: object) -> str:
-    """Describe a value in the same way in every process. A function is described by its name only."""
+    """Return a text that describes a value, the same in every process. A function is described by its name only."""
     if isinstance(value, Tensor):
         return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
     if isinstance(value, Mapping):

@@ -220,7 +220,7 @@ class DirectStep(GradientStep):
 
     @contextmanager
     def _around(self, random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
-        """Apply the estimator and `autocast` to the network inside the context."""
+        """Return a context that applies the gradient estimator and `autocast`, if they are set, to the network."""
         with ExitStack() as stack:
             if self._estimator is not None:
                 stack.enter_context(self._estimator.layers(random, num_rows))
@@ -234,7 +234,7 @@ class DirectStep(GradientStep):
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
-    """Cut a batch into nearly equal parts. Return each part with its share of the rows."""
+    """Cut a batch into nearly equal parts. Return each part, and the fraction of the batch's rows that it has."""
     if num_parts == 1:
         return [(batch, 1)]
     rows = num_rows(batch[0])

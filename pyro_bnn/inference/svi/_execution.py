@@ -63,7 +63,7 @@ class Execution:
 
     @property
     def processes(self) -> Processes:
-        """The processes that make steps together."""
+        """The processes that share the fit; only this process if `distributed` is false."""
         return Processes.present() if self.distributed else Processes()
 
     @property

@@ -62,7 +62,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call `compute`, which runs the network once on the last batch. The tables replace the frozen layers."""
+        """Call `compute`, which runs the network once on the current batch. The tables replace the frozen layers."""
         memory = self._filled()
         if memory is None:
             return compute()
@@ -141,7 +141,7 @@ class Features:
             self._fixed = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def _compute(self) -> bool:
-        """Fill the tables. Return whether all rows could be stored."""
+        """Fill the tables. Return whether the outputs of the frozen layers could be stored for all rows."""
         keys: list[tuple[nn.Module, int, int]] = []
         for begin, end in self._batches.bounds():
             memory = self._recorded(take(self._x, slice(begin, end)))

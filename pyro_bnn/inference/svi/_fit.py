@@ -131,8 +131,9 @@ def fit_svi(
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. There is no warning if the
-            objective fell or still rises at the end, since a loop of short fits would repeat it. `posterior.status`
-            reports this, and is then false: check it, or call :func:`~pyro_bnn.fit` with ``method="svi"``, which warns.
+            objective fell or still rises at the end, since a loop of short fits would repeat the warning. In both cases
+            `posterior.status` is false and names the reason: check the status, or call :func:`~pyro_bnn.fit` with
+            ``method="svi"``, which warns.
 
     Example:
         >>> import torch

@@ -41,9 +41,10 @@ class GraphStep:
     """Records one step of each kind as a CUDA graph and replays it. The step must not wait for the GPU.
 
     Steps of one kind have the same batch shape and KL weight. Recordings also contain numbers of the optimizer, such as
-    its learning rate, so they are made again once these numbers change. A kind of step is recorded when it occurs for
-    the second time with the same numbers. Steps whose numbers always change are therefore not recorded. Each batch is
-    copied into the tensors that the recording reads. The network's Python code does not run in a replay.
+    its learning rate, so they are made again once these numbers change. A kind of step is recorded only when it occurs
+    for the second time with the same numbers of the optimizer. If these numbers change at every step, no step is
+    recorded. Each batch is copied into the tensors that the recording reads. The network's Python code does not run in
+    a replay.
 
     If a step cannot be recorded, an error says so. If `is_required` is false, a warning replaces the error, and no
     further step is recorded.
@@ -84,7 +85,11 @@ class GraphStep:
         return StepTerms(recording.result.clone())
 
     def _is_ready(self, kind: object, shapes: object) -> bool:
-        """Count one more step of this kind, and return whether to record the kind now."""
+        """Count one more step, and return whether to record it now.
+
+        Steps with the same `kind` (KL weight, kind of the optimizer's step, and shapes of the batch) can share a
+        recording.
+        """
         num_warm = self._num_warm.get(shapes, 0)
         is_again = kind in self._seen
         self._num_warm[shapes] = num_warm + 1
@@ -111,7 +116,7 @@ class GraphStep:
 
 
 def has_graphs(device: torch.device) -> bool:
-    """Return whether a device can record graphs."""
+    """Return whether a device can record CUDA graphs."""
     return device.type == "cuda"
 
 
@@ -128,8 +133,8 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
     """Record the kernels that a function launches, without running them.
 
-    The recording uses the memory of the graph `beside`. The two graphs must not run at the same time, and neither may
-    read what the other wrote to this memory.
+    The recording shares its memory with an earlier recording, the graph `beside`. The two graphs must not run at the
+    same time, and neither may read what the other wrote to this memory.
     """
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]

@@ -51,7 +51,7 @@ class StatefulCallback(Protocol):
     """
 
     def __call__(self, history: History) -> bool | None:
-        """Use the history after an epoch. A true result ends the fit."""
+        """Receive the history of the fit after each epoch. If this method returns true, the fit ends."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the callback's state."""
@@ -156,7 +156,7 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Make checks that are too costly for every epoch.
+        """Check a batch of the first epoch. In every epoch, these checks would be too costly.
 
         Inputs must be finite. On the CPU, this method also checks the outputs of the first step. On other devices, this
         method checks the targets instead. Steps on these devices do not check targets, since the program would have to

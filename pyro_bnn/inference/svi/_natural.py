@@ -194,7 +194,7 @@ class NaturalGradient(SkippingOptimizer):
             prepare_recording(self._others)
 
     def recorded_numbers(self) -> object:
-        """Return the numbers that a recording of the next step contains; None as long as the learning rate rises."""
+        """Return the settings that a CUDA graph of the next step contains; None as long as the learning rate rises."""
         group = self._group
         if group["num_updates"] + 1 < group["num_warmup"]:
             return None

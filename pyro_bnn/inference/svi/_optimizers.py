@@ -101,22 +101,22 @@ class SkippingOptimizer(Optimizer, ABC):
     @property
     @abstractmethod
     def can_skip(self) -> bool:
-        """Whether :attr:`found_inf` can skip a step."""
+        """Whether the flag :attr:`found_inf` can make this optimizer skip a step."""
 
     can_be_recorded = False
     """Whether steps can be recorded as CUDA graphs."""
 
     def prepare_recording(self) -> None:
-        """Prepare steps that can be recorded."""
+        """Prepare the optimizer for steps that can be recorded as CUDA graphs."""
 
     def recorded_numbers(self) -> object:
-        """Return the numbers that a recording of the next step contains; None if the step must not be recorded."""
+        """Return the settings that a CUDA graph of the next step contains; None if the step must not be recorded."""
 
     def kind_of_step(self) -> object:
-        """Return the kind of the next step. There are few kinds, and each needs a recording of its own."""
+        """Return the kind of the optimizer's next step. Steps of different kinds need different CUDA graphs."""
 
     def was_replayed(self, kl_weight: float) -> None:
-        """Count a step that was made by a replay, without a call of `step`."""
+        """Count a step that the replay of a CUDA graph made, without a call of the method `step`."""
 
 
 def prepare_recording(optimizer: Optimizer) -> None:
@@ -143,7 +143,7 @@ def recorded_numbers(optimizer: Optimizer) -> object:
 
 
 def kind_of_step(optimizer: Optimizer) -> object:
-    """Return the kind of an optimizer's next step. There are few kinds, and each needs a recording of its own."""
+    """Return the kind of an optimizer's next step. Steps of different kinds need different CUDA graphs."""
     return optimizer.kind_of_step() if isinstance(optimizer, SkippingOptimizer) else None
 
 
@@ -201,7 +201,10 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """Return the optimizer of the given parameters. Warn if the optimizer lacks some of the parameters."""
+    """Return the user's optimizer, or the optimizer that the user's function makes from the parameters.
+
+    Warn if the optimizer lacks some of the parameters.
+    """
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")

@@ -115,7 +115,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Return two contexts that apply the estimator.
+    """Return two Pyro handlers that apply the gradient estimator to the network.
 
     The first handler is for a KL that is estimated from draws of the weights. The second handler is for a KL that
     `elbo` computes itself. If `elbo` is a `TraceMeanField_ELBO`, some weights need no draw. The second handler sets

@@ -72,7 +72,7 @@ class PyroFunction(nn.Module):
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Write the values into Pyro's global store, where the plain function looks for them."""
+        """Write the parameters' values into Pyro's global store, where a call of the plain function finds them."""
         store = pyro.get_param_store()
         with EXCLUSIVE:
             for name, constraint in (self._constraints or {}).items():
@@ -94,7 +94,10 @@ class _OwnValues(Messenger):
 
 
 def as_module(name: str, value: object) -> nn.Module:
-    """Return a model or guide as a module. Error messages call it `name`, which is "model" or "guide"."""
+    """Return a model or guide as a module.
+
+    Error messages call the model or guide by the argument `name`, which is "model" or "guide".
+    """
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, type):

@@ -140,7 +140,7 @@ class GradientStep(ABC):
         return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters by a batch, or raise a `NonFiniteError`.
+        """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
         To see whether all numbers are finite, the program waits for a GPU in each step. The program does not wait if a
         flag on the device can make the optimizer skip a step. Such a flag replaces the error: after the first number

@@ -31,7 +31,7 @@ KNOWN = {"torch", __name__.partition(".")[0]}
 
 
 class SVIStep:
-    """An optimisation step on an ELBO. :func:`svi_step` creates it and describes its arguments.
+    """Makes optimisation steps on an ELBO. :func:`svi_step` creates the object and describes its arguments.
 
     Example:
         >>> import torch
@@ -75,7 +75,7 @@ class SVIStep:
         )
 
     def __call__(self, *batch: Any, kl_weight: float | None = None) -> StepTerms:
-        """Update the parameters by one batch.
+        """Update the parameters with the gradients of one batch.
 
         Args:
             *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), as :func:`fit_svi` takes them.
@@ -120,7 +120,7 @@ class SVIStep:
             *batch: Arguments of the model, as in a call of the step.
 
         Returns:
-            The inner step. Call it with a batch (a tuple) and a KL weight.
+            The inner step, a function of a batch (a tuple) and a KL weight.
 
         Raises:
             ValueError: If the arguments of :func:`svi_step` do not match each other.
@@ -193,7 +193,10 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if an option contradicts `natural_gradient`, or needs the direct path although `obstacle` is set."""
+        """Raise if `natural_gradient` or an option of the user cannot be used in this fit.
+
+        If the direct path is impossible, `obstacle` says why; options that need this path then raise an error.
+        """
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
@@ -233,7 +236,7 @@ def svi_step(
     kl_weight: float = 1.0,
     execution: Execution | None = None,
 ) -> Iterator[SVIStep]:
-    r"""Open an optimisation step for your own training loop. :func:`fit_svi` makes the same steps.
+    r"""Open a context with an optimisation step for your own training loop. :func:`fit_svi` makes the same steps.
 
     By default, the step maximises
 

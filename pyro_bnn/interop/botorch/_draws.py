@@ -1,4 +1,4 @@
-"""A posterior for BoTorch that holds the predictions of weight draws. Acquisition functions use all draws equally."""
+"""A posterior for BoTorch that holds the predictions of weight draws. All draws have the same weight."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ else:
 
 
 class DrawsPosterior(EnsemblePosterior):
-    """Posterior of S equally probable weight draws, whose values have the shape ``(*batch, S, q, m)``."""
+    """Posterior of S equally probable weight draws. Their predictions have the shape ``(*batch, S, q, m)``."""
 
 
 class DrawsSampler(IndexSampler):

@@ -85,8 +85,8 @@ def fit_surrogate(
         X: Points evaluated so far, shape (N, d), in single or double precision.
         Y: Values of the function at these points, shape (N, m), in the same precision.
         bounds: Lowest and highest value of each input, shape (2, d); None takes them from X.
-        net: Network from d inputs in the unit cube to m outputs. The default has two hidden layers of 16 tanh units,
-            and multiplies each input by a factor, so that it can ignore inputs.
+        net: Network that maps d inputs in the unit cube to m outputs. The default network has two hidden layers of 16
+            tanh units, and multiplies each input by a factor, so that it can ignore inputs.
         prior: Prior of the weights. The default prior suits the default network, but usually not another `net`.
         likelihood: Gaussian likelihood of the scaled targets. By default each target has a latent noise scale of about
             0.7 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.

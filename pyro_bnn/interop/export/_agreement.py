@@ -34,7 +34,7 @@ def answers(prediction: Prediction) -> dict[str, Tensor]:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return the largest accepted difference for a network of this dtype."""
+    """Return the largest accepted difference between an exported prediction and `predict`, for a network's dtype."""
     return max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps)
 
 

@@ -159,15 +159,16 @@ class PredictiveModule(nn.Module):
         )
 
     def forward(self, x: Inputs) -> dict[str, Tensor]:
-        """Return the prediction for x. The names and units are those of `predict`.
+        """Return the prediction for x. Its parts have the names and units of the results of `predict`.
 
         Args:
             x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.
 
         Returns:
             For numbers: ``mean``, and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. For
-            classes: ``probs``, shape (N, C), and two uncertainties in nats, each of shape (N,). These are
-            ``aleatoric``, the expected entropy, and ``epistemic``, the mutual information of label and weights.
+            classes: ``probs``, shape (N, C), and two uncertainties in nats, each of shape (N,). The two
+            uncertainties are ``aleatoric``, the expected entropy, and ``epistemic``, the mutual information of label
+            and weights.
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})
@@ -264,7 +265,7 @@ def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def _replace(net: nn.Module, path: str, value: Tensor) -> None:
-    """Replace a parameter or buffer by a tensor."""
+    """Put a tensor in the place of a parameter or buffer of a network."""
     owner, _, name = path.rpartition(".")
     layer = net.get_submodule(owner)
     if name in layer._parameters:
@@ -274,7 +275,7 @@ def _replace(net: nn.Module, path: str, value: Tensor) -> None:
 
 
 def _require_exportable(model: object, posterior: Posterior) -> None:
-    """Raise unless the model and the posterior predict by an average over plain networks."""
+    """Raise unless the predictions of the model and the posterior are averages over plain networks."""
     require_bayesian(model)
     assert isinstance(model, BayesianModel)
     overridden = overridden_names(type(model), BayesianModel)

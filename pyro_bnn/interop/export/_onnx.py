@@ -48,7 +48,7 @@ def export_onnx(
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
-        model: Its model, on the CPU.
+        model: The model of this posterior, on the CPU.
         path: Path of the file.
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
         num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
@@ -115,7 +115,7 @@ def export_onnx(
 
 
 def file_content(module: PredictiveModule, x: Inputs) -> bytes:
-    """Return the content of the file."""
+    """Return the content of the ONNX file."""
     with torch.no_grad():
         names = [*module(take(x, slice(0, 1)))]
     try:
@@ -137,7 +137,8 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
 def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
     """Name the inputs and outputs of a graph, and remove the metadata about its source code.
 
-    Other values of the graph are renamed if they have one of these names. The axis of the rows is named ``rows``.
+    If a value inside the graph has the name of an input or output, it is renamed. The axis of the rows is named
+    ``rows``.
     """
     rows = graph.inputs[0].shape[0]
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):
@@ -153,7 +154,7 @@ def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
 
 
 def input_names(x: Inputs) -> list[str]:
-    """Return the names that the inputs have in the file."""
+    """Return the names that the network's inputs have in the ONNX file."""
     prefix = "" if isinstance(x, Mapping) else "x"
     return [re.sub(r"\W+", "_", name).strip("_") for name, _ in named_leaves(prefix, x)]
 

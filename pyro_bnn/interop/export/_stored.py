@@ -42,7 +42,10 @@ class SparseDraws(nn.Module):
 
 
 def stored(draws: Tensor) -> StackedDraws | SparseDraws:
-    """Return a module that stores the draws of one parameter, shape (K, ...), in the smaller form."""
+    """Return a module that stores the draws of one parameter, shape (K, ...).
+
+    Elements that are zero in all draws are left out if they are at least half of all elements.
+    """
     is_zero = (draws == 0).all(0)
     few = is_zero.numel() and float(is_zero.double().mean()) >= FEWEST_ZEROS
     return SparseDraws(draws) if few else StackedDraws(draws.contiguous())

@@ -1,4 +1,4 @@
-"""The base class of the two estimators."""
+"""The base class of the scikit-learn estimators for regression and classification."""
 
 import copy
 import secrets
@@ -106,7 +106,7 @@ class BNNEstimator(Advised, Settings):
 
     @staticmethod
     def _weights(sample_weight: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the indices of the rows with a weight above 0, and the weights of these rows or None."""
+        """Return the indices of the rows with a weight above 0, and their weights (None without `sample_weight`)."""
         if sample_weight is None:
             return np.arange(num_rows), None
         weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
@@ -123,9 +123,10 @@ class BNNEstimator(Advised, Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the designs to compare, after the user's parameters have replaced their defaults.
+        """Return the designs to compare: networks, each with a prior and a likelihood.
 
-        There is only one design unless `method` is "auto".
+        Parameters that the user has set replace those of every design. There is only one design unless `method` is
+        "auto".
         """
         _checks.one_of("method", self.method, [*METHODS])
         hidden, activation = self.hidden_layer_sizes, self.activation
@@ -196,8 +197,8 @@ class BNNEstimator(Advised, Settings):
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
         """Draw the seed of the fit. Return the rows for the fit, and the rows for the calibration or None.
 
-        Each key of `unfit` describes a situation in which a fit cannot be calibrated. Its value says whether this fit
-        is in that situation.
+        Each key of `unfit` describes a situation in which a fit cannot be calibrated. The value of the
+        key says whether this fit is in that situation.
         """
         self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction

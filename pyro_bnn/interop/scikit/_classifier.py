@@ -147,7 +147,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return self
 
     def _classes(self, labels: np.ndarray, classes: Any) -> np.ndarray:
-        """Return the labels or, with several labels per row, the indices of the columns."""
+        """Return the distinct class labels or, with several labels per row, the indices of the label columns."""
         if self._is_multilabel:
             return np.arange(labels.shape[1])
         found = np.unique(labels if classes is None else np.asarray(classes))

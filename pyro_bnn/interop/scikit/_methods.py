@@ -95,7 +95,7 @@ class Settings(BaseEstimator):
 
 @dataclass(frozen=True)
 class Task:
-    """What a method gets: the settings, the designs and the data."""
+    """The input of an inference method: the estimator's settings, the designs to compare, and the data."""
 
     settings: Settings
     designs: Sequence[Design]  # designs to compare; the first is the default
@@ -107,13 +107,16 @@ class Task:
     deadline: Deadline | None = None
 
     def make_model(self, seed: int) -> BayesianModel:
-        """Return the model of the default design. The seed determines the initial weights of its network."""
+        """Return the model of the first design, the default. The seed determines the initial weights of its network."""
         return self.build(self.designs[0], seed, len(self.data[0]))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Result of a method. The iterations are epochs or, for Markov chains, the draws of each chain."""
+    """The result of an inference method.
+
+    The attribute `num_iterations` is the number of epochs or, for Markov chains, of draws of each chain.
+    """
 
     model: BayesianModel
     posterior: Posterior
@@ -121,9 +124,9 @@ class Fitted:
 
 
 def auto(task: Task) -> Fitted:
-    """Run chains from trained networks, for the design that predicts held-out rows best.
+    """Compare designs on held-out rows, and run Markov chains for the design that predicts these rows best.
 
-    If chains are impossible, fit by `svi`.
+    The chains start at trained networks. If chains are impossible, fit by `svi`.
     """
     settings = task.settings
     candidates = {str(design): functools.partial(task.build, design, task.seed) for design in task.designs}

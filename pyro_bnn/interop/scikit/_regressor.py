@@ -62,7 +62,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
             that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
-            ``"gelu"``, or a function that makes one.
+            ``"gelu"``, or a function that makes an activation module.
         prior: Prior of the weights, or a distribution of one real number. None means a Gaussian whose variance is
             inversely proportional to the number of inputs of the unit.
         time_limit: Seconds that ``"auto"`` may take, compilation included. If the time is short, fewer networks are
@@ -233,9 +233,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
         """Return the ends of an interval for each row of X, shape (N, 2), or (N, O, 2) for several targets.
 
-        A new observation lies in its interval with probability `level`. It lies below and above the interval with equal
-        probabilities. As in MAPIE, the axis of the rows comes before the axis of the ends. In ``prediction.interval``
-        the ends come first, as in torch.
+        A new observation lies in its interval with probability `level`. It is as likely to lie below the
+        interval as above it. As in MAPIE, the axis of the rows comes before the axis of the ends. In
+        ``prediction.interval`` the ends come first, as in torch.
 
         Args:
             X: Inputs, shape (N, D).
@@ -296,7 +296,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return in_units(prediction, self._mean, self._scale)
 
     def _shaped(self, values: torch.Tensor) -> Floats:
-        """Convert values of shape (..., O) to an array. Remove the axis O if the targets had no such axis."""
+        """Convert a tensor of shape (..., O) to a numpy array. Remove the axis O if the targets had no such axis."""
         return (values if self._has_target_axis else values[..., 0]).numpy()
 
 

@@ -1,8 +1,8 @@
 """Likelihoods, which map a network's output to the distribution of an observation.
 
-:class:`DistributionLikelihood` takes any distribution. The other likelihoods here are for numbers with outliers,
-counts, proportions, ordered classes and censored values. Likelihoods for classes, Gaussian noise and simple counts are
-in `pyro_bnn` itself.
+:class:`DistributionLikelihood` takes any distribution. The other likelihoods in this module are for numbers
+with outliers, counts, proportions, ordered classes and censored values. Likelihoods for classes, Gaussian noise and
+simple counts are in `pyro_bnn` itself.
 """
 
 from ..._core.remedies import explain_missing

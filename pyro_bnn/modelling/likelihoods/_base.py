@@ -46,7 +46,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """Function for a `PyroSample` that returns a fixed prior, on the device and in the dtype of the likelihood."""
+    """A function for a `PyroSample`. It returns a fixed prior, on the device and in the dtype of the likelihood."""
 
     prior: Distribution
 
@@ -142,7 +142,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
-        """Return a copy of this likelihood whose targets are joined with weights.
+        """Return a copy of this likelihood that takes targets and their weights in one tensor.
 
         Wherever y is an argument, pass a result of :meth:`join_weights`. Data loaders need no change, since the weights
         are a part of the targets. Predictions also take such targets, and ignore their weights.
@@ -219,7 +219,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a likelihood that shares the parameters, has fixed latent variables, and runs without Pyro.
+        """Return a likelihood with given values of the latent variables, which shares this likelihood's parameters.
+
+        The returned likelihood runs without Pyro.
 
         Args:
             values: Values of all latent variables by the names of the attributes, ``{name: shape (*draws, *event)}``.

@@ -262,7 +262,7 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
 
 def _free(cutpoints: Tensor) -> Tensor:
-    """Return the first cutpoint, and the logarithms of the distances between cutpoints."""
+    """Convert cutpoints to free numbers: the first cutpoint, and the logarithms of the distances between cutpoints."""
     return torch.cat([cutpoints[:1], cutpoints.diff().log()])
 
 

@@ -129,8 +129,8 @@ class DistributionLikelihood(MadeLikelihood):
         num_parts: Number of equal parts into which the last axis of the output is split. If `num_parts` is above 1,
             ``make`` gets this number of tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts`
             outputs for each target.
-        latent: Priors of latent variables, ``{name: prior}``. A prior has no batch shape. The variables are inferred
-            together with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword
+        latent: Priors of latent variables, ``{name: prior}``. A prior must have no batch shape. The variables are
+            inferred together with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword
             arguments, which broadcast with a part of the output.
         learned: Starting values of learned numbers, ``{name: value}``. ``make`` gets the numbers as keyword arguments.
             A fit may give any real value to a learned number.

@@ -122,7 +122,7 @@ class ZeroInflatedNegativeBinomial(MadeLikelihood):
 
 
 class StudentT(MadeLikelihood):
-    r"""Student's t around the output, for numbers with outliers.
+    r"""Student's t distribution, centred at the network's output, for numbers with outliers.
 
     .. math:: y = f(x) + \sigma t, \qquad t \sim t_\nu, \qquad \mathrm{Var}[y \mid f] = \sigma^2 \frac{\nu}{\nu - 2}.
 

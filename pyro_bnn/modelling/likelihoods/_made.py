@@ -128,7 +128,7 @@ class MadeDistribution(TorchDistribution, Sliced):
         return MadeDistribution(self._maker, self.output.index_select(dim, index), values)
 
     def _is_drawn(self, name: str, value: Tensor) -> bool:
-        """Return whether a number has one value for each draw."""
+        """Return whether a number, such as a noise scale, has a value of its own for each draw."""
         return value.dim() > self._maker.event_dims[name] and len(value) > 1
 
     def joined(self, others: Sequence["MadeDistribution"], dim: int) -> "MadeDistribution":
@@ -192,7 +192,7 @@ def _of_counts(function: Arrays, value: Tensor, *arguments: Tensor) -> Tensor:
 
 
 def _by(function: Arrays, *arguments: Tensor) -> Tensor:
-    """Apply a function of arrays to tensors, in double precision."""
+    """Apply a function of numpy arrays to tensors. The function computes in double precision."""
     arrays = (argument.detach().double().cpu().numpy() for argument in arguments)
     return torch.as_tensor(function(*arrays)).to(
         arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32)

@@ -51,7 +51,7 @@ class NumbersLikelihood(Likelihood[P_co]):
         self.keep_exact(f"fixed_{name}", value)
 
     def add_learned(self, name: str, free: Tensor, transform: Callable[[Tensor], Tensor]) -> None:
-        """Add a learned number, which is the transform of a free parameter."""
+        """Add a learned number: the function `transform` computes its value from the free parameter `free`."""
         self._event_dims[name], self._maps[name] = free.dim(), transform
         self.register_parameter(self._free_name(name), nn.Parameter(free))
 
